@@ -28,7 +28,7 @@ from typing import Any, Final
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
-from ..errors import RunStateError
+from ..errors import ReplayError, RunStateError
 from . import guard
 from .callers import by_user, is_telemetry, pass_through, walk
 from .exchange import CodeExchange
@@ -38,7 +38,9 @@ __all__ = [
     "Entered",
     "InOrder",
     "activate",
+    "armed",
     "begin",
+    "came",
     "deactivate",
     "enclose",
     "entered",
@@ -253,6 +255,41 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
     for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
         found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
     return found + switch.made("waiting", lambda: _waiting(scope))
+
+
+# -- a replay that has failed ----------------------------------------------------------------------------------------------
+#
+# Whoever makes a step, sleeps or asks a question raises that failure. Whoever waits for another thread does not: the program counts on it
+# that nobody uses any more what it closes then. So that wait goes on, without a limit, while a thread of the run can still move (which
+# ends by its own next step), and raises when none can.
+
+
+def armed(scope: Scope, function: str, seconds: float) -> Any:
+    """``Session.arm`` for a wait for other threads; ``None``: the replay has failed."""
+    threads = scope.session.threads
+    try:
+        return None if threads is not None and threads.failed else scope.session.arm(scope, function, seconds)
+    except ReplayError:
+        if threads is None or not threads.failed:
+            raise
+        return None  # just now
+
+
+def came(timer: Any, threads: Any, waited: Any = None) -> bool:
+    """Wait until the recorded place of ``timer`` has come; whoever waits on a condition, ``waited``, leaves that to others meanwhile.
+    False: the replay has failed."""
+    condition = waited if isinstance(waited, threading.Condition) else None
+    saved = None if condition is None else condition._release_save()  # type: ignore[attr-defined]
+    try:
+        timer.wait()
+    except ReplayError:
+        if not threads.failed:
+            raise
+        return False
+    finally:
+        if condition is not None:
+            condition._acquire_restore(saved)  # type: ignore[attr-defined]
+    return True
 
 
 # -- calls that pools run --------------------------------------------------------------------------------------------------
@@ -477,28 +514,31 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
         scope = scope_of()
         if scope is None or not by_user():
             return original(self, *args, **options)
-        turn: Any = scope.session.arm(scope, name, 0)
-        miss: Any = scope.session.arm(scope, "queue.miss", 0)
+        turn: Any = armed(scope, name, 0)
+        miss: Any = armed(scope, "queue.miss", 0)
+        threads = scope.session.threads
+        if turn is None or miss is None:
+            return original(self, *args, **options)
         token = current.set(None)  # how it waits is nothing to record
         try:
-            if turn.comes:
-                turn.wait()
+            if turn.comes and came(turn, threads):
                 try:
                     return original(self, *args, **options)
                 finally:
                     turn.happened()
-            if miss.comes:
-                miss.wait()
+            if miss.comes and came(miss, threads):
                 miss.happened()
                 raise _failures().get(miss.about.get("error"), missed)
-            if turn.live or turn.comes_yet():
-                return _record(original, self, args, options, turn, miss)
-            if not _blocks(name, args, options):
-                raise missed
-            turn.wait()  # it never came back
-            return original(self, *args, **options)
+            if not (turn.comes or miss.comes):
+                if turn.live or turn.comes_yet():
+                    return _record(original, self, args, options, turn, miss)
+                if not _blocks(name, args, options):
+                    raise missed
+                if came(turn, threads):  # it never came back
+                    return original(self, *args, **options)
         finally:
             current.reset(token)
+        return original(self, *args, **options)
 
     move.__qualname__ = original.__qualname__
     return move
@@ -588,26 +628,25 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     if scope is None or not _by_user():
         return original(fs, timeout, return_when)
     given = _in_order(fs)
-    turn: Any = scope.session.arm(scope, "future.wait", 0)
-    if not (
-        turn.live or turn.comes or turn.pending
-    ):  # the recorded program did not wait here: that is not to last for ever
+    turn: Any = armed(scope, "future.wait", 0)
+    done: Any = None
+    if turn is not None and (turn.live or turn.comes or turn.pending):
+        token = current.set(None)  # how it waits is nothing to record
+        try:
+            if turn.live:
+                done = original(given, timeout, return_when).done
+                turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
+            elif came(turn, scope.session.threads):
+                done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
+                original(done)
+        finally:
+            current.reset(token)
+    if done is None:  # the recorded program did not wait here: that is not to last for ever; or the replay has failed
         return original(given, None, return_when)
-    token = current.set(None)  # how it waits is nothing to record
-    try:
-        if turn.live:
-            done = original(given, timeout, return_when).done
-            turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
-        else:
-            turn.wait()
-            done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
-            original(done)
-        return _base.DoneAndNotDoneFutures(
-            InOrder(future for future in given if future in done),
-            InOrder(future for future in given if future not in done),
-        )
-    finally:
-        current.reset(token)
+    return _base.DoneAndNotDoneFutures(
+        InOrder(future for future in given if future in done),
+        InOrder(future for future in given if future not in done),
+    )
 
 
 def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None) -> Any:
@@ -626,12 +665,20 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
 def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
     left = dict(enumerate(given))
     while left:
-        turn: Any = scope.session.arm(scope, "future.wait", 0)
-        token = current.set(None)
-        try:
-            chosen = _next_recorded(turn, given, left, found) if turn.live else _next_replayed(turn, left)
-        finally:
-            current.reset(token)
+        turn: Any = armed(scope, "future.wait", 0)
+        chosen: int | None = None
+        if turn is not None:
+            token = current.set(None)
+            try:
+                if turn.live:
+                    chosen = _next_recorded(turn, given, left, found)
+                elif turn.comes or turn.pending:
+                    chosen = _next_replayed(turn, scope.session.threads, left)
+            finally:
+                current.reset(token)
+        if chosen is None:  # not recorded, or the replay has failed
+            _base.wait(left.values(), return_when=_base.FIRST_COMPLETED)
+            chosen = next(i for i, future in left.items() if future.done())
         yield left.pop(chosen)
 
 
@@ -647,11 +694,9 @@ def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Ite
     return chosen
 
 
-def _next_replayed(turn: Any, left: dict[int, Any]) -> int:
-    if not (turn.comes or turn.pending):
-        _base.wait(left.values(), return_when=_base.FIRST_COMPLETED)
-        return next(i for i, future in left.items() if future.done())
-    turn.wait()
+def _next_replayed(turn: Any, threads: Any, left: dict[int, Any]) -> int | None:
+    if not came(turn, threads):
+        return None
     done = turn.about.get("done")
     if not done:
         raise TimeoutError(turn.about.get("error", ""))
@@ -730,11 +775,18 @@ def _apart(original: Callable[[threading.Thread], None], thread: threading.Threa
 
 
 def _enter_at_run(thread: Any, scope: Scope) -> None:
-    """Shadow ``thread.run`` until the thread has begun."""
+    """Shadow ``thread.run`` until the thread has begun.
+
+    One that ends because the replay has failed prints nothing: the replay has said so, and its end raises that failure.
+    """
 
     def run() -> None:
         del thread.run
-        Entered(thread.run, scope)()
+        try:
+            Entered(thread.run, scope)()
+        except ReplayError as error:
+            if error.run_id is None:
+                raise
 
     thread.run = run
 

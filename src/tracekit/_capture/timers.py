@@ -16,15 +16,14 @@ from contextvars import Context
 from types import SimpleNamespace
 from typing import Any, Final
 
-from .._reality import monotonic_ns, off_loop, repoint
+from .._reality import monotonic_ns, repoint
 from .._runtime.session import Scope, current, here
-from ..errors import ReplayError
 from . import threads as handover
 from .callers import by_observer, by_user
 from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["activate", "deactivate", "quiet_threads"]
+__all__ = ["activate", "deactivate"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
@@ -92,17 +91,6 @@ def _question_locks() -> list[Patch]:
         return []
 
 
-def _excepthook(args: Any) -> None:
-    """A thread that ends because the replay has failed prints nothing: the end of the replay raises that failure."""
-    if not (isinstance(args.exc_value, ReplayError) and args.exc_value.run_id is not None):
-        found = quiet_threads.original
-        (found if callable(found) else threading.__excepthook__)(args)
-
-
-#: Whatever hook is in place when it is applied is called for everything else.
-quiet_threads: Final = AttributePatch(threading, "excepthook", _excepthook)
-
-
 def _now() -> float:
     """The monotonic clock (s) as far as it is put forward in this thread."""
     return monotonic_ns() / 1e9 + getattr(_own, "ahead", 0.0)
@@ -123,16 +111,19 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
             return original(self, timeout)  # type: ignore[no-any-return]
         if by_observer():
             return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
+        threads: Any = scope.session.threads
         if timeout is None:
             limit = getattr(_own, "limit", None)
             if limit is not None:
                 return limit.wait(self)  # type: ignore[no-any-return]
-            threads = scope.session.threads
             return original(self) if threads is None else _wait_in_a_gate(self, threads.wait_in)
         until = _now() + timeout
-        timer = scope.session.arm(scope, "threading.wait", timeout)
-        notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer))
-        if not notified and timer.live:
+        timer = handover.armed(scope, "threading.wait", timeout)
+        if timer is None:
+            notified = _wait_in_a_gate(self, lambda gate: threads.wait_in(gate, limited=True))
+        else:
+            notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer, threads))
+        if not notified and timer is not None and timer.live:
             notified = original(self, timeout)
             if not notified:
                 timer.fired()
@@ -179,10 +170,12 @@ def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
     return notified
 
 
-def _hold(gate: Any, timer: Any) -> None:
-    """Block until somebody releases ``gate``, the timer's fire being one of them."""
+def _hold(gate: Any, timer: Any, threads: Any) -> None:
+    """Block until somebody releases ``gate``, the timer's fire being one of them; that of a replay which has failed says nothing."""
 
     def fire() -> None:
+        if threads.failed:
+            return
         try:
             gate.release()
         except RuntimeError:  # notified at the same moment
@@ -190,8 +183,7 @@ def _hold(gate: Any, timer: Any) -> None:
 
     timer.on_fire(fire, anywhere=True)
     try:
-        with off_loop():
-            gate.acquire()
+        threads.wait_in(gate, limited=True)
     finally:
         timer.cancel()
 
@@ -208,15 +200,13 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
         if timeout is None:
             return original(self, timeout)  # type: ignore[no-any-return]
         original(self, 0)  # wrong uses fail here
-        timer = scope.session.arm(scope, "threading.join", timeout)
-        if timer.comes:
-            timer.wait()
-        elif not timer.live and self.is_alive():
-            ended = allocate_lock()
-            ended.acquire()
-            start_new_thread(_notify, (original, self, ended))
-            _hold(ended, timer)
-        if timer.live:
+        threads: Any = scope.session.threads
+        timer = handover.armed(scope, "threading.join", timeout)
+        if timer is None or (timer.comes and not handover.came(timer, threads)):
+            _until_ended(original, self, lambda ended: threads.wait_in(ended, limited=True))
+        elif not (timer.comes or timer.live):
+            _until_ended(original, self, lambda ended: _hold(ended, timer, threads))
+        if timer is not None and timer.live:
             original(self, timeout)
             if self.is_alive():
                 timer.fired()
@@ -224,6 +214,15 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
 
     join.__qualname__ = "Thread.join"
     return join
+
+
+def _until_ended(join: Any, thread: threading.Thread, wait: Callable[[Any], object]) -> None:
+    """Wait for the end of a thread in a lock that is released then."""
+    if thread.is_alive():
+        ended = allocate_lock()
+        ended.acquire()
+        start_new_thread(_notify, (join, thread, ended))
+        wait(ended)
 
 
 def _notify(join: Any, thread: threading.Thread, ended: Any) -> None:
@@ -250,7 +249,9 @@ class _Limit:
 
     def wait(self, condition: Any) -> bool:
         if self._timer.pending:
-            notified = not self._timer.live and _wait_in_a_gate(condition, lambda gate: _hold(gate, self._timer))
+            notified = not self._timer.live and _wait_in_a_gate(
+                condition, lambda gate: _hold(gate, self._timer, self._threads)
+            )
             if not notified and self._timer.live:
                 raise _Opened
             return notified
@@ -282,15 +283,19 @@ def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, 
             return original(self, *args, **options)
         if by_observer():
             return _beside(scope, original, self, *args, **options)
-        timer = scope.session.arm(scope, name, seconds)
+        threads: Any = scope.session.threads
+        timer = handover.armed(scope, name, seconds)
+        if timer is None:
+            return original(self, *args, **options)
         if timer.comes:
-            _wait_for_its_place(self, timer)
+            if not handover.came(timer, threads, self):
+                return original(self, *args, **options)
             _put_forward(_now() + seconds)
             if late is TimeoutError:
                 raise TimeoutError
             return late
         if not timer.live:
-            _own.limit = _Limit(timer, scope.session.threads)
+            _own.limit = _Limit(timer, threads)
             try:
                 return original(self, *first, **rest)
             except _Opened:
@@ -312,18 +317,6 @@ def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, 
 
     wait.__qualname__ = original.__qualname__
     return wait
-
-
-def _wait_for_its_place(waited: Any, timer: Any) -> None:
-    """Wait until the recorded place of the time-out has come; whoever waits on a condition leaves that to others meanwhile."""
-    if not isinstance(waited, threading.Condition):
-        timer.wait()
-        return
-    saved = waited._release_save()  # type: ignore[attr-defined]
-    try:
-        timer.wait()
-    finally:
-        waited._acquire_restore(saved)  # type: ignore[attr-defined]
 
 
 # -- questions -------------------------------------------------------------------------------------------------------------
@@ -424,7 +417,6 @@ def _patches() -> list[Patch]:
         once(BaseEventLoop, "shutdown_default_executor", _outside),
         *_blocking_patches(),
         *_switch.made("sleep", lambda: [_sleep_patch()]),
-        quiet_threads,
         *handover.handover_patches(_switch, scope_of_timers),
     ]
     uvloop = sys.modules.get("uvloop")

@@ -49,6 +49,8 @@ _UNHEARD_OF: Final = 10_000
 _NONE: Final = 0
 #: After so long (ns) it is reported whom everybody waits for.
 _LONG_WAIT: Final = 10_000_000_000
+#: For so long (ns) after its failure whoever waits for another thread of a replay waits for that, however long it takes.
+_PATIENCE: Final = 10_000_000_000
 #: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
 _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 
@@ -132,6 +134,7 @@ class Schedule:
         self._looked: tuple[int, int, object] | None = None
         self._looking: Final[set[int]] = set()
         self._failed = False
+        self._failed_at = 0
         self._closed = False
         #: Whether what was never recorded comes at once.
         self._released = False
@@ -275,7 +278,10 @@ class Schedule:
                 self._advance(self._next)
 
     def fail(self) -> None:
-        """The replay has failed: wake everybody who is held; those that wait raise, timers fire."""
+        """The replay has failed: wake everybody who is held. Who asked for what was recorded raises, timers fire; who waits for another
+        thread waits on, for as long as one of the run's can move (``ThreadMonitor.failed``)."""
+        self._failed_at = monotonic_ns()
+        self.threads.failed = True
         self._failed = True
         self._wake_all()
 
@@ -609,11 +615,14 @@ class Schedule:
                     last, self._reported = monotonic_ns(), False
                 elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
                     slow = self._awaited(), self.threads.waiting()
+            if self._failed and monotonic_ns() - self._failed_at > _PATIENCE:
+                self.threads.end_waits()
             if slow is not None:
                 self._slow(*slow)
                 self._reported = True
             if stuck is not None:
                 self._give_up(stuck)
+                pause = _SHORT
             if due is not None:
                 self._release(due)
                 pause = _SHORT

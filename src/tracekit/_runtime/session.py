@@ -611,8 +611,16 @@ class ThreadHooks(Protocol):
         """A task of the run was created, in the loop of the calling thread."""
         ...
 
-    def wait_in(self, gate: LockType) -> None:
-        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure."""
+    @property
+    def failed(self) -> bool:
+        """Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order."""
+        ...
+
+    def wait_in(self, gate: LockType, *, limited: bool = False) -> None:
+        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
+
+        ``limited``: the wait has a time limit, which has run out where the replay is over.
+        """
         ...
 
 

@@ -29,7 +29,7 @@ import sys
 import threading
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
 from asyncio.base_events import BaseEventLoop
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import cache
@@ -177,11 +177,15 @@ class ThreadMonitor:
         #: The lanes of threads, and of calls in them, that have begun.
         self.lanes: Final[set[Lane]] = set()
         self._disbanded = False
-        self._interrupted = False
+        #: The locks that were released because nothing can move and the replay has failed, and whether the main thread was interrupted.
+        self._interrupted: Final[set[Any]] = set()
+        self._main_interrupted = False
         #: Whether the signal that interrupts the main thread is ours, until the end.
         self._armed = _arm()
-        #: The locks in which waits of the run wait, without a time limit.
-        self._gates: Final[set[Any]] = set()
+        #: The locks in which waits of the run wait: in which thread, and whether the program gave that a time limit.
+        self._gates: Final[dict[Any, tuple[int, bool]]] = {}
+        #: Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order.
+        self.failed = False
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
@@ -257,20 +261,25 @@ class ThreadMonitor:
             self._tasks.add(task)
         self._watch()
 
-    def wait_in(self, gate: Any) -> None:
-        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure."""
+    def wait_in(self, gate: Any, *, limited: bool = False) -> None:
+        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
+
+        ``limited``: the wait has a time limit, which has run out where the replay is over.
+        """
         with self.lock:
-            self.join()
-            self._gates.add(gate)
+            if self._disbanded and limited:
+                return
+            self._gates[gate] = self.join().native, limited
         self._watch()
         try:
             with off_loop():
                 gate.acquire()
         finally:
             with self.lock:
-                freed = gate not in self._gates and not self._disbanded
-                self._gates.discard(gate)
-        if freed:
+                raises = gate in self._interrupted
+                self._interrupted.discard(gate)
+                self._gates.pop(gate, None)
+        if raises:
             raise self._failure()
 
     def _count(self) -> None:
@@ -298,13 +307,15 @@ class ThreadMonitor:
         self._moving -= 1
 
     def interrupt(self) -> None:
-        """Nothing can move, and the replay has failed: waits raise, tasks are cancelled, a main thread that is blocked is interrupted."""
+        """Nothing can move, and the replay has failed: a wait raises, or tasks are cancelled and a blocked main thread interrupted.
+
+        Of several waits that of the thread which came last: those that were there before wait for it, as a rule, and for what it does
+        on its way out.
+        """
         with self.lock:
-            gates = [*self._gates]
-            self._gates.clear()
-        for gate in gates:
-            with suppress(RuntimeError):  # somebody else did
-                gate.release()
+            youngest = [*self._members][::-1]
+            gates = sorted(self._gates, key=lambda gate: _place_in(youngest, self._gates[gate][0]))
+            self._let_go(gates[:1])
         if gates:
             return
         tasks = [task for task in [*self._tasks] if not task.done()]
@@ -317,9 +328,21 @@ class ThreadMonitor:
         with self.lock:  # the end of the replay waits for it: whoever comes after that is not interrupted
             main = threading.main_thread().ident
             blocked = any(member.ident == main and not member.held for member in self._members.values())
-            if main is not None and blocked and not self._interrupted:
-                self._interrupted = True
+            if main is not None and blocked and not self._main_interrupted:
+                self._main_interrupted = True
                 signal.pthread_kill(main, number)
+
+    def end_waits(self) -> None:
+        """The replay has failed long ago: whatever may still move, waits raise that."""
+        with self.lock:
+            self._let_go([*self._gates])
+
+    def _let_go(self, gates: Iterable[Any]) -> None:
+        """Waits raise the failure of the replay."""
+        for gate in gates:
+            del self._gates[gate]
+            self._interrupted.add(gate)
+            _release(gate)
 
     # -- what can be seen ------------------------------------------------------------------------------------------------
 
@@ -393,8 +416,8 @@ class ThreadMonitor:
         others: dict[int, object] = {}
         for native, ident in self._threads(frames):
             member = self._members.get(native)
-            if native in process.observers or (member is not None and member.held):
-                continue
+            if native in process.observers or (self.failed if member is None else member.held):
+                continue  # what others may yet bring makes no failure undone
             look = _glance(native, ident) if member is None else member.look()
             if look is None:
                 continue
@@ -496,10 +519,16 @@ class ThreadMonitor:
         return found
 
     def disband(self) -> None:
+        """The replay is over. Where it has failed, whoever waits raises that; else time limits have run out, and other waits go on."""
         for member in self._members.values():
             member.dismiss()
         self._disbanded = True
         self._members.clear()
+        if self.failed:
+            self._let_go([*self._gates])
+            self.failed = False
+        for gate in [gate for gate, (_, limited) in self._gates.items() if limited]:
+            _release(gate)
         self._gates.clear()
         self._locks.clear()
         self.solo = 0
@@ -612,6 +641,15 @@ def _is_limited(native: int) -> bool:
         return True
     at = _LIMITED.get(call[0], 0)
     return at is None or (at > 0 and (len(call) <= at or not _is_endless(call[at])))
+
+
+def _release(gate: Any) -> None:
+    with suppress(RuntimeError):  # somebody else did
+        gate.release()
+
+
+def _place_in(natives: Sequence[int], native: int) -> int:
+    return natives.index(native) if native in natives else len(natives)
 
 
 def _main() -> int | None:
