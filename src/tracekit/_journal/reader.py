@@ -57,13 +57,17 @@ class RawEntry(NamedTuple):
 
 
 class Scan:
-    """One pass over a file. After it, ``torn`` says how many bytes of a torn last line were left out."""
+    """One pass over a file, from its beginning or from behind an entry that an earlier one has verified.
 
-    def __init__(self, path: str, limits: Limits) -> None:
+    After it, ``torn`` says how many bytes of a torn last line were left out.
+    """
+
+    def __init__(self, path: str, limits: Limits, after: RawEntry | None = None) -> None:
         self.path = path
         self.limits = limits
         self.torn = 0
-        self.good_end = 0
+        self._after: Final = after
+        self.good_end = 0 if after is None else after.offset + after.length
 
     def __iter__(self) -> Iterator[RawEntry]:
         with open_trace(self.path) as file:
@@ -74,6 +78,11 @@ class Scan:
         depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
         head, seq, offset, last_ts = GENESIS, 0, 0, 0
         run_id: str | None = None
+        after = self._after
+        if after is not None:
+            head, seq, offset = after.head, after.line, self.good_end
+            last_ts, run_id = after.data["ts_ns"], after.data["run_id"]
+            file.seek(offset)
         while line := readline(most):
             if line[-1] != 10:
                 self._torn(file, line, seq + 1)

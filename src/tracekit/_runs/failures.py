@@ -16,7 +16,7 @@ from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded
 
-__all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
+__all__ = ["FailureReader", "RecordedFailure", "failures_in", "recorded_failures"]
 
 #: A file without any of these holds no failure.
 _MARKS: Final = (
@@ -150,7 +150,7 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
             line=1,
             next_action="remove it, or name it after its run",
         )
-    reading = _Reading(path)
+    reading = FailureReader(path)
     for raw in scan(path):
         found = reading.take(raw.data)
         if found is not None:
@@ -178,7 +178,7 @@ class _Step(NamedTuple):
     side_effect: str | None
 
 
-class _Reading:
+class FailureReader:
     """One pass over a file: the steps that are open, and what the last answer was."""
 
     def __init__(self, path: str) -> None:

@@ -35,12 +35,14 @@ __all__ = [
     "in_doubt",
     "keep_settlement",
     "key_of",
+    "last_settled",
     "newer",
     "owner_of",
     "refused",
     "settlements",
     "store_at",
     "store_of",
+    "uncertain_steps",
 ]
 
 # -- the decision on a log ---------------------------------------------------------------------------------------------
@@ -497,7 +499,7 @@ def in_doubt(store: Store) -> InDoubt:
             try:
                 if (file != path or _has_ended(path, store.tips)) and _silent(file):
                     continue
-                steps, whole = _uncertain(file)
+                steps, whole = uncertain_steps(file)
             except FileNotFoundError:
                 continue  # pruned meanwhile
             except (OSError, TracekitError):
@@ -513,7 +515,7 @@ def in_doubt(store: Store) -> InDoubt:
     )
 
 
-def _uncertain(path: str) -> tuple[list[UncertainStep], bool]:
+def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
     """The steps of one file, and whether the file can be read whole."""
     decision = decision_on(path, segments=())
     reasons = {reason.get("step"): reason for reason in decision.reasons if reason["code"] in IN_DOUBT}
@@ -742,6 +744,17 @@ def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
 
 def _settlement(path: str, step: int) -> str:
     return os.path.join(store_of(path).root, "settled", f"{os.path.basename(path).removesuffix(SUFFIX)}.{step}")
+
+
+def last_settled(store: Store) -> tuple[int, ...]:
+    """When somebody last may have settled a step of a run that had ended, by the time stamps of where that is kept."""
+    found = []
+    for directory in (os.path.join(store.root, "settled"), Keys(store.root).directory):
+        try:
+            found.append(os.stat(directory).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return tuple(found)
 
 
 def key_of(entry: Mapping[str, Any]) -> str | None:

@@ -431,7 +431,7 @@ class RecoveredLog:
         self._failed: Final[dict[int, set[int]]] = {}
         self._parents: Final[dict[int, int]] = {}
         for entry in entries:
-            self._add(entry)
+            self.add(entry)
 
     def enclosing(self, step: RecoveredStep) -> Iterable[RecoveredStep]:
         """The steps around ``step`` that a replay answers as a whole, from the inside out."""
@@ -446,7 +446,8 @@ class RecoveredLog:
             if inner.stands and inner.undoes != step.seq and any(one.seq == step.seq for one in self.enclosing(inner)):
                 yield inner
 
-    def _add(self, entry: Mapping[str, Any]) -> None:
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
         parent = entry.get("parent", 0)
         inner = parent if parent in self.steps else self._inner[parent]

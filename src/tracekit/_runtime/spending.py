@@ -793,20 +793,54 @@ def _usage(path: str, prices: Prices) -> dict[str, Any]:
 
 def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
     """The price of the model calls that report what they took, or of what was foreseen; and the models that have none."""
-    asked: dict[int, Mapping[str, Any]] = {}
-    total = 0.0
-    unpriced: set[str] = set()
-    for entry in entries:
-        if entry["type"] == "llm.request":
-            asked[entry["seq"]] = entry.get("meta") or {}
-        elif entry["type"] in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in asked:
-            meta, request = entry.get("meta") or {}, asked.pop(entry["step"])
-            total += _price(prices, request, meta, unpriced, free=refused(entry.get("output")))
-        elif entry["type"] == "llm.chunk" and entry["step"] in asked and _refused_stream(entry.get("output")):
-            asked.pop(entry["step"])
-    for request in asked.values():  # cut off
-        total += _price(prices, request, {}, unpriced, free=False)
-    return (None if unpriced else round(total, 9)), sorted(unpriced)
+    calls = ModelCalls(prices)
+    found = [call for entry in entries if (call := calls.take(entry)) is not None]
+    found += calls.cut_off()
+    unpriced = sorted({call.model for call in found if call.cost_usd is None})
+    return (None if unpriced else round(sum(call.cost_usd or 0.0 for call in found), 9)), unpriced
+
+
+class ModelCall(NamedTuple):
+    """A model call of a log: the model that was asked, the tokens that are reported, its price in US dollars.
+
+    ``cost_usd`` is ``None`` where the model's price is not known. ``reported`` is false where nobody knows what the call took, nor what
+    was foreseen for it; ``cost_usd`` is 0 then.
+    """
+
+    model: str
+    usage: Mapping[str, Any]
+    cost_usd: float | None
+    reported: bool
+
+
+class ModelCalls:
+    """The model calls of a log, read entry by entry."""
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices: Final = prices
+        self._asked: Final[dict[int, Mapping[str, Any]]] = {}
+
+    def take(self, entry: Mapping[str, Any]) -> ModelCall | None:
+        """The call that ends with this entry, if one does."""
+        kind = entry["type"]
+        if kind == "llm.request":
+            self._asked[entry["seq"]] = entry.get("meta") or {}
+        elif kind in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in self._asked:
+            meta, request = entry.get("meta") or {}, self._asked.pop(entry["step"])
+            return self._call(request, meta, free=refused(entry.get("output")))
+        elif kind == "llm.chunk" and entry["step"] in self._asked and _refused_stream(entry.get("output")):
+            return self._call(self._asked.pop(entry["step"]), {}, free=True)
+        return None
+
+    def cut_off(self) -> list[ModelCall]:
+        """The calls that have no end: what was foreseen for them counts."""
+        return [self._call(request, {}, free=False) for request in self._asked.values()]
+
+    def _call(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, free: bool) -> ModelCall:
+        model = str(request.get("model") or meta.get("model"))
+        foreseen: Mapping[str, Any] = {} if free else (request.get("info") or {}).get("estimate") or {}
+        reported = free or bool(meta.get("usage") or foreseen)
+        return ModelCall(model, meta.get("usage") or {}, _price(self._prices, model, request, meta, foreseen), reported)
 
 
 def _refused_stream(output: object) -> bool:
@@ -814,17 +848,14 @@ def _refused_stream(output: object) -> bool:
 
 
 def _price(
-    prices: Prices, request: Mapping[str, Any], meta: Mapping[str, Any], unpriced: set[str], *, free: bool
-) -> float:
+    prices: Prices, model: str, request: Mapping[str, Any], meta: Mapping[str, Any], foreseen: Mapping[str, Any]
+) -> float | None:
     about = request.get("info") or {}
-    foreseen: Mapping[str, Any] = {} if free else about.get("estimate") or {}
     usage = meta.get("usage") or foreseen
     known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
     if known is not None or not usage:
         return float(known or 0.0)
-    model = str(request.get("model") or meta.get("model"))
     try:
         return prices.of_answer(meta.get("model"), model, about.get("provider"), about.get("origin"), usage)
     except (UnknownPriceError, RunStateError):
-        unpriced.add(model)
-        return 0.0
+        return None

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
     "estimate": ("estimate", "Say what a run will take, before it is begun."),
+    "serve": ("serve", "Serve the health and the metrics of a store over HTTP."),
     "schema": ("verify", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
 }

@@ -1,0 +1,404 @@
+"""Figures over all runs of a store: each file is read and verified once, then only what was added to it.
+
+What is counted (steps, tokens, failures …) only grows while the process lives, whatever becomes of the files: a counter that went
+down would be taken for a restart. What is said of the present (states, what is in doubt) is of the files that are there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from .. import _reality
+from .._journal.entry import DEFAULT, REFUSALS, SINGLES, family_of
+from .._journal.reader import ENDS, RawEntry, Scan
+from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
+from .._journal.tip import read_tip
+from .._runtime.effects import RecoveredLog, steps_in_doubt
+from .._runtime.prices import Prices
+from .._runtime.spending import ModelCall, ModelCalls
+from ..errors import RunNotFoundError, TraceError, TraceIntegrityError
+from .failures import FailureReader
+from .recovery import last_settled, uncertain_steps
+
+__all__ = ["RUN_SECONDS", "STATES", "STEP_SECONDS", "Doubt", "Figures", "Histogram", "StoreFigures", "Totals"]
+
+#: What a run can be. ``died``: it has no end, and nobody writes it. ``unreadable``: of a newer format, or not to be opened.
+STATES: Final = ("running", "complete", "failed", "aborted", "died", "broken", "unreadable")
+#: Upper bounds of the histograms, in seconds.
+STEP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+RUN_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+#: The sorts of tokens, by their name in ``meta.usage``. Those from and into a cache are in ``input`` already.
+_TOKENS: Final = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read_input_tokens": "cache_read",
+    "cache_creation_input_tokens": "cache_creation",
+}
+#: A trace may name any model: as many are told apart, and so much of a name is kept.
+_MODELS: Final = 100
+_OTHER: Final = "other"
+_LONGEST: Final = 100
+#: Nanoseconds within which two changes of a directory may have the same time stamp, on any file system.
+_COARSE: Final = 2_000_000_000
+
+_END: Final = {"run.completed": "complete", "run.failed": "failed", "run.aborted": "aborted"}
+_COUNTED: Final = SINGLES | REFUSALS
+
+
+class Histogram:
+    """How many values lie below each of some bounds, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Final = bounds
+        #: Between the bounds; the last one is for what lies above all of them.
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Totals:
+    """What was counted in all that has been read."""
+
+    def __init__(self) -> None:
+        #: By kind and outcome (``ok``, ``error``, ``skipped``).
+        self.steps: Final[Counter[tuple[str, str]]] = Counter()
+        self.step_seconds: Final[dict[str, Histogram]] = {}
+        #: By the state in which they ended.
+        self.run_seconds: Final[dict[str, Histogram]] = {}
+        #: By model and sort.
+        self.tokens: Final[Counter[tuple[str, str]]] = Counter()
+        #: By model, and whether their price is known.
+        self.calls: Final[Counter[tuple[str, bool]]] = Counter()
+        self.cost_usd: Final[dict[str, float]] = {}
+        self.failures: Final[Counter[str]] = Counter()
+        self.bytes_read = 0
+        self._models: Final[set[str]] = set()
+
+    def model(self, name: str) -> str:
+        """The name by which a model is counted."""
+        name = name[:_LONGEST]
+        if name not in self._models:
+            if len(self._models) >= _MODELS:
+                return _OTHER
+            self._models.add(name)
+        return name
+
+
+class Doubt(NamedTuple):
+    """An irreversible step without a known outcome; ``running``: it is being made right now. ``since`` in ns since the epoch."""
+
+    running: bool
+    declared: bool
+    since: int
+
+
+class Figures(NamedTuple):
+    """The store at one instant: runs by state, what is in doubt, when the oldest run that goes on began (``None``: none does)."""
+
+    runs: Mapping[str, int]
+    doubts: tuple[Doubt, ...]
+    oldest_running: int | None
+    bytes: int
+    files: int
+    #: Whether the directory could be listed; else all of this is what was known of it before.
+    readable: bool
+    totals: Totals
+
+
+class StoreFigures:
+    """The figures of a store, brought up to date by each :meth:`refresh`. To be used by one thread at a time, see ``lock``."""
+
+    def __init__(self, store: Store) -> None:
+        self.store: Final = store
+        #: To be held while what :meth:`refresh` returned is read.
+        self.lock: Final = threading.RLock()
+        self._totals: Final = Totals()
+        self._files: dict[str, _File] = {}
+        #: Those that were there once: what comes back under the name of a run is that run, and is counted already.
+        self._gone: Final[dict[str, _File]] = {}
+        self._prices: Final = Prices()
+        self._settled_at: tuple[int, ...] = ()
+
+    @_reality.off_loop()
+    def refresh(self) -> Figures:
+        """Read what is new, and say how it stands. Never raises for what a file holds."""
+        with self.lock:
+            there = _listed(self.store.runs)
+            if there is None:
+                return self._figures(readable=False)
+            settled = last_settled(self.store)
+            files: dict[str, _File] = {}
+            for name, stamp in there.items():
+                files[name] = file = self._files.get(name) or self._gone.pop(name, None) or self._new(name)
+                if file.stamp != stamp or (file.state == "running" and not _held(file.path)):
+                    self._read(file, stamp)
+                elif file.doubts and file.reader is None and settled != self._settled_at:
+                    file.doubts = _doubts(file.path)
+            self._gone.update((name, file) for name, file in self._files.items() if name not in files)
+            # Time stamps are coarse: within the same one there may come another settlement.
+            young = _reality.time_ns() - max(settled) < _COARSE
+            self._files, self._settled_at = files, () if young else settled
+            return self._figures()
+
+    def _new(self, name: str) -> _File:
+        segment = SEGMENT.fullmatch(name[: -len(SUFFIX)])
+        return _File(os.path.join(self.store.runs, name), None if segment is None else segment["run"] + SUFFIX)
+
+    def _figures(self, *, readable: bool = True) -> Figures:
+        files = self._files
+        runs = dict.fromkeys(STATES, 0)
+        doubts: list[Doubt] = []
+        began: list[int] = []
+        broken = {file.run for file in files.values() if file.run is not None and file.state == "broken"}
+        for name, file in files.items():
+            if file.state == "gone" or (file.run is not None and file.run not in files):
+                continue
+            if file.run is None:
+                runs["broken" if name in broken else file.state] += 1
+            doubts += file.doubts
+            if file.state == "running" and file.run is None and file.began is not None:
+                began.append(file.began)
+        size = sum(file.stamp[1] for file in files.values())
+        return Figures(runs, tuple(doubts), min(began, default=None), size, len(files), readable, self._totals)
+
+    def _read(self, file: _File, stamp: _Stamp) -> None:
+        """Read what is new in a file, and find out how it stands."""
+        try:
+            held = _held(file.path)
+            self._scan(file, stamp, held)
+            file.stands(self._state(file, held))
+        except TraceIntegrityError:
+            file.stands("broken")
+        except (FileNotFoundError, RunNotFoundError):
+            file.stands("gone")  # pruned meanwhile
+        except (OSError, TraceError):
+            file.stands("unreadable")
+        except Exception:  # a line that verifies may hold anything: no trace keeps the figures of the others away
+            file.stands("broken")
+        file.stamp = stamp
+        if file.state == "broken":
+            file.doubts = _doubts(file.path)
+
+    def _scan(self, file: _File, stamp: _Stamp, held: bool) -> None:
+        before = 0 if file.last is None else file.last.offset + file.last.length
+        reader = file.reader
+        # Read from its beginning: a file that nobody wrote when it was looked at last, that was exchanged, or cut.
+        if reader is None or stamp[0] != file.stamp[0] or stamp[1] < before or (held and reader.log is None):
+            file.reader = reader = _Reader(file.path, self._prices, whole=file.run is None, live=held)
+            file.last, before = None, 0
+        scan = Scan(file.path, DEFAULT, file.last)
+        nowhere = Totals()
+        try:
+            for raw in scan:
+                reader.take(raw.data, self._totals if raw.line > file.counted else nowhere)
+                file.last = raw
+                file.counted = max(file.counted, raw.line)
+                if file.began is None:
+                    file.began = raw.data["ts_ns"]
+        finally:
+            self._totals.bytes_read += scan.good_end - before
+
+    def _state(self, file: _File, held: bool) -> str:
+        """The state of a file that verifies, as far as it was read."""
+        last, reader = file.last, file.reader
+        assert reader is not None
+        kind = None if last is None else last.data["type"]
+        if held and kind not in ENDS:
+            file.doubts = reader.doubts()
+            return "running"
+        if last is not None and not self._is_whole(file.path, last):
+            return "broken"
+        meta = None if last is None else last.data.get("meta")
+        about: Mapping[str, Any] = meta if isinstance(meta, dict) else {}
+        if last is not None and kind in ENDS:
+            file.doubts = _doubts(file.path) if about.get("in_doubt") else ()
+            return "broken" if about.get("count") not in (None, last.line) else _END[kind]
+        file.doubts = _doubts(file.path)
+        if file.crashed != file.counted:
+            file.crashed = file.counted
+            reader.died(self._totals)
+        return "died"
+
+    def _is_whole(self, path: str, last: RawEntry) -> bool:
+        """Whether a file is its own run's, with nothing cut off that was there when the run ended, by the tip hash that was kept then."""
+        if not holds_its_run(path, last.data["run_id"]):
+            return False
+        try:
+            kept = read_tip(os.path.join(self.store.tips, os.path.basename(path)[: -len(SUFFIX)]))
+        except ValueError:
+            return False
+        if kept is None or kept.count < last.line:
+            return True
+        return (kept.count, kept.head) == (last.line, last.head.decode())
+
+
+#: Which file it is, its size, and when it was changed.
+_Stamp = tuple[int, int, int]
+_NEVER: Final[_Stamp] = (0, 0, 0)
+
+
+class _File:
+    """What is known of one file; ``run`` is the name of its run's own file where it is a child process's."""
+
+    __slots__ = ("began", "counted", "crashed", "doubts", "last", "path", "reader", "run", "stamp", "state")
+
+    def __init__(self, path: str, run: str | None) -> None:
+        self.path: Final = path
+        self.run: Final = run
+        self.stamp = _NEVER
+        self.state = "unreadable"
+        self.began: int | None = None
+        #: The last entry that was read, and what must be remembered of those before it: of a file that somebody writes.
+        self.last: RawEntry | None = None
+        self.reader: _Reader | None = None
+        #: How many entries are in the totals, and how many were when it was found dead.
+        self.counted = 0
+        self.crashed = -1
+        self.doubts: tuple[Doubt, ...] = ()
+
+    def stands(self, state: str) -> None:
+        self.state = state
+        if state != "running":
+            self.reader = self.last = None
+
+
+class _Reader:
+    """Reads one file entry by entry: what is open in it, and what it adds to the totals."""
+
+    def __init__(self, path: str, prices: Prices, *, whole: bool, live: bool) -> None:
+        self._calls: Final = ModelCalls(prices)
+        self._failures: Final = FailureReader(path)
+        self._open: Final[dict[int, tuple[str, int]]] = {}
+        #: Whether it is a run's own file, whose end is the run's.
+        self._whole: Final = whole
+        self._began: int | None = None
+        #: What may be in doubt, of a file that is being written; else `recovery` says it once and for all.
+        self.log: Final = RecoveredLog(()) if live else None
+        self._since: Final[dict[int, int]] = {}
+
+    def take(self, entry: Mapping[str, Any], totals: Totals) -> None:
+        kind, seq, at = entry["type"], entry["seq"], entry["ts_ns"]
+        if self._began is None:
+            self._began = at
+        known = family_of(kind)
+        if known is None:
+            if kind in _COUNTED:
+                totals.steps[kind, "error" if kind in REFUSALS else "ok"] += 1
+            elif self._whole and kind in _END:
+                self._seconds(totals.run_seconds, _END[kind], RUN_SECONDS, at - self._began)
+        elif known[1] == "intent":
+            self._open[seq] = known[0], at
+            if self.log is not None:
+                self._since[seq] = at
+        elif known[1] != "chunk":
+            self._ended(entry, known[1], totals)
+        call = self._calls.take(entry) if known is not None and known[0] == "llm" else None
+        if call is not None:
+            self._call(call, totals)
+        failed = self._failures.take(dict(entry))
+        if failed is not None:
+            totals.failures[failed.failure.type.value] += 1
+        if self.log is not None:
+            self.log.add(entry)
+
+    def _ended(self, entry: Mapping[str, Any], role: str, totals: Totals) -> None:
+        family, began = self._open.pop(entry.get("step", 0), (None, 0))
+        if family is None:
+            return
+        failed = role == "error" or "error" in entry
+        totals.steps[family, "error" if failed else "skipped" if role == "skipped" else "ok"] += 1
+        self._seconds(totals.step_seconds, family, STEP_SECONDS, entry["ts_ns"] - began)
+
+    def _call(self, call: ModelCall, totals: Totals) -> None:
+        model = totals.model(call.model)
+        totals.calls[model, call.reported and call.cost_usd is not None] += 1
+        if call.cost_usd:
+            totals.cost_usd[model] = totals.cost_usd.get(model, 0.0) + call.cost_usd
+        for name, sort in _TOKENS.items():
+            count = call.usage.get(name)
+            if type(count) is int and count > 0:
+                totals.tokens[model, sort] += count
+
+    def _seconds(self, to: dict[str, Histogram], key: str, bounds: Sequence[float], ns: int) -> None:
+        histogram = to.get(key)
+        if histogram is None:
+            histogram = to[key] = Histogram(bounds)
+        histogram.add(ns / 1e9)
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What is in doubt, or being made, in a file that somebody writes."""
+        log = self.log
+        assert log is not None
+        found = [
+            Doubt(False, not (seq in log.steps and log.steps[seq].undeclared), self._since.get(seq, 0))
+            for seq in steps_in_doubt(log, live=True)
+        ]
+        return tuple(
+            found
+            + [
+                Doubt(True, not step.undeclared, self._since[step.seq])
+                for step in log.steps.values()
+                if step.effect and step.state == "pending"
+            ]
+        )
+
+    def died(self, totals: Totals) -> None:
+        """Nobody writes the file any more, and it has no end."""
+        failed = self._failures.crashed()
+        if failed is not None:
+            totals.failures[failed.failure.type.value] += 1
+        for call in self._calls.cut_off():
+            self._call(call, totals)
+
+
+def _listed(directory: str) -> dict[str, _Stamp] | None:
+    """The trace files of a directory, by name; ``None`` where it can't be listed."""
+    found: dict[str, _Stamp] = {}
+    try:
+        with os.scandir(directory) as files:
+            for file in files:
+                if file.name.endswith(SUFFIX) and (stamp := _stamp_of(file)) is not None:
+                    found[file.name] = stamp
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError:
+        return None
+    return found
+
+
+def _stamp_of(file: os.DirEntry[str]) -> _Stamp | None:
+    try:
+        facts = file.stat()
+    except OSError:  # pruned meanwhile, or a link to nothing
+        return None
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+
+
+def _held(path: str) -> bool:
+    """Whether somebody writes a file; of one that can't be opened, reading it says what is wrong with it."""
+    try:
+        return bool(holder(path))
+    except OSError:
+        return False
+
+
+def _doubts(path: str) -> tuple[Doubt, ...]:
+    """What is in doubt in a file that nobody writes."""
+    try:
+        steps, _ = uncertain_steps(path)
+    except Exception:  # as in `_read`; a file that can't be judged is counted as damaged or unreadable
+        return ()
+    return tuple(
+        Doubt(step.state == "running", step.declared, int(step.time.timestamp() * 1_000_000) * 1000) for step in steps
+    )
