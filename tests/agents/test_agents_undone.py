@@ -75,7 +75,7 @@ def test_agents_are_undone_after_a_crash(tmp_path: Path, what: str) -> None:
     (tmp_path / "keep.py").write_text("")
     refused = place.cli("recovery", "abort", place.run, "--reason", "cancelled", "--tools", "keep")
     assert (refused.returncode, "hotel" in refused.stderr) == (4, True)
-    done = place.cli("recovery", "abort", place.run, "--reason", "cancelled", "--tools", "app")
+    done = place.cli("recovery", "abort", "--json", place.run, "--reason", "cancelled", "--tools", "app")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (len(facts["compensated"]), facts["uncompensated"]) == (3, [])

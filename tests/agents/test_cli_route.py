@@ -79,7 +79,7 @@ def test_a_request_is_routed_and_recorded(place: Place) -> None:
     record = ExecutionRecord.of(str(place.runs[0]))
     assert record.final_response == response
     assert json.loads(place.runs[0].read_text().splitlines()[0])["name"] == "greeting"
-    assert json.loads(place.cli("verify", place.run).stdout)["state"] == "complete"
+    assert json.loads(place.cli("verify", "--json", place.run).stdout)["state"] == "complete"
     assert place.effects() == 1
 
 
@@ -257,7 +257,7 @@ def test_runs_are_found_by_the_hash_of_their_request(place: Place) -> None:
     one, other, third = (IntentEnvelope.from_dict(tree) for tree in trees)
 
     def found(digest: str) -> list[str]:
-        done = place.cli("list", "--envelope-hash", digest)
+        done = place.cli("list", "--json", "--envelope-hash", digest)
         assert done.returncode == 0, done.stderr
         return sorted(json.loads(line)["run_id"] for line in done.stdout.splitlines())
 
@@ -272,7 +272,7 @@ def test_runs_are_found_by_the_hash_of_their_request(place: Place) -> None:
 @pytest.mark.parametrize("digest", ["sha256:xyz", "12", "md5:" + "0" * 32, ""])
 def test_a_hash_that_is_none_is_refused(place: Place, digest: str) -> None:
     """Rather than finding nothing."""
-    done = place.cli("list", "--envelope-hash", digest)
+    done = place.cli("list", "--json", "--envelope-hash", digest)
     assert done.returncode == 2
     assert "--envelope-hash" in done.stderr
     assert ("too short" in done.stderr) == (digest == "12")

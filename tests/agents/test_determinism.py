@@ -27,7 +27,7 @@ from tracekit.harness import import_agentloom
 
 
 def verify(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, ["verify-determinism", *map(str, arguments)])
+    return CliRunner().invoke(main, ["verify-determinism", "--json", *map(str, arguments)])
 
 
 # -- recordings that name no program -------------------------------------------------------------------------------------

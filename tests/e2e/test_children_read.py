@@ -48,7 +48,9 @@ def recorded(family: Family, **environment: str) -> str:
 
 def cli(family: Family, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, the JSON lines on stdout, and stderr."""
-    done = family.python("-m", "tracekit", *arguments)
+    words = 2 if arguments[0] in ("recovery", "executions") else 1
+    form = () if arguments[0] == "replay" or "--json" in arguments else ("--json",)
+    done = family.python("-m", "tracekit", *arguments[:words], *form, *arguments[words:])
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")], done.stderr
 
 

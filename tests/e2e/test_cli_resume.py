@@ -77,7 +77,7 @@ def resumed(place: Place, run: str, *more: str, **variables: str) -> tuple[dict[
 
 
 def complete(place: Place) -> list[str]:
-    return [json.loads(place.cli("verify", path.stem).stdout)["state"] for path in place.runs]
+    return [json.loads(place.cli("verify", "--json", path.stem).stdout)["state"] for path in place.runs]
 
 
 @pytest.mark.parametrize("die", ["look 1", "put 1"])
@@ -207,7 +207,7 @@ def test_a_server_is_refused_and_its_request_resumed_alone(place: Place) -> None
     _, process = resumed(place, path.stem, "--entry", "server:work")
     assert process.returncode == 0, process.stderr
     assert done(place) - before == Counter({"put 1": 1, "pay 1": 1})
-    assert json.loads(place.cli("verify", path.stem).stdout)["state"] == "complete"
+    assert json.loads(place.cli("verify", "--json", path.stem).stdout)["state"] == "complete"
 
 
 def test_an_effect_outside_the_run_is_not_repeated(place: Place) -> None:

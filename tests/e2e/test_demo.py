@@ -43,7 +43,9 @@ def entries(directory: Path) -> list[dict[str, Any]]:
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     """Recorded, replayed, two cheats refused: every check comes out, and the files that it leaves say the same."""
     place = tmp_path / "kept"
-    done = subprocess.run([*COMMAND, "--keep", str(place)], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [*COMMAND, "--json", "--keep", str(place)], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["ok"] is True
@@ -58,9 +60,9 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     classes = {entry["meta"]["side_effect"] for entry in entries(place) if entry["type"] == "tool.call"}
     assert classes == {"read_only", "reversible", "irreversible"}
     (trace,) = (place / ".tracekit" / "runs").glob("*.jsonl")
-    checked = CliRunner().invoke(main, ["verify", str(trace), "--schema"])
+    checked = CliRunner().invoke(main, ["verify", str(trace), "--schema", "--json"])
     assert (checked.exit_code, json.loads(checked.stdout)["schema"]) == (0, [])
-    why = json.loads(CliRunner().invoke(main, ["show", str(trace), "--why"]).stdout)
+    why = json.loads(CliRunner().invoke(main, ["show", str(trace), "--why", "--json"]).stdout)
     assert "look_up_order" in why["why_this_path"]["text"]
     assert why["safe_to_retry"]["answer"] is False
     assert why["can_be_replayed"]["answer"] is True
@@ -97,7 +99,7 @@ def test_the_demo_tells_when_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "_CHANGED", command._PROMPT)
     monkeypatch.setattr(command, "_damage", harmless)
     with ModelServer() as provider:
-        done = CliRunner().invoke(main, ["demo", "--base-url", provider.openai_url])
+        done = CliRunner().invoke(main, ["demo", "--json", "--base-url", provider.openai_url])
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     failed = {check["check"] for check in told["checks"] if not check["ok"]}

@@ -276,7 +276,7 @@ def test_a_divergence_at_exit_is_one(place: Place) -> None:
         (["replay", "last"], 2),
         (["replay", "last", "--dry-run"], 2),
         (["show", "last"], 3),
-        (["show", "last", "--why"], 3),
+        (["show", "last", "--why", "--json"], 3),
         (["verify", "last"], 3),
     ],
 )

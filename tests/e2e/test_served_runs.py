@@ -196,7 +196,7 @@ def test_a_server_that_was_killed_in_a_task_finishes_it(place: Place, kind: str)
     assert serve(place, kind, "Oslo", "Rome", die=True) == -signal.SIGKILL
     assert effects(place) == ["Oslo"]
     (run,) = [path.name.removesuffix(".jsonl") for path in place.runs]
-    decision = json.loads(place.cli("recovery", "scan").stdout)
+    decision = json.loads(place.cli("recovery", "scan", "--json").stdout)
     assert (decision["run_id"], decision["decision"]) == (run, "resume")
     done = place.cli("recovery", "resume", run)
     assert done.returncode == 0, done.stderr

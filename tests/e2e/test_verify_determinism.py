@@ -48,7 +48,7 @@ def verified(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """The verdict on the newest run. Nothing is done for real, and no run is written or changed by it."""
     effects, runs = place.effects(), {path: path.read_bytes() for path in place.runs}
-    done = place.cli("verify-determinism", *(arguments or ("last",)), **variables)
+    done = place.cli("verify-determinism", "--json", *(arguments or ("last",)), **variables)
     assert place.effects() == effects
     assert {path: path.read_bytes() for path in place.runs} == runs
     return done, json.loads(done.stdout) if done.stdout else {}

@@ -160,7 +160,7 @@ def test_a_form_of_another_package(place: Path) -> None:
     assert unknown.returncode == 2
     assert "'words'" in unknown.stderr
     (place / "some.words").write_text("two\none\n")
-    served = call(place, "verify-determinism", str(place / "some.words"))
+    served = call(place, "verify-determinism", "--json", str(place / "some.words"))
     assert served.returncode == 0, served.stderr
     assert json.loads(served.stdout)["form"] == "words"
     refused = call(place, "export", "named-run", "--to", "words", "--payloads")

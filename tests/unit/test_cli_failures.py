@@ -57,7 +57,7 @@ def call(*arguments: str) -> Result:
 
 
 def found(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    done = call(*arguments)
+    done = call("--json", *arguments)
     assert done.exit_code == code, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -119,7 +119,7 @@ def test_a_broken_trace_hides_no_other(shop: list[str]) -> None:
     broken = next(number for number, line in enumerate(lines) if b'"fine"' in line)
     lines[broken] = lines[broken].replace(b'"fine"', b'"fake"')
     path.write_bytes(b"".join(lines))
-    done = call()
+    done = call("--json")
     assert done.exit_code == 1
     assert [json.loads(line)["failure"]["type"] for line in done.stdout.splitlines()] == [
         "irreversible_step_failed", "network", "timeout",

@@ -113,7 +113,7 @@ def test_scan_prints_json_lines(shop: Path) -> None:
     assert {reason["code"] for reason in decision["reasons"]} == {"intact", "irreversible_pending"}
     assert call("abort", "shop", "--reason", "x").exit_code == 0
     assert (call("scan").stdout, call("scan").exit_code) == ("", 0)
-    (line,) = call("scan", "--all").stdout.splitlines()
+    (line,) = call("scan", "--all", "--json").stdout.splitlines()
     assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted", "irreversible_pending"]
 
 
@@ -125,14 +125,14 @@ def test_the_exit_code_of_scan_says_whether_something_is_in_doubt(shop: Path) ->
     assert call("settle", "shop", str(charge), "--not-done", "--reason", "the bank says so").exit_code == 0
     assert [call("scan", *options).exit_code for options in ((), ("--json",), ("--all",))] == [0, 0, 0]
     shop.write_bytes(intact.replace(b'"reserve"', b'"reversE"', 1))
-    done = call("scan")
+    done = call("scan", "--json")
     assert (done.exit_code, json.loads(done.stdout)["state"]) == (1, "broken")
 
 
 def test_scan_goes_on_past_what_it_cannot_read(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that can't be read is told on stderr, the others are judged, and the exit code says so."""
     (shop.parent / "a-directory.jsonl").mkdir()
-    done = call("scan")
+    done = call("scan", "--json")
     assert (done.exit_code, json.loads(done.stdout)["run_id"]) == (2, "shop")
     assert "a-directory" in done.stderr
 
@@ -162,7 +162,7 @@ def test_a_copy_is_not_the_run_that_it_copies(shop: Path) -> None:
     """A run's file under another name is told under that name, as what it is; the run itself is judged as before."""
     alone = CliRunner().invoke(main, ["failures"]).stdout
     (shop.parent / "00.jsonl").write_bytes(shop.read_bytes())
-    found = {decision["run_id"]: decision for decision in map(json.loads, call("scan").stdout.splitlines())}
+    found = {decision["run_id"]: decision for decision in map(json.loads, call("scan", "--json").stdout.splitlines())}
     assert [*found] == ["00", "shop"]
     assert found["00"]["state"] == "broken"
     assert "holds run shop: it is a copy, or was renamed" in found["00"]["reasons"][0]["text"]
@@ -261,7 +261,7 @@ def test_compensations_run_in_reverse_order_once(shop: Path, tmp_path: Path) -> 
     """With --tools, what was done is undone, the last step first, what is inside a step with it; one that raises stops no other;
     and each is a step of the log that names what it undoes."""
     before = names(shop)
-    done = call("abort", "shop", "--reason", "the customer left", "--tools", "shop", "--by", "ann")
+    done = call("abort", "shop", "--reason", "the customer left", "--tools", "shop", "--by", "ann", "--json")
     assert done.exit_code == 0, done.output
     ledger = (tmp_path / "ledger").read_text().splitlines()
     assert ledger == ["give back 12F", "refund bad", "refund one", "release a A"]
@@ -338,7 +338,7 @@ def test_modules_that_lack_the_tools_are_refused(shop: Path, tmp_path: Path, mon
     monkeypatch.delitem(sys.modules, "breaks", raising=False)
     broken = call("abort", "shop", "--reason", "x", "--tools", "breaks")
     assert (broken.exit_code, "breaks can't be imported: KeyError" in broken.stderr) == (2, True)
-    done = call("abort", "shop", "--reason", "x", "--tools", "json", "--partial")
+    done = call("abort", "shop", "--reason", "x", "--tools", "json", "--partial", "--json")
     assert (done.exit_code, json.loads(done.stdout)["compensated"]) == (0, [])
 
 
@@ -358,7 +358,7 @@ def test_an_abort_that_died_is_finished_and_never_resumed(shop: Path, tmp_path: 
         assert "abort_begun" in [reason["code"] for reason in decision.refusals]
         assert call("resume", "shop", "--check").exit_code == 4
         (tmp_path / "ledger").write_text("")
-        again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop").stdout)
+        again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop", "--json").stdout)
         begun = [entry for entry in map(json.loads, lines[:kept]) if entry["type"] == "tool.call"][
             len(names_of(lines[:count])) :
         ]
@@ -389,7 +389,7 @@ def test_an_abort_that_is_cut_off_goes_on_where_it_was(shop: Path, tmp_path: Pat
     os.unlink(Path(Store().tips) / "shop")
     shop.write_bytes(b"".join(lines[: begun[2]]))  # the third had begun: a refund, which can't be taken back
     (tmp_path / "ledger").write_text("")
-    again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop").stdout)
+    again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop", "--json").stdout)
     assert (tmp_path / "ledger").read_text().splitlines() == ["release a A"]
     assert begun[2] in again["in_doubt"]
     assert call("abort", "shop", "--reason", "x").exit_code == 4
@@ -397,7 +397,7 @@ def test_an_abort_that_is_cut_off_goes_on_where_it_was(shop: Path, tmp_path: Pat
 
 def test_without_tools_the_output_lists_what_was_not_undone(shop: Path, tmp_path: Path) -> None:
     """Nothing of the trace is imported: an abort runs nothing that the operator did not name."""
-    done = json.loads(call("abort", "shop", "--reason", "x").stdout)
+    done = json.loads(call("abort", "shop", "--reason", "x", "--json").stdout)
     assert done["compensated"] == []
     assert set(done["uncompensated"]) == {seq for seq, name in names(shop).items() if name != "charge"}
     assert (tmp_path / "ledger").read_text() == ""
@@ -435,7 +435,9 @@ def test_settle_takes_an_output_as_traces_write_it(tmp_path: Path) -> None:
     os.unlink(Path(Store().tips) / "trip")
     output = tmp_path / "output.json"
     output.write_text('{"when": {"$t": "date", "v": "2026-11-22"}}')
-    done = call("settle", "trip", "2", "--done", str(output), "--reason", "the airline says so", "--by", "ann")
+    done = call(
+        "settle", "trip", "2", "--done", str(output), "--reason", "the airline says so", "--by", "ann", "--json"
+    )
     assert (done.exit_code, json.loads(done.stdout)["seq"]) == (0, 3)
     (decision,) = recovery.scan()
     assert decision.decision == "resume"

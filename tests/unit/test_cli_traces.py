@@ -11,6 +11,7 @@ import sys
 import threading
 import unicodedata
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from click.testing import CliRunner, Result
 import tracekit
 from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
-from tracekit import ContractViolationError, decision, errors, record, traced, traced_tool
+from tracekit import ContractViolationError, decision, errors, record, traced, traced_model, traced_tool
 from tracekit.cli import main, output
 from tracekit.integration import Trace
 
@@ -76,7 +77,7 @@ def killed(path: Path) -> str:
     )
     done = python(str(program))
     assert done.returncode == -signal.SIGKILL
-    listed = json.loads(call("list", "--limit", "1").stdout)
+    listed = json.loads(call("list", "--json", "--limit", "1").stdout)
     assert listed["end"] is None
     return str(listed["path"])
 
@@ -167,10 +168,10 @@ def test_list() -> None:
     first, second = recorded(bill), recorded(bill)
     with pytest.raises(ValueError, match="negative"):
         recorded(lambda: charge(-1))
-    runs = [json.loads(line) for line in call("list").stdout.splitlines()]
+    runs = [json.loads(line) for line in call("list", "--json").stdout.splitlines()]
     assert [run["end"] for run in runs] == ["run.failed", "run.completed", "run.completed"]
     assert [run["path"] for run in runs[1:]] == [second, first]
-    assert len(call("list", "--limit", "2").stdout.splitlines()) == 2
+    assert len(call("list", "--json", "--limit", "2").stdout.splitlines()) == 2
     shown, status = on_a_terminal("list")
     assert status == 0
     assert all(run["run_id"] in shown for run in runs)
@@ -185,7 +186,7 @@ def test_verify_a_sealed_run() -> None:
     path = recorded(bill)
     run_id = Path(path).stem
     for name in (path, run_id, run_id[:13], "last"):
-        done = call("verify", name)
+        done = call("verify", "--json", name)
         told = json.loads(done.stdout)
         assert (done.exit_code, told["state"], told["run_id"]) == (0, "complete", run_id)
     assert call("verify", path, "--head", told["head"]).exit_code == 0
@@ -201,7 +202,7 @@ def test_verify_a_damaged_run(tmp_path: Path) -> None:
     lines[2] = lines[2].replace(b"A-1", b"A-2", 1)
     copy = tmp_path / "damaged.jsonl"
     copy.write_bytes(b"".join(lines))
-    done = call("verify", str(copy))
+    done = call("verify", "--json", str(copy))
     told = json.loads(done.stdout)
     assert (done.exit_code, told["state"], told["line"], told["last_good_seq"]) == (1, "broken", 3, 2)
 
@@ -211,7 +212,7 @@ def test_verify_an_unsealed_run(tmp_path: Path) -> None:
     cut = without_last_line(recorded(bill), tmp_path / "cut.jsonl")
     assert call("verify", cut).exit_code == 3
     Path(cut).write_bytes(Path(cut).read_bytes()[:-5])
-    done = call("verify", cut)
+    done = call("verify", "--json", cut)
     assert done.exit_code == 3
     assert json.loads(done.stdout)["torn_bytes"] > 0
     assert call("verify", killed(tmp_path)).exit_code == 3
@@ -220,14 +221,14 @@ def test_verify_an_unsealed_run(tmp_path: Path) -> None:
 def test_verify_against_a_kept_tip_hash(tmp_path: Path) -> None:
     """A tip hash that was kept in another place detects a run that was cut or rewritten with a chain that holds."""
     path = recorded(bill)
-    head = json.loads(call("verify", path).stdout)["head"]
+    head = json.loads(call("verify", "--json", path).stdout)["head"]
     cut = without_last_line(path, tmp_path / "cut.jsonl")
     assert call("verify", cut, "--head", head).exit_code == 1
 
 
 def test_verify_against_the_schema() -> None:
     """``--schema`` checks each entry; what tracekit writes keeps to it."""
-    done = call("verify", recorded(bill), "--schema")
+    done = call("verify", "--json", recorded(bill), "--schema")
     assert (done.exit_code, json.loads(done.stdout)["schema"], done.stderr) == (0, [], "")
 
 
@@ -235,20 +236,20 @@ def test_verify_against_the_schema() -> None:
 
 
 def test_show_prints_the_entries() -> None:
-    """Piped, each entry is a JSON line as it stands in the file; ``--from`` begins later."""
+    """With ``--json`` each entry is a line as it stands in the file; ``--from`` begins later."""
     path = recorded(bill)
-    done = call("show", path)
+    done = call("show", "--json", path)
     assert done.exit_code == 0
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     assert entries == [json.loads(line) for line in Path(path).read_bytes().splitlines()]
-    assert json.loads(call("show", path, "--from", str(len(entries))).stdout) == entries[-1]
+    assert json.loads(call("show", "--json", path, "--from", str(len(entries))).stdout) == entries[-1]
 
 
 def test_show_can_expand() -> None:
     """``--expand`` puts values in place of references."""
     path = recorded(lambda: look("A-1" * 1000))
-    assert "$ref" in call("show", path).stdout
-    expanded = [json.loads(line) for line in call("show", path, "--expand").stdout.splitlines()]
+    assert "$ref" in call("show", "--json", path).stdout
+    expanded = [json.loads(line) for line in call("show", "--json", path, "--expand").stdout.splitlines()]
     assert [entry["input"] for entry in expanded if entry["type"] == "tool.call"] == [{"order_id": "A-1" * 1000}]
 
 
@@ -267,22 +268,204 @@ def test_show_draws_a_tree() -> None:
 
 
 def test_show_says_where_more_is() -> None:
-    """A long tree is cut, and the command that shows the rest is printed."""
-    shown, _ = on_a_terminal("show", recorded(bill), "--limit", "2")
+    """A tree that is cut says which command shows the rest; without a limit it is whole."""
+    path = recorded(bill)
+    shown, _ = on_a_terminal("show", path, "--limit", "2")
     assert "--from" in shown
     assert "charge" not in shown
+    assert "charge" in call("show", path).stdout
+
+
+def test_show_is_text_in_a_pipe() -> None:
+    """Whoever pipes it into less or grep reads text, one line a step, without escapes; JSON is asked for."""
+    done = call("show", recorded(bill))
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "charge(" in line]
+    assert "charge(cents=500)" in line
+    assert "→ 500" in line
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(done.stdout.splitlines()[0])
+
+
+def test_lines_fit_the_terminal() -> None:
+    """However long arguments and results are, a step is one line."""
+    shown, _ = on_a_terminal("show", recorded(lambda: look("A" * 5000), bill), columns=70)
+    steps = [line for line in shown.splitlines() if "look(" in line or "charge(" in line]
+    assert len(steps) == 3
+    assert max(map(len, steps)) <= 70
+    assert all("µs" in line or "ms" in line or "…" in line for line in steps)
+
+
+@traced_model(model="gpt-x")
+def ask(messages: list[Any], tools: list[Any], temperature: float = 0.0) -> Any:
+    return {
+        "choices": [
+            {
+                "message": {
+                    "content": "Let me look.",
+                    "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": '{"order_id": "A-1"}'}}],
+                }
+            }
+        ]
+    }
+
+
+TOOLS = [{"type": "function", "function": {"name": "look"}}]
+
+
+def conversation() -> None:
+    """Two turns of one conversation, the second one with another temperature and one message changed."""
+    messages = [{"role": "system", "content": "Be brief.\nBe kind."}, {"role": "user", "content": "Where is A-1?"}]
+    ask(messages, TOOLS)
+    now = datetime.now()
+    messages = [
+        {"role": "system", "content": "Be brief.\nBe exact."},
+        *messages[1:],
+        {"role": "assistant", "content": "Hm."},
+    ]
+    ask(messages, [], temperature=0.5)
+    assert now
+
+
+def test_show_says_what_a_model_asked_for() -> None:
+    """The tools that it requested with their arguments, beside the text that it was asked and gave."""
+    done = call("show", recorded(conversation))
+    first, second = (line for line in done.stdout.splitlines() if "gpt-x" in line)
+    assert "“Where is A-1?”" in first
+    assert "asks for look(order_id=A-1)" in first
+    assert "Hm." in second
+
+
+def test_clocks_and_bookkeeping_are_shown_on_request() -> None:
+    """A clock read is no line of the tree until it is asked for, and the tree says how many such entries there are."""
+    path = recorded(conversation)
+    assert "datetime.now" not in call("show", path).stdout
+    assert "bookkeeping (--all)" in call("show", path).stdout
+    for options in (["--all"], ["--kind", "clock"]):
+        assert "datetime.now" in call("show", path, *options).stdout
+
+
+def numbered(text: str) -> list[str]:
+    """The numbers of the steps in a tree."""
+    return re.findall(r"^[│├└─ ]*(\d+) ", text, re.MULTILINE)
+
+
+def test_one_step_is_shown_whole() -> None:
+    """A model call with its prompt as messages, and what changed since the previous turn; a tool with all of its values."""
+    path = recorded(conversation, lambda: look("A" * 5000))
+    first, second, tool = numbered(call("show", path).stdout)
+    begins = call("show", path, first).stdout
+    for text in (
+        "no turn before it",
+        "system",
+        "Be kind.",
+        "tools: look",
+        "asks for look(order_id=A-1)",
+        "Let me look.",
+    ):
+        assert text in begins
+    shown = call("show", path, second).stdout
+    assert f"since step {first}: 1 added; 1 changed; tools -look; temperature 0.0 -> 0.5" in shown
+    assert "-Be kind." in shown
+    assert "+Be exact." in shown
+    assert "+ assistant" in shown
+    assert "A" * 5000 in call("show", path, tool).stdout.replace("\n", "")
+    entries = [json.loads(line) for line in call("show", path, second, "--json").stdout.splitlines()]
+    assert [entry["type"] for entry in entries] == ["llm.request", "llm.response"]
+    assert call("show", path, "9999").exit_code == 2
+
+
+def test_show_can_be_narrowed() -> None:
+    """By kind, lane, agent, and by what failed; in JSON too."""
+
+    def crew() -> None:
+        with tracekit.agent("buyer"):
+            reserve("X")
+        decision("route", input=1, output="express")
+        with suppress(ValueError):
+            charge(-1)
+        thread = threading.Thread(target=look, args=("A-7",), name="finder")
+        thread.start()
+        thread.join()
+
+    path = recorded(crew)
+
+    def names(*options: str) -> set[str]:
+        text = call("show", path, *options).stdout
+        return {name for name in ("reserve", "route", "charge", "look") if re.search(rf" {name}\b", text)}
+
+    assert names() == {"reserve", "route", "charge", "look"}
+    assert names("--kind", "tool") == {"reserve", "charge", "look"}
+    assert names("--kind", "decision") == {"route"}
+    assert names("--kind", "error") == names("--failed") == {"charge"}
+    assert names("--agent", "buyer") == {"reserve"}
+    with Trace(path) as trace:
+        lane = next(entry["input"]["name"] for entry in trace.entries() if entry["type"] == "lane")
+    assert names("--lane", f"{lane}#1") == names("--lane", lane) == {"look"}
+    assert names("--lane", "0", "--kind", "tool") == {"reserve", "charge"}
+    entries = [json.loads(line) for line in call("show", path, "--failed", "--json").stdout.splitlines()]
+    assert [entry["type"] for entry in entries] == ["tool.call", "tool.error"]
+
+
+LIVE = """
+import sys
+from tracekit import record, traced_tool
+@traced_tool(side_effect="read_only")
+def look(order): return order
+with record("live", run_id="live"):
+    look("A-1")
+    print("begun", flush=True)
+    sys.stdin.readline()
+    look("A-2")
+"""
+
+
+def test_a_live_run_is_followed_until_its_end(tmp_path: Path) -> None:
+    """Each step is printed when it ends, and the command ends with the run; of a process that is gone it says so."""
+    (tmp_path / "live.py").write_text(LIVE)
+    piped: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    follow = [sys.executable, "-c", "from tracekit.cli import main; main()", "show", "live", "--follow"]
+    with subprocess.Popen([sys.executable, str(tmp_path / "live.py")], **piped) as program:
+        assert program.stdout is not None
+        assert program.stdin is not None
+        assert program.stdout.readline() == "begun\n"
+        assert "running" in call("show", "live").stdout
+        with subprocess.Popen(follow, **piped) as followed:
+            assert followed.stdout is not None
+            assert "look(order=A-1)" in followed.stdout.readline()
+            program.stdin.write("\n")
+            program.stdin.close()
+            rest = followed.stdout.read()
+    assert "look(order=A-2)" in rest
+    assert rest.splitlines()[-1] == "run.completed"
+    assert (followed.returncode, program.returncode) == (0, 0)
+    gone = call("show", without_last_line(call_path("live"), tmp_path / "gone.jsonl"), "--follow")
+    assert gone.exit_code == 3
+    assert "is gone" in gone.stderr
+
+
+def call_path(run: str) -> str:
+    return str(Path(os.environ["TRACEKIT_DIR"]) / "runs" / f"{run}.jsonl")
+
+
+def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR nothing is coloured, on a terminal either."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown, _ = on_a_terminal("show", recorded(bill))
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)
 
 
 def test_show_of_a_broken_or_unsealed_run(tmp_path: Path) -> None:
     """What verifies is shown, the problem stands on stderr, and the exit code says 1 or 3."""
     path = recorded(bill)
     cut = without_last_line(path, tmp_path / "cut.jsonl")
-    done = call("show", cut)
+    done = call("show", "--json", cut)
     assert done.exit_code == 3
     assert "incomplete" in done.stderr
     lines = Path(path).read_bytes().splitlines(keepends=True)
     Path(cut).write_bytes(b"".join(lines[:3] + lines[4:]))
-    done = call("show", cut)
+    done = call("show", "--json", cut)
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, 3)
     assert "line 4" in done.stderr
 
@@ -353,7 +536,7 @@ def test_nothing_that_steers_a_terminal_is_printed(as_json: bool) -> None:
 
 
 def why(path: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(call("show", path, "--why").stdout)
+    told: dict[str, Any] = json.loads(call("show", path, "--why", "--json").stdout)
     return told
 
 

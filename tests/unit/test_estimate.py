@@ -203,7 +203,7 @@ def test_what_an_answer_may_take() -> None:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
-    return python("-m", "tracekit", "estimate", *words, env=environment)
+    return python("-m", "tracekit", "estimate", "--json", *words, env=environment)
 
 
 def test_the_command(tmp_path: Path) -> None:

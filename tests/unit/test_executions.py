@@ -36,10 +36,10 @@ def run(run_id: str, *steps: Any) -> str:
 
 
 def test_list_and_show_are_what_they_are() -> None:
-    """The aliases print what the commands print, as JSON when piped."""
+    """The aliases print what the commands print, as text or JSON."""
     run("one", lambda: look("a"))
     for name in ("list", "show"):
-        arguments = ["one"] if name == "show" else []
+        arguments = ["one", "--json"] if name == "show" else ["--json"]
         assert call("executions", name, *arguments).stdout == call(name, *arguments).stdout != ""
 
 
@@ -66,7 +66,7 @@ def test_what_differs_is_named_by_step_and_field() -> None:
     """A changed input or output, a step more and a step less: each once, with its place in both runs; exit code 1."""
     run("one", lambda: look("a"), lambda: pay(3), lambda: decision("d", input=1, output=2))
     run("two", lambda: look("b"), lambda: pay(3), lambda: look("c"))
-    done = call("executions", "diff", "one", "two")
+    done = call("executions", "diff", "one", "two", "--json")
     changes = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.exit_code == 1
     assert [(change["change"], change["kind"], change["name"]) for change in changes] == [
@@ -87,5 +87,5 @@ def test_errors_are_compared_by_what_they_say() -> None:
         with pytest.raises(ValueError, match="negative"):
             run(name, lambda cents=cents: pay(cents))
     assert call("executions", "diff", "one", "two").exit_code == 0
-    (change,) = [json.loads(line) for line in call("executions", "diff", "one", "three").stdout.splitlines()]
+    (change,) = [json.loads(line) for line in call("executions", "diff", "one", "three", "--json").stdout.splitlines()]
     assert "error.text" in [one["path"] for one in change["differences"]]

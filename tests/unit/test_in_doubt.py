@@ -32,7 +32,7 @@ async def transfer(order: str, cents: int) -> None:
 
 def why(store: Path, run_id: str) -> dict[str, list[int]]:
     """What ``show --why`` says against running it again: the entries by code."""
-    done = python("-m", "tracekit", "show", run_id, "--why", env={**os.environ, "TRACEKIT_DIR": str(store)})
+    done = python("-m", "tracekit", "show", run_id, "--why", "--json", env={**os.environ, "TRACEKIT_DIR": str(store)})
     assert done.returncode in (0, 3), done.stderr  # 3: it has no end yet
     reasons = json.loads(done.stdout)["safe_to_retry"]["reasons"]
     return {reason["code"]: reason["entries"] for reason in reasons if "entries" in reason}

@@ -781,7 +781,7 @@ class Follower:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._read: Final = read
         self._ends: Final = array("Q", [0])
-        self._blobs: Final = Blobs(self._entry, path, DEFAULT)
+        self._blobs: Final = Blobs(self.entry, path, DEFAULT)
         self._lock: Final = threading.Lock()
 
     def poll(self) -> None:
@@ -815,7 +815,8 @@ class Follower:
             self._ends.append(self._ends[-1] + len(line))
             self._read(orjson.loads(line))
 
-    def _entry(self, seq: int) -> dict[str, Any]:
+    def entry(self, seq: int) -> dict[str, Any]:
+        """The entry ``seq``, which was passed on before."""
         start, end = self._ends[seq - 1], self._ends[seq]
         entry: dict[str, Any] = orjson.loads(os.pread(self._fd, end - start, start))
         return entry

@@ -132,7 +132,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 def main() -> None:
     """Record an LLM agent, replay it exactly.
 
-    Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
+    Data goes to stdout, as text or, with --json, as JSON; messages go to stderr. Exit codes: 0 right, 1 a difference or
     damage, 2 usage error or unreadable input, 3 incomplete, 4 refused.
     """
     joining = sys.modules.get("tracekit._runs.joining")

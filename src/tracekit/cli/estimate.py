@@ -47,7 +47,7 @@ def _limit(context: click.Context, option: click.Parameter, value: float | None)
     "--last", "latest", metavar="N", type=click.IntRange(1), default=LATEST, show_default=True, help="Look at N runs."
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def estimate(
     subject: str | None,
     agent: str | None,
@@ -78,7 +78,7 @@ def estimate(
         )
         over = found.over(cost_units=budget, usd=budget_usd)
         limits = {"cost_units": budget, "usd": budget_usd}
-        if output.structured(as_json):
+        if as_json:
             set_ = {name: limit for name, limit in limits.items() if limit is not None}
             output.emit({**found.as_dict(), "budget": set_, "over": over})
         else:

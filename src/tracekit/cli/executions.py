@@ -34,7 +34,7 @@ _STYLES: Final = {"completed": "green", "failed": "red", "end": "none"}
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="The newest N only.")
 @click.option(
@@ -49,7 +49,7 @@ def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: st
         digest = None if envelope_hash is None else _digest(envelope_hash)
         where = named(store)
         runs = _chosen(where, digest)[:limit]
-        if output.structured(as_json):
+        if as_json:
             output.emit(map(_facts, runs))
         elif not runs:
             which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
@@ -161,7 +161,7 @@ executions.add_command(show, "show")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--expand", is_flag=True, help="Put values in place of the references to them.")
 def trace(run: str, store: str | None, expand: bool) -> None:
-    """Print the entries of RUN as JSON lines, on a terminal too.
+    """Print the entries of RUN as JSON lines.
 
     Exit code: 0 for a whole trace, with or without an end; 1 for a broken one, of which the entries that verify are printed.
     """
@@ -177,7 +177,7 @@ def trace(run: str, store: str | None, expand: bool) -> None:
 @click.argument("old", metavar="RUN")
 @click.argument("new", metavar="OTHER")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
     """Compare the steps of two runs, those of their child processes included: their kinds, names, inputs and outcomes.
 
@@ -191,7 +191,7 @@ def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
             where.check(one)
             where.check(other)
             changes = list(_changes(_all_steps(one), _all_steps(other)))
-        if output.structured(as_json):
+        if as_json:
             output.emit(changes)
         else:
             _print_changes(changes)

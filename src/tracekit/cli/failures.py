@@ -57,7 +57,7 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     "--since", metavar="TIME", callback=_since, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def failures(
     runs: tuple[str, ...],
     kind: str | None,
@@ -86,7 +86,7 @@ def failures(
             *(located(run, where) for run in runs), store=store, type=kind, tool=tool, agent=agent, recoverable=recoverable,
             strategy=strategy, since=since, on_damage=report,
         )  # fmt: skip
-        if output.structured(as_json):
+        if as_json:
             output.emit(each.as_dict() for each in found)
         else:
             _print(found)

@@ -7,19 +7,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 import orjson
 
-from .._journal.entry import family_of
-from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, beside, holder, lane_of, name_of
+from .. import _reality
+from .._journal.store import Store
 from .._runs.recovery import FOR, Decision
-from .._runtime.boundary import Crossing, crossings_of
-from .._runtime.redaction import Originals
-from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -40,29 +38,27 @@ __all__ = [
     "REFUSED",
     "RIGHT",
     "USAGE_ERROR",
-    "Step",
-    "Timeline",
+    "age",
     "aside",
-    "body_text",
+    "brief",
     "console",
+    "dollars",
     "duration",
     "emit",
-    "error_text",
     "escaped",
     "exit_code",
     "fail",
+    "local_time",
     "located",
     "message",
     "named",
+    "paged",
     "plain",
     "printable",
+    "progress",
     "reported",
     "short",
     "shown",
-    "streamed",
-    "structured",
-    "timeline_of",
-    "verdict_of",
 ]
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -79,11 +75,6 @@ USAGE_ERROR: Final = 2
 INCOMPLETE: Final = 3
 #: Refused: recovery, budget, contract.
 REFUSED: Final = 4
-
-
-def structured(as_json: bool) -> bool:
-    """Whether to print JSON: with ``--json``, or when stdout is not a terminal."""
-    return as_json or not sys.stdout.isatty()
 
 
 def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False, stderr: bool = False) -> None:
@@ -116,8 +107,12 @@ def plain(text: str) -> str:
     return _STEERING.sub(" ", text)
 
 
+#: How wide a line is that goes into a pipe or a file, where nothing says otherwise (``COLUMNS``).
+_WIDTH: Final = 160
+
+
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout (or ``stderr``) that prints all text as :func:`plain`."""
+    """A rich console on stdout (or ``stderr``) that prints all text as :func:`plain`; as wide as the terminal, in a pipe 160 columns."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -126,7 +121,47 @@ def console(*, stderr: bool = False) -> Console:
             for segment in super().render(*args, **kwargs):
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
-    return Plain(highlight=False, stderr=stderr)
+    # Not what rich makes of it: to that a dumb terminal has 80 columns, whatever it has.
+    width, height = get_terminal_size((80 if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH, 25))
+    return Plain(highlight=False, stderr=stderr, width=width, height=height)
+
+
+@contextmanager
+def paged() -> Iterator[Console]:
+    """A console whose text is shown when the block ends: page by page where it is longer than the terminal is high."""
+    out = console()
+    if not out.is_terminal:
+        yield out
+        return
+    with out.capture() as captured:
+        yield out
+    text = captured.get()
+    if text.count("\n") < out.height:
+        click.echo(text, nl=False, color=True)
+    else:
+        click.echo_via_pager(text, color=True)
+
+
+Item = TypeVar("Item")
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items one by one; what takes more than two seconds shows on stderr how far it is, where that is a terminal."""
+    since, bar = _reality.monotonic(), None
+    try:
+        for number, item in enumerate(items):
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=number)
+            elif sys.stderr.isatty() and _reality.monotonic() - since > 2:
+                from rich.progress import Progress
+
+                bar = Progress(console=console(stderr=True), transient=True)
+                bar.add_task(what, total=len(items), completed=number)
+                bar.start()
+            yield item
+    finally:
+        if bar is not None:
+            bar.stop()
 
 
 def message(text: str) -> None:
@@ -184,239 +219,11 @@ def reported() -> Iterator[None]:
         sys.exit(RIGHT)
 
 
-# -- timeline ----------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 #
-# A trace as it is shown to people: each step once, with its outcome, and short texts for long values.
+# Values, durations and ages in one line.
 
 _SPACE: Final = re.compile(r"\s+")
-_SPEAKING: Final = (
-    "messages",
-    "input",
-    "content",
-    "text",
-    "output_text",
-    "message",
-    "choices",
-    "output",
-    "body",
-    "parts",
-)
-
-
-class Step:
-    """One step of a trace: the facts of its intent record (``entry``) and of its outcome.
-
-    ``outcome`` is the type of the outcome's entry, ``None`` while there is none; ``answer`` is that entry's ``seq``, ``took`` the
-    time between the two in nanoseconds, ``chunks`` the number of pieces in between.
-    """
-
-    __slots__ = (
-        "answer", "chunks", "error", "facts", "family", "first_chunk", "name", "outcome", "place", "seq", "side_effect", "took", "ts",
-    )  # fmt: skip
-
-    def __init__(self, entry: Mapping[str, Any], family: str, place: int | str) -> None:
-        meta = entry.get("meta") or {}
-        self.seq: Final[int] = entry["seq"]
-        #: Its ``seq``, prefixed by the segment where a child process made it.
-        self.place: Final = place
-        self.family: Final = family
-        self.name: Final[str] = entry.get("name") or family
-        self.side_effect: Final[str | None] = meta.get("side_effect")
-        self.facts: Final[Mapping[str, Any]] = meta
-        self.ts: Final[int] = entry["ts_ns"]
-        self.outcome: str | None = None
-        self.answer = 0
-        self.took = 0
-        self.chunks = 0
-        self.first_chunk = 0
-        self.error: str | None = None
-
-    def end(self, entry: Mapping[str, Any]) -> None:
-        self.outcome, self.answer, self.took = entry["type"], entry["seq"], entry["ts_ns"] - self.ts
-        if "error" in entry:
-            self.error = error_text(entry["error"])
-
-    @property
-    def circumstances(self) -> str:
-        """How its call relates to others: which attempt it is, which step it undoes, which step answered it."""
-        info = self.facts.get("info")
-        if not isinstance(info, Mapping):
-            return ""
-        found = []
-        if type(info.get("attempt")) is int and info["attempt"] > 1:
-            found.append(f"attempt {info['attempt']}")
-        if type(info.get("compensates")) is int:
-            found.append(f"undoes {info['compensates']}")
-        if "duplicate_of" in info:
-            first = info["duplicate_of"]
-            found.append(f"answered by {first if type(first) is int else short(first, 60)}")
-        return ", ".join(found)
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
-    @property
-    def skipped(self) -> bool:
-        return bool(self.outcome and self.outcome.endswith(".skipped"))
-
-
-class Timeline:
-    """The entries of a trace that verify, read in one pass: steps by ``seq``, and the entries of each other type.
-
-    ``segment`` names the file of a child process; ``processes`` are those of a run, each with its own timeline.
-    """
-
-    def __init__(
-        self, trace: Trace, verdict: Verdict, segment: str | None = None, processes: Sequence[Timeline] = ()
-    ) -> None:
-        self.trace: Final = trace
-        self.verdict: Final = verdict
-        self.segment: Final = segment
-        self.processes: Final = processes
-        self.steps: Final[dict[int, Step]] = {}
-        self.others: Final[dict[str, list[int]]] = {}
-        self.first: dict[str, Any] = {}
-        self.last: dict[str, Any] = {}
-        self._crossings: Final[dict[int, Crossing]] = {}
-        for entry in trace.entries(damaged=True):
-            self._take(entry)
-
-    def _take(self, entry: dict[str, Any]) -> None:
-        kind = entry["type"]
-        known = family_of(kind)
-        if known is None:
-            self.others.setdefault(kind, []).append(entry["seq"])
-        elif known[1] == "intent":
-            self.steps[entry["seq"]] = Step(entry, known[0], self.place(entry["seq"]))
-        elif (step := self.steps.get(entry.get("step", 0))) is not None:
-            if known[1] == "chunk":
-                step.chunks += 1
-                step.first_chunk = step.first_chunk or entry["seq"]
-            else:
-                step.end(entry)
-        if not self.first:
-            self.first = entry
-        self.last = entry
-
-    def crossing(self, seq: int) -> Crossing:
-        """What crossed the boundary of the process at this entry, with how many there were of it."""
-        if not self._crossings:
-            entries = [*self.entries_of("boundary"), *([self.last] if self.ended else ())]
-            self._crossings.update((one.entry, one) for one in crossings_of(entries))
-        return self._crossings[seq]
-
-    def place(self, seq: int) -> int | str:
-        """The name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
-        return seq if self.segment is None else f"{self.segment}:{seq}"
-
-    @property
-    def whole(self) -> Iterator[Timeline]:
-        """The run's own timeline, then that of each of its child processes."""
-        yield self
-        yield from self.processes
-
-    def every_step(self) -> list[Step]:
-        return [step for one in self.whole for step in one.steps.values()]
-
-    @property
-    def lane(self) -> str:
-        """The name of the process's lane."""
-        return lane_of(self.first, self.segment or "")
-
-    @property
-    def run_id(self) -> str:
-        return str(self.first.get("run_id", "?"))
-
-    @property
-    def name(self) -> str:
-        return str(self.first.get("name", "run"))
-
-    @property
-    def ended(self) -> str | None:
-        """The type of the entry that ends the run, or ``None``."""
-        return self.last.get("type") if self.last.get("type") in ENDS else None
-
-    @property
-    def took(self) -> int:
-        """Nanoseconds from the first entry to the last."""
-        return int(self.last.get("ts_ns", 0)) - int(self.first.get("ts_ns", 0))
-
-    def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
-        return [self.trace.entry(seq) for seq in sorted(seq for kind in kinds for seq in self.others.get(kind, ()))]
-
-    def rows(self, first: int = 1) -> Iterator[tuple[int, dict[str, Any], Step | None]]:
-        """The rows to show, in order: (depth, entry, its step). Outcomes, chunks and blobs have no row of their own."""
-        depth: dict[int, int] = {}
-        for entry in self.trace.entries(damaged=True):
-            kind, seq = entry["type"], entry["seq"]
-            known = family_of(kind)
-            if kind == "blob" or (known is not None and known[1] != "intent"):
-                continue
-            at = depth.get(entry.get("parent", 0), -1) + 1
-            if known is not None:
-                depth[seq] = at
-            if seq >= first:
-                yield at, entry, self.steps.get(seq)
-
-
-def timeline_of(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) -> Timeline:
-    """The timeline of a run with its child processes, whose files ``stack`` closes."""
-    files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
-    processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
-    return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
-
-
-def verdict_of(timeline: Timeline) -> RunVerdict:
-    """The verdict on a run: whether it can be replayed, and is safe to run again."""
-    return judge(
-        [
-            File(
-                Originals(one.trace.path).lacking(one.trace.entries(damaged=True)),
-                one.verdict,
-                one.segment,
-                one.ended is None and bool(holder(one.trace.path)),
-            )
-            for one in timeline.whole
-        ]
-    )
-
-
-def streamed(trace: Trace, step: Step, most: int = 80) -> str | None:
-    """The beginning of the text that a step streamed, ``most`` characters or a few more, or ``None``."""
-    text = ""
-    for seq in range(step.first_chunk, min(step.first_chunk + 400, len(trace) + 1) if step.first_chunk else 0):
-        entry = trace.entry(seq)
-        if entry.get("step") == step.seq and isinstance(entry.get("output"), str):
-            text += "".join(map(_delta, entry["output"].splitlines()))
-        if len(text) > most or seq == step.answer:
-            break
-    return text or None
-
-
-def _delta(line: str) -> str:
-    """The piece of text in one line of server-sent events, in any of the forms that model servers use."""
-    if not line.startswith("data: {"):
-        return ""
-    try:
-        event = orjson.loads(line[6:])
-    except ValueError:
-        return ""
-    choices = event.get("choices")
-    holder = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else event
-    delta = holder.get("delta")
-    if isinstance(delta, Mapping):
-        delta = delta.get("content") or delta.get("text")
-    return delta if isinstance(delta, str) else ""
-
-
-def error_text(error: object) -> str:
-    """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
-    if not isinstance(error, Mapping):
-        return short(error)
-    kind = str(error.get("type") or error.get("type_name") or "Error").rpartition(":")[2].rpartition(".")[2]
-    text = error.get("text") or error.get("message") or error.get("str") or ""
-    return f"{kind}: {text}" if text else kind
 
 
 def short(value: object, most: int = 96) -> str:
@@ -431,28 +238,78 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def body_text(value: object, depth: int = 0) -> str | None:
-    """The last text in a request's or response's body: a heuristic over the keys that bodies use for text."""
-    if isinstance(value, str):
-        return value if depth and value.strip() else None
-    if depth > 12:
-        return None
+def brief(value: object, most: int = 96) -> str:
+    """A recorded value in one line of at most ``most`` characters, as Python would write it; a text as itself."""
+    text = value if isinstance(value, str) else _written(value, [2 * most + 8])
+    return short(text, most)
+
+
+def _written(value: object, left: list[int]) -> str:
+    """A recorded value as Python would write it; ``left[0]`` characters, or a few more."""
+    from .._runs.reading import class_of
+    from .._runs.reading import plain as plain_value
+
+    if left[0] <= 0:
+        return "…"
     if isinstance(value, Mapping):
-        for key in _SPEAKING:
-            if key in value and (found := body_text(value[key], depth + 1)):
-                return found
+        name = class_of(value)
+        if name is not None and isinstance(value.get("v"), Mapping):
+            fields = ((f"{key}=", item) for key, item in value["v"].items())
+            return f"{name}({_joined(fields, left)})"
+        if "$t" not in value:
+            return "{" + _joined(((f"{key}: ", item) for key, item in value.items()), left) + "}"
+        found = plain_value(value)
+        return found if isinstance(found, str) else _written(found, left)
     if isinstance(value, list):
-        for item in reversed(value[-8:]):
-            if isinstance(item, Mapping) and (found := body_text(item, depth + 1)):
-                return found
-    return None
+        return "[" + _joined((("", item) for item in value), left) + "]"
+    text = value if isinstance(value, str) else "None" if value is None else repr(value)
+    left[0] -= len(text)
+    return text[: left[0] + len(text) + 1] if left[0] < 0 else text
+
+
+def _joined(items: Iterable[tuple[str, object]], left: list[int]) -> str:
+    found = []
+    for key, item in items:
+        left[0] -= len(key) + 2
+        found.append(key + _written(item, left))
+        if left[0] <= 0:
+            break
+    return ", ".join(found)
 
 
 def duration(ns: int) -> str:
-    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``."""
+    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``, ``"4 min"``, ``"2 h"``, ``"3 d"``."""
     if ns < 1_000_000:
         return f"{ns // 1000} µs"
-    return f"{ns // 1_000_000} ms" if ns < 1_000_000_000 else f"{ns / 1e9:.1f} s"
+    if ns < 1_000_000_000:
+        return f"{ns // 1_000_000} ms"
+    seconds = ns / 1e9
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return next(f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size or size == 60)
+
+
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def age(ns: int) -> str:
+    """How long ago a moment was, ns since the epoch: ``"5.0 s"``, ``"3 d"``."""
+    return duration(max(0, _reality.time_ns() - ns))
+
+
+def local_time(ns: int) -> str:
+    """A moment in the reader's own time zone."""
+    try:
+        return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "?"  # a trace may hold any number
+
+
+def dollars(amount: float | None) -> str:
+    """An amount of US dollars, small ones with as many digits as say something."""
+    if amount is None:
+        return "$?"
+    return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}" if amount >= 0.0005 else f"${amount:.2g}"
 
 
 # -- store -------------------------------------------------------------------------------------------------------------

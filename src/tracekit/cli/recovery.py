@@ -16,7 +16,7 @@ from .._runs.recovery import Decision, decision_on
 from ..errors import RecoveryRefusedError, TracekitError
 from . import output
 from .launch import check_siblings
-from .output import REFUSED, emit, fail, located, message, named, printable, shown, structured
+from .output import REFUSED, emit, fail, located, message, named, printable, shown
 from .replay import check_given, hash_seed, launch, program_of
 
 __all__ = ["recovery", "resume"]
@@ -76,7 +76,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
             original_is_dead=options["original_is_dead"],
         )
         runs = decision.decision == "resume" and not check
-        if options["as_json"] or (structured(False) and not runs):
+        if options["as_json"]:
             emit(decision.as_dict(), stderr=runs)
         else:
             shown([decision], stderr=runs)
@@ -92,7 +92,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         if options["entry"] is None:
             check_siblings(where, path)
     except RecoveryRefusedError as error:
-        if structured(options["as_json"]):
+        if options["as_json"]:
             emit({"run_id": error.run_id, "decision": "abort", "reasons": error.__dict__["reasons"]})
         fail(error)
     except TracekitError as error:
@@ -137,7 +137,7 @@ def _supplied(given: tuple[str, ...]) -> dict[int, Any]:
 # The other subcommands of ``tracekit recovery``.
 
 _STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept in the log.")
 _BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the user of the system).")
 
@@ -168,7 +168,7 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
         unread = [f"{path} is no file" for path in where.no_files()]
         in_doubt: list[str] = []
         found = _collect_in_doubt(_decisions(candidates(where, all=every), unread), in_doubt)
-        if output.structured(as_json):
+        if as_json:
             output.emit(decision.as_dict() for decision in found)
         else:
             if not shown(found):
@@ -235,7 +235,7 @@ def abort(
         done = give_up(
             located(run, Store(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
         )  # fmt: skip
-        if output.structured(as_json):
+        if as_json:
             output.emit(done.as_dict())
             return
         console = output.console()
@@ -287,7 +287,7 @@ def settle(
             seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--done") from None
-        if output.structured(as_json):
+        if as_json:
             output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None})
         else:
             where = f"entry {seq}" if seq else "beside its key: the run has ended"

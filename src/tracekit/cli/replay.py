@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import IO, Any, NoReturn
 
 import click
@@ -20,7 +19,7 @@ from .._runs.replaying import kinds_that_go_live
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message, timeline_of, verdict_of
+from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message
 
 __all__ = [
     "check_given",
@@ -265,8 +264,10 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
 
 def _dry(trace: Trace, where: Store) -> NoReturn:
     """Print the recorded result and whether the run can be replayed; exits with the code of that verdict."""
-    with ExitStack() as stack:
-        answer = verdict_of(timeline_of(trace, where.judge_run(trace), where, stack)).can_be_replayed
+    from .._runs.reading import read_run
+
+    with read_run(trace.path, where) as read:
+        answer = read.verdict.can_be_replayed
     last = trace.entry(len(trace))
     summary = {"run_id": last["run_id"], "from_replay": True}
     if last["type"] == "run.completed":

@@ -1,224 +1,709 @@
-"""``tracekit show``: the entries of one run, or why it can or can't be replayed and resumed."""
+"""``tracekit show``: a run as a tree of what it did, one step of it whole, or why it can or can't be replayed and resumed."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .._journal.reader import Trace
+from .. import _reality
+from .._journal.reader import Follower, Trace
 from .._journal.store import Store, beside, name_of
-from . import output
-from .output import (
-    Step,
-    Timeline,
+from .._runs.reading import (
+    FileView,
+    Message,
+    ModelCall,
+    RunView,
+    StepView,
+    ToolRequest,
     body_text,
-    duration,
+    class_of,
     error_text,
-    located,
-    printable,
-    short,
-    streamed,
-    timeline_of,
-    verdict_of,
+    plain,
+    read_run,
 )
+from . import output
+from .output import age, brief, dollars, duration, local_time, located, printable, short
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 __all__ = ["explain", "print_answers", "show", "whole"]
 
 # -- show --------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit show RUN``: a readable tree on a terminal, the entries as JSON lines when piped.
+# ``tracekit show RUN``: a tree of what matters, or the entries as JSON lines.
 
-_STATE: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
+_EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
 _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only": "dim"}
+_STATES: Final = {
+    "complete": "green",
+    "running": "cyan",
+    "failed": "red",
+    "aborted": "yellow",
+    "died": "bold yellow",
+    "broken": "bold red",
+}
+
+
+class Choice:
+    """Which steps to show: of these kinds, lanes and agents; those that failed or are in doubt; from an entry on."""
+
+    def __init__(
+        self,
+        *,
+        every: bool = False,
+        kinds: Sequence[str] = (),
+        lanes: Sequence[str] = (),
+        agents: Sequence[str] = (),
+        failed: bool = False,
+        first: int = 1,
+    ) -> None:
+        self.every: Final = every
+        self.kinds: Final = tuple(kinds)
+        self.lanes: Final = tuple(lanes)
+        self.agents: Final = tuple(agents)
+        self.failed: Final = failed
+        self.first: Final = first
+
+    @property
+    def all(self) -> bool:
+        """Whether nothing is left out."""
+        return self.every and not (self.kinds or self.lanes or self.agents or self.failed) and self.first == 1
+
+    def has(self, step: StepView) -> bool:
+        """Whether to show this one."""
+        if step.seq < self.first and not step.file.segment:
+            return False
+        if self.kinds:
+            if not any(step.is_a(kind) for kind in self.kinds):
+                return False
+        elif not self.every and step.bookkeeping:
+            return False
+        if self.lanes and not any(_is_lane(step, lane) for lane in self.lanes):
+            return False
+        if self.agents and step.agent not in self.agents:
+            return False
+        return not self.failed or step.failed or step.state in ("in doubt", "cut off")
+
+
+def _is_lane(step: StepView, wanted: str) -> bool:
+    lane = step.lane
+    names = {lane.path, lane.label, lane.label.rpartition("<locals>.")[2], step.file.process or str(lane.number)}
+    return wanted in names or wanted in {name.rpartition("#")[0] for name in names if name}
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
+@click.argument("step", metavar="[STEP]", required=False)
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--all", "every", is_flag=True, help="Clock and random reads, lanes and other bookkeeping, too.")
+@click.option(
+    "--kind",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    help="Only these: llm, tool, http, process, span, decision, message, error, clock … Repeatable.",
+)
+@click.option(
+    "--lane",
+    "lanes",
+    metavar="LANE",
+    multiple=True,
+    help="Only this task or thread (worker#2, or worker for all of that name). Repeatable.",
+)
+@click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only what this agent did. Repeatable.")
+@click.option("--failed", is_flag=True, help="Only what failed, was cut off, or is in doubt.")
+@click.option("--follow", is_flag=True, help="Go on with what a live run does, until it ends.")
 @click.option(
     "--why", "as_why", is_flag=True, help="Five answers: what, why, which fallback, safe to retry, replayable."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
 @click.option("--expand", is_flag=True, help="In JSON, put values in place of the references to them.")
 @click.option("--from", "first", metavar="SEQ", type=click.IntRange(1), default=1, help="Begin at this entry.")
-@click.option("--limit", metavar="N", type=click.IntRange(0), default=400, help="Lines of the tree; 0 for all (400).")
-def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool, first: int, limit: int) -> None:
-    """Show a run: its id, the beginning of its id, "last", or the path of its file.
+@click.option("--limit", metavar="N", type=click.IntRange(0), default=0, help="At most this many steps; 0 for all (0).")
+def show(
+    run: str,
+    step: str | None,
+    store: str | None,
+    every: bool,
+    kinds: tuple[str, ...],
+    lanes: tuple[str, ...],
+    agents: tuple[str, ...],
+    failed: bool,
+    follow: bool,
+    as_why: bool,
+    as_json: bool,
+    expand: bool,
+    first: int,
+    limit: int,
+) -> None:
+    """Show a run: its id, the beginning of its id, "last", or the path of its file; or one STEP of it whole.
 
-    What its child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows one of them alone. Exit code: 0 for a complete
-    run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
+    The tree has model calls, tools, requests, decisions and errors: each line begins with the number to give as STEP. Longer than the
+    terminal it is paged; NO_COLOR is heeded. What child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows
+    one of them alone. Exit code: 0 for a complete run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
     """
-    with output.reported(), Trace(located(run, where := Store(store))) as trace, ExitStack() as stack:
+    choice = Choice(every=every, kinds=kinds, lanes=lanes, agents=agents, failed=failed, first=first)
+    with output.reported():
+        where = Store(store)
+        path = located(run, where)
+        if follow:
+            _follow(path, choice, as_json)
+        if as_json and step is None and not as_why and not (kinds or lanes or agents or failed):
+            _print_entries(path, where, first, expand)
+        with read_run(path, where) as view:
+            found = view.found
+            if as_why:
+                answers = explain(view)
+                output.emit(answers) if as_json else print_answers(answers)
+            elif as_json:
+                output.emit(
+                    _chosen(
+                        view,
+                        [view.step(step)] if step else [one for one in view.steps(all=True) if choice.has(one)],
+                        expand,
+                    )
+                )
+            elif step is not None:
+                _print_step(view, view.step(step))
+            else:
+                _print_tree(view, choice, limit)
+            _report(found.state, found.problem, found.line, always=as_json or as_why)
+            sys.exit(_EXIT[found.state])
+
+
+def _report(state: str, problem: str | None, line: int | None, *, always: bool) -> None:
+    if problem and (always or state == "broken"):
+        output.message(f"{state}: {printable(problem)}" + (f" (line {line})" if line else ""))
+
+
+def _print_entries(path: str, where: Store, first: int, expand: bool) -> None:
+    """Print every entry as it stands in the file."""
+    with Trace(path) as trace:
         verdict = where.judge_run(trace)
-        structured = output.structured(as_json)
-        if as_why:
-            answers = explain(timeline_of(trace, verdict, where, stack))
-            output.emit(answers) if structured else print_answers(answers)
-        elif structured:
-            output.emit(whole(trace, verdict.run_id, first, expand))
-        else:
-            _print_tree(timeline_of(trace, verdict, where, stack), first, limit)
-        if verdict.problem and (structured or verdict.state == "broken"):
-            output.message(
-                f"{verdict.state}: {printable(verdict.problem)}" + (f" (line {verdict.line})" if verdict.line else "")
-            )
-        sys.exit(_STATE[verdict.state])
+        output.emit(whole(trace, verdict.run_id, first, expand))
+        _report(verdict.state, verdict.problem, verdict.line, always=True)
+    sys.exit(_EXIT[verdict.state])
 
 
 def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterator[dict[str, Any]]:
     """The entries of a run from ``first`` on, then those of its child processes with the names of their segments."""
-    yield from entries_of(trace, first, expand)
+    for entry in trace.entries(first=first, damaged=True):
+        yield _expanded(trace, entry) if expand else entry
     for path in beside(trace.path, run_id):
         with Trace(path) as file:
-            for entry in entries_of(file, 1, expand):
-                yield {"segment": name_of(path), **entry}
+            for entry in file.entries(damaged=True):
+                yield {"segment": name_of(path), **(_expanded(file, entry) if expand else entry)}
 
 
-def entries_of(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
-    """The entries that verify, from ``first`` on; ``expand`` puts values in place of references."""
-    for entry in trace.entries(first=first, damaged=True):
-        if expand and entry["type"] != "blob":
-            for key in ("input", "output"):
-                if key in entry:
-                    entry[key] = trace.expand(entry[key], before=entry["seq"])
-        yield entry
+def _expanded(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
+    if entry["type"] != "blob":
+        for key in ("input", "output"):
+            if key in entry:
+                entry[key] = trace.expand(entry[key], before=entry["seq"])
+    return entry
 
 
-# -- the tree -----------------------------------------------------------------------------------------
+def _chosen(view: RunView, steps: Sequence[StepView], expand: bool) -> Iterator[dict[str, Any]]:
+    """The entries of these steps: what began each, its pieces, what ended it."""
+    for step in steps:
+        trace = step.file.trace
+        segment = {} if step.file.segment is None else {"segment": step.file.segment}
+        for seq in (step.seq, *step.chunks, *([step.answer] if step.answer else ())):
+            yield {**segment, **(_expanded(trace, trace.entry(seq)) if expand else trace.entry(seq))}
 
 
-def _print_tree(timeline: Timeline, first: int, limit: int) -> None:
+# -- the tree ----------------------------------------------------------------------------------------------------------
+
+
+def _print_tree(view: RunView, choice: Choice, limit: int) -> None:
     from rich.text import Text
 
-    console = output.console()
-    console.print(_heading(timeline))
-    left = _print_rows(timeline, first, limit or sys.maxsize)
-    for process in timeline.processes:
-        head = Text(f"process {printable(process.lane)}", style="bold") + Text(
-            f"  segment {process.segment}", style="dim"
-        )
-        console.print(head, soft_wrap=True)
-        left = _print_rows(process, 1, left)
-        if process.verdict.state != "complete":
-            console.print(_verdict(process), soft_wrap=True)
-    console.print(_verdict(timeline), soft_wrap=True)
+    with output.paged() as console:
+        console.print(_heading(view), soft_wrap=True)
+        left, hidden = limit or sys.maxsize, 0
+        for file in view.files:
+            steps = [step for step in file.steps.values() if step.type not in _FRAME]
+            shown = [step for step in steps if choice.has(step)]
+            hidden += len(steps) - len(shown)
+            if file.segment is not None:
+                about = Text(f"process {printable(file.process)}", style="bold")
+                console.print(about + Text(f"  segment {file.segment}", style="dim"), soft_wrap=True)
+            _print_steps(console, shown[:left])
+            if len(shown) > left:
+                name = view.run_id if file.segment is None else f"{view.run_id}.{file.segment}"
+                more = f"… {len(shown) - left} more: tracekit show {printable(name)} --from {shown[left].seq}"
+                console.print(Text(more, style="dim"), soft_wrap=True)
+            left = max(0, left - len(shown))
+            if file.segment is not None and file.found.state != "complete":
+                console.print(_ending(file), soft_wrap=True)
+        if hidden and not (choice.kinds or choice.lanes or choice.agents or choice.failed or choice.first > 1):
+            console.print(Text(f"not shown: {_entries(hidden)} of bookkeeping (--all)", style="dim"))
+        console.print(_ending(view.own), soft_wrap=True)
 
 
-def _print_rows(timeline: Timeline, first: int, left: int) -> int:
-    """Print the entries of one file, at most ``left`` lines; returns how many are left."""
+#: Entries that are the heading and the ending of the tree.
+_FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.aborted", "blob"))
+
+
+def _heading(view: RunView) -> Text:
     from rich.text import Text
 
-    console = output.console()
-    lanes: dict[int, str] = {0: ""}
-    for depth, entry, step in timeline.rows(first):
-        if entry["type"] == "lane":
-            born = entry.get("input") or {}
-            lanes[born.get("id", 0)] = f"{born.get('name', '?')}#{born.get('n', 1)}"
-            continue
-        if not left:
-            file = timeline.run_id if timeline.segment is None else f"{timeline.run_id}.{timeline.segment}"
-            console.print(Text(f"… more: tracekit show {file} --from {entry['seq']}", style="dim"), soft_wrap=True)
-            break
-        left -= 1
-        line = Text(f"{entry['seq']:>6} ", style="dim") + Text("  " * depth)
-        line += _step_text(timeline, entry, step) if step else _other_text(timeline, entry)
-        if lane := lanes.get(entry["lane"], ""):
-            line += Text(f"  [{printable(lane)}]", style="magenta")
-        console.print(line, soft_wrap=True)
-    return left
+    taken = view.taken
+    text = Text(printable(view.name), style="bold") + Text(f"  {printable(view.run_id)}", style="cyan")
+    text += Text(f"  {view.state}", style=_STATES[view.state])
+    text += Text(f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}", style="dim")
+    counted = Counter(step.kind for step in view.steps(kinds=("tool",)))
+    parts = [_plural(taken.calls, "model call")] if taken.calls else []
+    parts += [_plural(counted["tool"], "tool call")] if counted["tool"] else []
+    if taken.input_tokens or taken.output_tokens:
+        parts.append(f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens")
+        parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
+    return text + Text("".join(f"  {part}" for part in parts), style="dim")
 
 
-def _heading(timeline: Timeline) -> Any:
+def _print_steps(console: Console, steps: Sequence[StepView]) -> None:
+    """Print steps as a tree: each below the nearest step around it that is shown."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    root = Tree("", hide_root=True, guide_style="dim")
+    branches: dict[int, Any] = {}
+    depths: dict[int, int] = {}
+    for step in steps:
+        above = _around(step, branches)
+        depth = depths.get(above, 0) + 1
+        label = line_of(step, console.width - 4 * depth)
+        branches[step.seq] = (branches[above] if above else root).add(label)
+        depths[step.seq] = depth
+    if steps:
+        console.print(root, soft_wrap=False)
+    else:
+        console.print(Text("(nothing to show)", style="dim"))
+
+
+def _around(step: StepView, shown: Mapping[int, Any]) -> int:
+    """The nearest step around ``step`` that is shown; 0 if there is none."""
+    at = step.parent
+    while at and at not in shown:
+        around = step.file.step_at(at)
+        at = 0 if around is None or around.seq == around.parent else around.parent
+    return at
+
+
+def line_of(step: StepView, width: int) -> Text:
+    """A step in one line of at most ``width`` characters: what was asked for, by whom, what came of it."""
     from rich.text import Text
 
-    count = timeline.verdict.count
-    text = Text(printable(timeline.name), style="bold") + Text(f"  {printable(timeline.run_id)}", style="cyan")
-    return text + Text(f"  {count} entries, {duration(timeline.took)}", style="dim")
-
-
-def _step_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> Any:
-    from rich.text import Text
-
-    text = Text(f"{step.family} ", style="blue") + Text(printable(step.name), style="bold")
-    text += Text(_input_text(timeline, entry, step))
-    if step.side_effect:
-        text += Text(f"  {step.side_effect}", style=_CLASS.get(step.side_effect, ""))
-    if circumstances := step.circumstances:
-        text += Text(f"  {circumstances}", style="dim")
-    if step.outcome is None:
-        return text + Text(
-            "  no outcome: in doubt" if step.side_effect != "read_only" else "  no outcome", style="bold red"
-        )
-    if step.failed:
-        text += Text(f"  ✗ {short(step.error)}", style="red")
-    elif step.skipped and "output" not in timeline.trace.entry(step.answer):
-        text += Text("  given up", style="yellow")
-    elif step.family != "span":
-        text += Text("  → ", style="dim") + Text(_outcome_text(timeline, step), style="green")
-    return text + Text(f"  {duration(step.took)}", style="dim")
-
-
-def _input_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> str:
-    if "input" not in entry or step.family == "span":
-        return ""
-    value = timeline.trace.expand(entry["input"], before=step.seq)
-    if step.family == "tool" and isinstance(value, dict):
-        return "(" + ", ".join(f"{printable(name)}={short(each, 40)}" for name, each in value.items()) + ")"
-    return f" “{short(text, 64)}”" if (text := body_text(value)) else f" {short(value, 64)}"
-
-
-def _outcome_text(timeline: Timeline, step: Step) -> str:
-    answer = timeline.trace.entry(step.answer)
-    chunks = f"{step.chunks} chunks" if step.chunks else ""
-    if step.family == "llm" and (text := streamed(timeline.trace, step)):
-        return f"“{short(text, 64)}” ({chunks})"
-    if "output" not in answer:
-        return chunks or "done"
-    value = timeline.trace.expand(answer["output"], before=step.answer)
-    text = body_text(value) if step.family == "llm" else None
-    whole = f"“{short(text, 64)}”" if text else short(value, 64)
-    return chunks if chunks and not text else " ".join(filter(None, (whole, chunks and f"({chunks})")))
-
-
-def _other_text(timeline: Timeline, entry: Mapping[str, Any]) -> Any:
-    from rich.text import Text
-
-    if entry["type"] == "boundary":
-        one = timeline.crossing(entry["seq"])
-        noted = one.status in ("noted", "refused") and one.times > one.captured
-        what = Text("boundary ", style="blue") + Text(short(one.text, 160), style="bold" if noted else "")
-        status = "captured" if not noted and one.status == "noted" else one.status
-        unattributed = ", unattributed" if one.unattributed else ""
-        advice = f": {printable(one.advice)}" if one.advice else ""
-        return what + Text(f"  {printable(status)}{unattributed}{advice}", style="bold red" if noted else "dim")
-    text = Text(f"{printable(entry['type'])} ", style="blue")
-    if "name" in entry and entry["type"] != "run.started":
-        text += Text(short(entry["name"], 64), style="bold")
-    if "values" in entry:
-        text += Text(
-            f" × {len(entry['values'])}" if len(entry["values"]) > 1 else f" = {short(entry['values'][0], 40)}"
-        )
-    for key in ("input", "output"):
-        if entry.get(key) is not None:
-            text += Text(("  → " if key == "output" else " ") + short(entry[key], 64))
-    if "error" in entry:
-        text += Text(f"  ✗ {short(error_text(entry['error']))}", style="red")
+    kind = "policy" if step.kind == "policy.check" else step.kind
+    text = Text(f"{step.place} ", style="dim") + Text(f"{kind} ", style="blue")
+    end = _details(step)
+    room = max(40, width - text.cell_len - end.cell_len)
+    came = _came(step, room)
+    if came.cell_len > room // 2:  # half of the line for what was asked, if it needs that
+        asked = _asked(step, room // 2)
+        came = _came(step, room - asked.cell_len - 4)
+    else:
+        asked = _asked(step, room - came.cell_len)
+    text += asked + came + end
+    text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def _verdict(timeline: Timeline) -> Any:
+def _asked(step: StepView, room: int) -> Text:
     from rich.text import Text
 
-    verdict = timeline.verdict
-    if verdict.state == "complete":
-        return Text(f"complete, tip hash {verdict.head[:16]}…", style="green")
-    style = "bold red" if verdict.state == "broken" else "bold yellow"
-    return Text(f"{verdict.state}: {printable(verdict.problem or '')}", style=style)
+    if step.kind == "boundary":
+        return Text(short(step.file.crossings[step.seq].text, room), style="bold")
+    text = Text(printable(step.name) if step.name != step.kind else "", style="bold")
+    room = max(16, room - text.cell_len - 3)
+    if step.kind == "span":
+        return text
+    if step.call is not None:
+        return text + Text(f" {_quoted(_last_said(step.call), room)}")
+    if step.kind == "tool":
+        return text + Text(f"({short(_arguments(plain_arguments(step.input)), room)})")
+    given = step.input
+    if step.kind == "http" and isinstance(given, Mapping):
+        body = body_text(plain(given.get("body")))
+        return text + Text(f" {_quoted(body, room)}" if body else "")
+    if given is None or step.kind in ("clock", "random"):
+        return text
+    return text + Text(f" {brief(given, room)}")
+
+
+def _came(step: StepView, room: int) -> Text:
+    from rich.text import Text
+
+    if step.kind == "boundary":
+        one = step.file.crossings[step.seq]
+        advice = f": {printable(one.advice)}" if one.advice else ""
+        unattributed = ", unattributed" if one.unattributed else ""
+        status = "captured" if one.status == "noted" and one.times <= one.captured else one.status
+        bold = "bold red" if not step.bookkeeping else "dim"
+        return Text(f"  {printable(status)}{unattributed}{advice}", style=bold)
+    if step.values:
+        first = brief(step.values[0], 40)
+        return Text(f" = {first}" if len(step.values) == 1 else f" × {len(step.values)}")
+    state = step.state
+    if state == "failed":
+        return Text(f"  ✗ {short(step.error, room)}", style="red")
+    if state in ("in doubt", "cut off"):
+        effect = "no outcome: in doubt" if step.outcome is None and state == "in doubt" else state
+        return Text(f"  {effect}" + (f": {short(step.error, room)}" if step.error else ""), style="bold red")
+    if state == "running":
+        return Text("  running", style="cyan")
+    if state == "given up":
+        return Text("  given up", style="yellow")
+    if step.kind == "span" or not (step.has_output or step.chunks):
+        return Text("")
+    return Text("  → ", style="dim") + Text(_result(step, room), style="green")
+
+
+def _result(step: StepView, room: int) -> str:
+    """What came of a step, in one line."""
+    call = step.call
+    if call is not None:
+        answer = call.answer
+        parts = [f"asks for {', '.join(map(_request_text, call.requested))}"] if call.requested else []
+        parts += [_quoted(answer.text, max(24, room - len("".join(parts))))] if answer.text else []
+        parts += [f"refuses: {answer.refusal}"] if answer.refusal else []
+        if parts:
+            return short(", ".join(parts), room)
+    value = step.output
+    chunks = _plural(len(step.chunks), "piece") if step.chunks else ""
+    if step.kind == "http" and isinstance(value, Mapping):
+        body = body_text(plain(value.get("body")))
+        status = f"{step.status} " if step.status else ""
+        return f"{status}{_quoted(body, room - 4) if body else chunks}".strip()
+    if step.chunks and (value is None or isinstance(value, Mapping)):
+        texts = [piece for piece in map(plain, step.pieces(40)) if isinstance(piece, str)]
+        return f"{_quoted(''.join(texts), room)} ({chunks})" if texts else chunks
+    return brief(value, room)
+
+
+def _details(step: StepView) -> Text:
+    """What ends a line: class, attempt, who decided, lane, agent, tokens, duration."""
+    from rich.text import Text
+
+    text = Text("")
+    if step.side_effect and step.kind in ("tool", "http", "process"):
+        text += Text(f"  {step.side_effect}", style=_CLASS.get(step.side_effect, ""))
+    if related := _related(step):
+        text += Text(f"  {related}", style="dim")
+    if (said := step.settled) is not None:
+        done = "done" if said.get("done") else "not done"
+        text += Text(
+            f"  settled by {short(said.get('by'), 24)} as {done}: {short(said.get('reason'), 48)}", style="yellow"
+        )
+    if (call := step.call) is not None and call.usage:
+        cost = "" if call.cost_usd is None else f" {dollars(call.cost_usd)}"
+        text += Text(
+            f"  {call.usage.get('input_tokens', 0):,} + {call.usage.get('output_tokens', 0):,} tokens{cost}",
+            style="dim",
+        )
+    if step.calls and step.outcome is not None:
+        text += Text(f"  {duration(step.took)}", style="dim")
+    if step.lane.label:
+        text += Text(f"  [{short(step.lane.label.rpartition('<locals>.')[2], 40)}]", style="magenta")
+    if step.agent:
+        text += Text(f"  @{short(step.agent, 24)}", style="cyan")
+    return text
+
+
+def _related(step: StepView) -> str:
+    """How a call relates to others: which attempt it is, which step it undoes, which step answered it."""
+    facts, found = step.facts, []
+    if step.attempt > 1:
+        found.append(f"attempt {step.attempt}")
+    if type(facts.get("compensates")) is int:
+        found.append(f"undoes {facts['compensates']}")
+    if "duplicate_of" in facts:
+        found.append(f"answered by {brief(facts['duplicate_of'], 60)}")
+    return ", ".join(found)
+
+
+def plain_arguments(input: Any) -> Mapping[str, Any]:
+    """What a tool was called with, by name."""
+    return input if isinstance(input, Mapping) and "$t" not in input else {} if input is None else {"": input}
+
+
+def _arguments(given: Mapping[str, Any], most: int = 200) -> str:
+    return ", ".join(f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in given.items())
+
+
+def _request_text(request: ToolRequest) -> str:
+    given = request.arguments
+    return f"{request.name}({_arguments(given, 60) if isinstance(given, Mapping) else brief(given, 60)})"
+
+
+def _last_said(call: ModelCall) -> str:
+    """What a model was asked last."""
+    for message in reversed(call.prompt.messages):
+        if said := message.text or ", ".join((*map(_request_text, message.requests), *message.others)):
+            return said
+    return ""
+
+
+def _quoted(text: str | None, most: int) -> str:
+    return f"“{short(text, max(8, most - 2))}”" if text else ""
+
+
+def _ending(file: FileView) -> Text:
+    """How a run, or a process, ended, and what verifying it has found."""
+    from rich.text import Text
+
+    found = file.found
+    failed = file.last.get("error") if file.ended is not None else None
+    said = Text(f"{file.ended}: {short(error_text(failed), 300)}\n", style="red") if failed is not None else Text("")
+    if found.state == "complete":
+        return said + Text(f"complete, {_entries(found.count)}, tip hash {found.head[:16]}…", style="green")
+    live = found.state == "incomplete" and file.live
+    if live:
+        return said + Text(f"running: {_entries(found.count)} so far (--follow goes on with it)", style="cyan")
+    style = "bold red" if found.state == "broken" else "bold yellow"
+    return said + Text(f"{found.state}: {printable(found.problem or '')}", style=style)
+
+
+# -- a live run --------------------------------------------------------------------------------------------------------
+
+#: How often a live run is looked at for what is new, in seconds.
+_LOOK: Final = 0.1
+
+
+class _Following:
+    """A run that is followed: the entries of its file, as they come."""
+
+    def __init__(self, path: str, take: Callable[[dict[str, Any]], None]) -> None:
+        self.path: Final = path
+        self.follower: Final = Follower(path, take)
+
+    def entry(self, seq: int) -> dict[str, Any]:
+        return self.follower.entry(seq)
+
+    def expand(self, value: Any, *, before: int | None = None) -> Any:
+        return self.follower.expand(value, before or sys.maxsize)
+
+
+def _follow(path: str, choice: Choice, as_json: bool) -> None:
+    """Print each step as it ends, until the run does; exits with the code of how it ended."""
+    pending: list[dict[str, Any]] = []
+    source = _Following(path, pending.append)
+    with Trace(path) as trace:
+        view = FileView(trace, trace.status, source=source)
+        console = output.console()
+        while True:
+            alive = FileView(
+                trace, trace.status
+            ).live  # before the last look: what it wrote before it went is not missed
+            source.follower.poll()
+            for entry in pending:
+                step = view.feed(entry)
+                if (
+                    step is None
+                    or (step.calls and step.kind != "span" and step.outcome is None)
+                    or not choice.has(step)
+                ):
+                    continue
+                if step.type in _FRAME or (step.kind == "span" and step.outcome is not None):
+                    continue
+                if as_json:
+                    output.emit(_chosen_live(source, step))
+                else:
+                    line = line_of(step, console.width)
+                    console.print(line, no_wrap=True, overflow="ellipsis")
+            pending.clear()
+            if view.ended is not None or not alive:
+                break
+            sys.stdout.flush()
+            _reality.sleep(_LOOK)
+    if view.ended is None:
+        output.message("the process that ran it is gone, and the run has no end")
+        sys.exit(output.INCOMPLETE)
+    if not as_json:
+        last = view.last.get("error")
+        console.print(f"{view.ended}{': ' + short(error_text(last), 300) if last is not None else ''}", markup=False)
+    sys.exit(output.RIGHT)
+
+
+def _chosen_live(source: _Following, step: StepView) -> Iterator[dict[str, Any]]:
+    for seq in (step.seq, *step.chunks, *([step.answer] if step.answer else ())):
+        yield source.entry(seq)
+
+
+# -- one step ----------------------------------------------------------------------------------------------------------
+
+
+def _print_step(view: RunView, step: StepView) -> None:
+    """Print one step whole: what it was given, what came of it, and, of a model call, what changed since the previous turn."""
+    with output.paged() as console:
+        console.print(line_of(step, console.width), no_wrap=True, overflow="ellipsis")
+        for name, value in _facts(view, step):
+            console.print(f"  {name:<12}{printable(value)}", markup=False, soft_wrap=True)
+        if step.call is not None:
+            _print_call(console, step.call)
+        else:
+            if step.input is not None:
+                _print_value(console, "input", step.input)
+            if step.chunks:
+                for number, piece in enumerate(step.pieces(), 1):
+                    _print_value(console, f"piece {number}", piece)
+            if step.has_output:
+                _print_value(console, "output", step.output)
+            if step.values:
+                _print_value(console, "values", step.values)
+        if step.failed:
+            _print_error(console, step)
+
+
+def _facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
+    name = view.run_id
+    yield "run", f"{view.name} {name}" + (f", process {step.file.process}" if step.file.segment else "")
+    yield "state", step.state + (f" (attempt {step.attempt})" if step.attempt > 1 else "")
+    began = f"{local_time(step.ts_ns)}"
+    yield "began", began + (f", took {duration(step.took)}" if step.outcome else "")
+    if step.side_effect and step.kind != "llm":
+        yield "class", step.side_effect
+    if step.lane.path:
+        yield "lane", step.lane.path
+    if step.agent:
+        yield "agent", step.agent
+    around = step.file.step_at(step.parent)
+    if around is not None and around.type not in _FRAME:
+        yield "inside", f"{around.place} {around.kind} {around.name}"
+    if (key := step.facts.get("idempotency_key")) is not None:
+        yield "key", brief(key, 200)
+    if isinstance(contract := step.meta.get("contract"), Mapping):
+        yield "contract", _arguments(contract)
+    if (said := step.settled) is not None:
+        when = f" on {local_time(said['at'])}" if type(said.get("at")) is int else ""
+        done = "it was done" if said.get("done") else "it was not done"
+        yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
+    if step.state == "in doubt":
+        stem = name if step.file.segment is None else f"{name}.{step.file.segment}"
+        yield "what to do", f"find out whether it happened, then `tracekit recovery settle {stem} {step.seq} …`"
+    entries = [str(step.seq)] + ([f"{step.chunks[0]} to {step.chunks[-1]}"] if step.chunks else [])
+    yield "entries", ", ".join([*entries, *([str(step.answer)] if step.answer else [])])
+
+
+def _print_call(console: Console, call: ModelCall) -> None:
+    from rich.text import Text
+
+    prompt, changes = call.prompt, call.changes
+    console.print(
+        Text(f"\nprompt to {printable(call.model)}", style="bold") + Text(f"  {_since(call)}", style="dim"),
+        soft_wrap=True,
+    )
+    marks = {"same": ("  ", ""), "added": ("+ ", "green"), "removed": ("- ", "red"), "changed": ("~ ", "yellow")}
+    for edit in changes.messages:
+        mark, style = marks[edit.op]
+        if changes.previous is None:
+            mark, style = marks["same"]
+        message = edit.now or edit.before
+        if message is None:
+            continue
+        console.print(
+            Text(f"{mark}{printable(message.role)}", style=f"bold {style}".strip())
+            + Text(_answers(message), style="dim")
+        )
+        if edit.op == "changed" and edit.before is not None and edit.now is not None:
+            _print_text(console, _unified(_said(edit.before), _said(edit.now)))
+        else:
+            _print_text(console, _said(message))
+    for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", _arguments(prompt.parameters))):
+        if value:
+            console.print(f"{name}: {printable(value)}", markup=False, soft_wrap=True)
+    if call.step.failed or not (call.step.outcome or call.step.chunks):
+        return
+    answer = call.answer
+    console.print(Text(f"\nanswer  {_usage(call)}".rstrip(), style="bold"), soft_wrap=True)
+    if answer.reasoning:
+        console.print(Text("  (thinking)", style="dim"))
+        _print_text(console, answer.reasoning)
+    if answer.text:
+        _print_text(console, answer.text)
+    for request in call.requested:
+        console.print(
+            Text("  asks for ", style="dim") + Text(printable(_request_text(request)), style="bold"), soft_wrap=True
+        )
+    if answer.refusal:
+        console.print(Text(f"  refuses: {printable(answer.refusal)}", style="red"), soft_wrap=True)
+
+
+def _since(call: ModelCall) -> str:
+    """What changed since the previous turn, in a line."""
+    changes, count = call.changes, _plural(len(call.prompt.messages), "message")
+    if changes.previous is None:
+        return f"({count}; no turn before it in its lane)"
+    found = [f"{changes.count(op)} {op}" for op in ("added", "changed", "removed") if changes.count(op)]
+    found += [f"tools {', '.join(changes.tools)}"] if changes.tools else []
+    found += [f"{name} {brief(old, 40)} -> {brief(new, 40)}" for name, (old, new) in changes.parameters.items()]
+    return f"({count}; since step {changes.previous.place}: {'; '.join(map(printable, found)) or 'nothing changed'})"
+
+
+def _usage(call: ModelCall) -> str:
+    counts = [
+        f"{name.removesuffix('_tokens').replace('_', ' ')} {count:,}"
+        for name, count in call.usage.items()
+        if type(count) is int and count
+    ]
+    reasons = call.step.ended_with.get("finish_reasons")
+    parts = [f"{', '.join(counts)} tokens"] if counts else []
+    parts += [] if call.cost_usd is None else [dollars(call.cost_usd)]
+    parts += [f"ended with {', '.join(map(str, reasons))}"] if isinstance(reasons, list) and reasons else []
+    parts += [_plural(len(call.step.chunks), "piece")] if call.step.chunks else []
+    return "; ".join(map(printable, parts))
+
+
+def _answers(message: Message) -> str:
+    return f"  (result of {printable(message.answers)})" if message.answers else ""
+
+
+def _said(message: Message) -> str:
+    requests = [f"asks for {_request_text(one)}" for one in message.requests]
+    return "\n".join(filter(None, (message.text, *requests, *(f"[{other}]" for other in message.others))))
+
+
+def _unified(old: str, new: str) -> str:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm="")
+    return "\n".join([*lines][2:])
+
+
+def _print_text(console: Console, text: str) -> None:
+    for line in text.splitlines():
+        console.print(f"    {printable(line)}", markup=False, soft_wrap=True)
+
+
+def _print_value(console: Console, what: str, value: Any) -> None:
+    from rich.text import Text
+
+    kind = class_of(value)
+    console.print(Text(f"\n{what}", style="bold") + Text(f"  {kind}" if kind else "", style="dim"))
+    found = plain(value)
+    _print_text(
+        console, found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False, default=repr)
+    )
+
+
+def _print_error(console: Console, step: StepView) -> None:
+    from rich.text import Text
+
+    console.print(Text("\nerror", style="bold") + Text(f"  {printable(step.error or '')}", style="red"), soft_wrap=True)
+    failure = step.ended_with.get("failure")
+    if isinstance(failure, Mapping):
+        facts = [
+            f"{name} {brief(failure[name], 300)}"
+            for name in ("type", "recoverable", "recovery_strategy")
+            if name in failure
+        ]
+        console.print(f"    {printable(', '.join(facts))}", markup=False, soft_wrap=True)
 
 
 # -- why ---------------------------------------------------------------------------------------------------------------
@@ -234,18 +719,18 @@ _MOST: Final = 12
 Answer = tuple[str, list[int | str]]
 
 
-def explain(timeline: Timeline) -> dict[str, Any]:
+def explain(view: RunView) -> dict[str, Any]:
     """Answers about a run: ``what_happened``, ``why_this_path``, ``which_fallback``, ``safe_to_retry``, ``can_be_replayed``.
 
     Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``, ``false``, or ``null``
     for what is not known, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
     """
-    verdict = verdict_of(timeline)
+    verdict = view.verdict
     return {
-        "run_id": timeline.run_id,
-        "what_happened": _shape(_what_happened(timeline)),
-        "why_this_path": _shape(_why_this_path(timeline)),
-        "which_fallback": _shape(_which_fallback(timeline)),
+        "run_id": view.run_id,
+        "what_happened": _shape(_what_happened(view)),
+        "why_this_path": _shape(_why_this_path(view)),
+        "which_fallback": _shape(_which_fallback(view)),
         "safe_to_retry": verdict.safe_to_run_again.as_dict(),
         "can_be_replayed": verdict.can_be_replayed.as_dict(),
     }
@@ -277,55 +762,57 @@ def _shape(answer: Answer) -> dict[str, Any]:
 # -- what happened ------------------------------------------------------------------------------------
 
 
-def _what_happened(timeline: Timeline) -> Answer:
-    counted = Counter(step.family for step in timeline.every_step())
+def _what_happened(view: RunView) -> Answer:
+    counted = Counter(step.kind for step in _calls(view))
     words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "process": "process", "span": "span"}
     parts = [
-        _plural(counted[family], word, "es" if family == "process" else "s")
-        for family, word in words.items()
-        if counted[family]
+        _plural(counted[kind], word, "es" if kind == "process" else "s")
+        for kind, word in words.items()
+        if counted[kind]
     ]
     made = ", ".join(parts) or "no step"
-    if not timeline.first:
+    if not view.own.first:
         return "Unknown: the file holds no entry.", []
-    head = f"Run {timeline.name!r} "
-    first, last = timeline.first.get("seq", 0), timeline.last.get("seq", 0)
-    open_ = [step for step in timeline.steps.values() if step.outcome is None]
-    match timeline.ended:
+    head = f"Run {view.name!r} "
+    first, last = view.own.first.get("seq", 0), view.own.last.get("seq", 0)
+    open_ = [step for step in view.own.steps.values() if step.calls and step.outcome is None]
+    match view.own.ended:
         case "run.completed":
-            head += f"completed after {duration(timeline.took)}: {made}."
+            head += f"completed after {duration(view.took)}: {made}."
         case "run.failed":
-            head += f"failed after {duration(timeline.took)} with {short(error_text(timeline.last.get('error')), 160)}: {made}."
+            head += (
+                f"failed after {duration(view.took)} with {short(error_text(view.own.last.get('error')), 160)}: {made}."
+            )
         case "run.aborted":
-            head += f"was aborted after {duration(timeline.took)}: {made}."
+            head += f"was aborted after {duration(view.took)}: {made}."
         case _:
             where = f" inside {_name(open_[-1])}" if open_ else ""
             head += f"has no end; its last entry is {last}{where}: {made}."
-    failed = [step for step in timeline.every_step() if step.failed]
+    failed = [step for step in _calls(view) if step.failed]
     if failed:
         head += f" {_plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
-    refused, places = _found(timeline, _REFUSALS)
+    refused, places = _found(view, _REFUSALS)
     if refused:
         by = short(refused[-1].get("name") or "", 40)
         head += f" {_plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
-    texts, cut_off = _processes(timeline)
+    texts, cut_off = _processes(view)
     shown = [step.place for step in (*open_[-1:], *failed[-1:])] + places[-1:]
     named: list[int | str] = [first, last, *shown, *cut_off]
     return head + texts, _in_order(named)
 
 
-def _processes(timeline: Timeline) -> Answer:
+def _processes(view: RunView) -> Answer:
     """A sentence on the child processes of a run and on those without an end, and their entries."""
-    if not timeline.processes:
+    if len(view.files) == 1:
         return "", []
-    texts, entries = f" It had {_plural(len(timeline.processes), 'child process', 'es')} that joined it.", []
-    for process in timeline.processes:
+    texts, entries = f" It had {_plural(len(view.files) - 1, 'child process', 'es')} that joined it.", []
+    for process in view.files[1:]:
         if process.ended is None:
-            steps = [step for step in process.steps.values() if step.outcome is None]
+            steps = [step for step in process.steps.values() if step.calls and step.outcome is None]
             last = process.last.get("seq", 0)
             where = f" inside {_name(steps[-1])}" if steps else ""
             texts += (
-                f" The process {printable(process.lane)} has no end; its last entry is {process.place(last)}{where}."
+                f" The process {printable(process.process)} has no end; its last entry is {process.place(last)}{where}."
             )
             entries += [process.place(last), *(step.place for step in steps[-1:])]
     return texts, entries
@@ -334,53 +821,53 @@ def _processes(timeline: Timeline) -> Answer:
 # -- why this path ------------------------------------------------------------------------------------
 
 
-def _why_this_path(timeline: Timeline) -> Answer:
-    chosen, places = _found(timeline, _CHOICES)
+def _why_this_path(view: RunView) -> Answer:
+    chosen, places = _found(view, _CHOICES)
     if chosen:
         texts = [f"{entry.get('name', entry['type'])} → {short(entry.get('output'), 40)}" for entry in chosen[:4]]
         more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
         return f"It decided {'; '.join(texts)}{more}.", places
-    asked = {place: tools for one in timeline.whole for place, tools in _asked_for_tools(one).items()}
+    asked = {place: tools for one in view.files for place, tools in _asked_for_tools(one).items()}
     if asked:
         texts = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
         more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
         return f"The model chose the tools: entry {'; '.join(texts)}{more}.", list(asked)
-    if timeline.every_step():
+    if _calls(view):
         return "No decision is recorded, and no model asked for a tool: the code alone chose the path.", []
     return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
-def _found(timeline: Timeline, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
+def _found(view: RunView, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
     """The entries of these types in the whole run, and their places."""
-    found = [(one, entry) for one in timeline.whole for entry in one.entries_of(*kinds)]
+    found = [(one, entry) for one in view.files for entry in one.entries_of(*kinds)]
     return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
 
 
-def _asked_for_tools(timeline: Timeline) -> dict[int | str, list[str]]:
+def _asked_for_tools(file: FileView) -> dict[int | str, list[str]]:
     """Model calls that asked for tools, and the tools called between each and the next model call."""
     asked: dict[int | str, list[str]] = {}
     current: list[str] | None = None
-    for step in timeline.steps.values():
-        if step.family == "llm":
+    for step in file.steps.values():
+        if step.kind == "llm":
             current = None
-            if step.answer and _wants_tools(timeline.trace.entry(step.answer)):
+            if _wants_tools(step):
                 current = asked.setdefault(step.place, [])
-        elif step.family == "tool" and current is not None:
+        elif step.kind == "tool" and current is not None:
             current.append(step.name)
     return {seq: tools for seq, tools in asked.items() if tools}
 
 
-def _wants_tools(answer: Mapping[str, Any]) -> bool:
-    reasons = (answer.get("meta") or {}).get("finish_reasons") or ()
+def _wants_tools(step: StepView) -> bool:
+    reasons = step.ended_with.get("finish_reasons") or ()
     return any(reason in ("tool_calls", "tool_use", "function_call") for reason in reasons)
 
 
 # -- which fallback -----------------------------------------------------------------------------------
 
 
-def _which_fallback(timeline: Timeline) -> Answer:
-    found, places = _found(timeline, _FALLBACKS)
-    retried = [step for step in timeline.every_step() if _attempt(step) > 1]
+def _which_fallback(view: RunView) -> Answer:
+    found, places = _found(view, _FALLBACKS)
+    retried = [step for step in _calls(view) if step.attempt > 1]
     texts = [_fallback_text(entry) for entry in found[:4]]
     if len(found) > 4:
         texts.append(f"{len(found) - 4} more")
@@ -409,11 +896,6 @@ def _fallback_text(entry: Mapping[str, Any]) -> str:
     return texts
 
 
-def _attempt(step: Step) -> int:
-    attempt = (step.facts.get("info") or {}).get("attempt", step.facts.get("attempt", 1))
-    return attempt if isinstance(attempt, int) else 1
-
-
 # -- text --------------------------------------------------------------------------------------------
 
 
@@ -421,8 +903,16 @@ def _plural(count: int, word: str, ending: str = "s") -> str:
     return f"{count} {word}{'' if count == 1 else ending}"
 
 
-def _name(step: Step) -> str:
-    return f"{step.family} {step.name}"
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def _calls(view: RunView) -> list[StepView]:
+    return [step for step in view.steps(all=True) if step.calls]
+
+
+def _name(step: StepView) -> str:
+    return f"{step.kind} {step.name}"
 
 
 def _counted(names: Any) -> list[str]:

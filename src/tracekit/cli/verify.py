@@ -29,7 +29,7 @@ _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "brok
 @click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
 @click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_json: bool) -> None:
     """Check that a trace is whole, unchanged, and cleanly ended.
 
@@ -44,7 +44,7 @@ def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_js
         path = located(run, where)
         verdict = where.verify(path, head=head)
         breaches = _breaches(path, verdict) if by_schema else []
-        if output.structured(as_json):
+        if as_json:
             output.emit({**verdict._asdict(), "path": path, **({"schema": breaches} if by_schema else {})})
         else:
             _print(path, verdict)

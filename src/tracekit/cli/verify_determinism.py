@@ -135,7 +135,7 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path) twice, each time in a fresh process with another hash
     seed, and compare all that the program did: with the recording, and with one another.
@@ -361,7 +361,7 @@ def _print_result(
     facts: dict[str, Any], difference: Difference | None, hint: str | None, own_end: bool, as_json: bool
 ) -> NoReturn:
     first = facts["replays"][0]
-    if output.structured(as_json):
+    if as_json:
         output.emit(facts)
     elif difference is None:
         others = "".join(f", {name} {digest[:16]}" for name, digest in facts["forms_sha256"].items())
@@ -393,7 +393,7 @@ def _serve(run: str, path: str, form: Form, count: int, as_json: bool) -> NoRetu
     pairs = [(("the recording", recorded), one) for one in streams] + [(streams[0], one) for one in streams[1:]]
     found = next((text for text in (difference(*pair) for pair in pairs) if text is not None), None)
     digest = sha256(b"".join(streams[0][1])).hexdigest()
-    if output.structured(as_json):
+    if as_json:
         facts = None if found is None else Difference("served", found)._asdict()
         output.emit(
             {

@@ -13,7 +13,7 @@ __all__ = ["import_"]
 @click.command("import")
 @click.argument("file", metavar="FILE")
 @click.option("--run-id", metavar="ID", help="What to call the run (default: a new id).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def import_(file: str, run_id: str | None, as_json: bool, store: str | None) -> None:
     """Make a run of FILE, a recording of agentloom (version 1 or 2).
@@ -22,7 +22,7 @@ def import_(file: str, run_id: str | None, as_json: bool, store: str | None) -> 
     """
     with output.reported():
         writer = import_agentloom(file, store, run_id=run_id)
-        if output.structured(as_json):
+        if as_json:
             output.emit({"run_id": writer.run_id, "path": writer.path})
         else:
             output.message(f"{writer.run_id}  {writer.path}")

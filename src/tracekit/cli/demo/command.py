@@ -24,7 +24,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..output import DIFFERENT, RIGHT, USAGE_ERROR, message, structured
+from ..output import DIFFERENT, RIGHT, USAGE_ERROR, message
 from .server import ModelServer, Tripwire
 
 __all__ = ["Play", "Provider", "Story", "Workspace", "demo", "embedded", "real"]
@@ -310,12 +310,11 @@ def demo(
     outside = not own and bool(base_url or os.environ.get("OPENAI_API_KEY"))
     provider = real(base_url, model, claude) if outside else None
     _require_sdks(anthropic=provider is None or provider.asks_anthropic)
-    piped = structured(as_json)
-    story = Story(_console(piped))
+    story = Story(_console(as_json))
     with _directory(keep) as directory:
         run = _run_chapters(story, Workspace(directory), provider)
     _close(story, keep, run)
-    if piped:
+    if as_json:
         checks = [{"check": what, "ok": ok, "detail": detail} for what, ok, detail in story.checks]
         click.echo(json.dumps({"ok": story.right, "run_id": run, "checks": checks}, ensure_ascii=False))
     sys.exit(RIGHT if story.right else DIFFERENT)
