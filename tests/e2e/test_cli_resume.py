@@ -154,7 +154,7 @@ def test_a_program_without_a_record_of_its_own(place: Place) -> None:
 def test_the_stdout_of_a_resumption_is_the_programs_own(place: Place, more: tuple[str, ...]) -> None:
     """Whoever pipes it gets what the program prints and nothing else: the decision is on stderr, as text or (``--json``) as JSON."""
     python(place, place.program(THREE), DIE="put 1")
-    process = place.cli("recovery", "resume", *more, place.runs[1].stem)
+    process = place.cli("recovery", "resume", "--json", *more, place.runs[1].stem)
     assert process.returncode == 0, process.stderr
     assert [line.split(maxsplit=1)[0] for line in process.stdout.splitlines()] == ["0", "1", "2"]
     first = process.stderr.splitlines()[0]
@@ -166,7 +166,7 @@ def test_a_missing_sibling_is_refused(place: Place) -> None:
     script = place.program(THREE)
     python(place, script, DIE="put 1")
     place.runs[0].unlink()
-    process = place.cli("recovery", "resume", place.run)
+    process = place.cli("recovery", "resume", "--json", place.run)
     assert process.returncode == 4
     assert json.loads(process.stdout.splitlines()[-1])["reasons"][0]["code"] == "sibling_missing"
     assert "--entry" in process.stderr
@@ -200,7 +200,7 @@ def test_a_server_is_refused_and_its_request_resumed_alone(place: Place) -> None
     script = place.program(SERVER, "server.py")
     python(place, script, DIE="put 1")
     path = next(path for path in place.runs if b'"name":"request 1"' in path.read_bytes())
-    process = place.cli("recovery", "resume", path.stem)
+    process = place.cli("recovery", "resume", "--json", path.stem)
     assert process.returncode == 4
     assert json.loads(process.stdout.splitlines()[-1])["reasons"][0]["code"] == "concurrent_runs"
     before = done(place)
@@ -421,7 +421,7 @@ def test_a_program_is_not_given_a_placeholder_for_a_secret(place: Place) -> None
     before = place.runs[0].read_bytes()
     assert TOKEN.encode() not in before
     for given, code in ([], "redacted_arguments"), (["--entry", "login:work"], "redacted_input"):
-        process = place.cli("recovery", "resume", place.run, *given)
+        process = place.cli("recovery", "resume", "--json", place.run, *given)
         refused = json.loads(process.stdout.splitlines()[-1])
         assert (process.returncode, [reason["code"] for reason in refused["reasons"]]) == (4, [code]), process.stderr
         assert place.runs[0].read_bytes() == before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -12,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.support.cut import cut
 from tests.support.processes import python
 from tests.support.tracing import entries, of_type
 from tracekit import record, recovery, traced_tool
+from tracekit.cli import main
 from tracekit.errors import RecoveryRefusedError, RunNotFoundError, StepTimeoutError
 from tracekit.recovery import InDoubt
 
@@ -67,7 +71,7 @@ def test_a_time_limit_that_was_caught_leaves_its_step_in_doubt(tmp_path: Path) -
     assert before - timedelta(seconds=1) <= one.time <= datetime.now(UTC)
     assert timedelta() <= one.age <= datetime.now(UTC) - before + timedelta(seconds=1)
     assert one.code == "irreversible_timed_out"
-    assert f"tracekit recovery settle {run.id} {call['seq']} " in one.what_to_do
+    assert f"tracekit recovery settle {run.path} {call['seq']} " in one.what_to_do  # another store than the usual one
     assert one.as_dict()["time"] == one.time.isoformat()
     (decision,) = recovery.scan(tmp_path)
     assert (decision.run_id, decision.decision, decision.in_doubt) == (run.id, "abort", (call["seq"],))
@@ -229,3 +233,69 @@ def test_each_run_is_listed_by_its_own_steps(tmp_path: Path, count: int) -> None
     with record("calm", store=tmp_path):
         pass
     assert [run_id for run_id, _, _ in doubts(tmp_path)] == runs
+
+
+# -- the command line ---------------------------------------------------------------------------------------------------
+
+
+def command(*words: str, store: Path) -> Result:
+    return CliRunner().invoke(main, [*words, "--store", str(store)])
+
+
+def test_the_command_says_what_is_in_doubt_and_what_to_do(tmp_path: Path) -> None:
+    """Tool, arguments, key, run, host, age, why; exit code 1 while something is; what it says to do works as printed."""
+    run = timed_out(tmp_path)
+    (call,) = of_type(run, "tool.call")
+    done = command("in-doubt", store=tmp_path)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("in doubt: 1 step\n")
+    host = entries(run)[0]["meta"]["environment"]["host"]
+    for text in (
+        f"{call['name']}(order=o-17, cents=4200)",
+        f"{run.id} step {call['seq']}",
+        "key o-17",
+        f" ago) on {host}",
+    ):
+        assert text in done.stdout
+    assert "irreversible_timed_out" in done.stdout
+    (line,) = command("in-doubt", "--json", store=tmp_path).stdout.splitlines()
+    facts = json.loads(line)
+    assert (facts["run_id"], facts["step"], facts["state"], facts["arguments"]) == (
+        run.id, call["seq"], "in_doubt", {"order": "o-17", "cents": 4200},
+    )  # fmt: skip
+    assert "1 step in doubt: `tracekit in-doubt` lists them" in command("recovery", "scan", store=tmp_path).stderr
+    hint = re.findall("`tracekit (.*?)`", facts["what_to_do"])[0].replace("TEXT", "asked")
+    assert CliRunner().invoke(main, shlex.split(hint)).exit_code == 0
+    done = command("in-doubt", store=tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "Nothing is in doubt" in done.stderr
+    shown = command("show", run.id, store=tmp_path).stdout
+    assert "as not done: asked" in shown
+    assert "in doubt" not in shown
+    assert "it was not done, says" in command("show", run.id, str(call["seq"]), store=tmp_path).stdout
+
+
+def test_the_command_has_running_ones_apart_and_names_what_is_damaged(tmp_path: Path) -> None:
+    """What a live process is making is no doubt, and a damaged file may hold more than is listed."""
+    found: list[Result] = []
+
+    @traced_tool(side_effect="irreversible", name="pay")
+    def pay() -> None:
+        found.append(command("in-doubt", store=tmp_path))
+
+    with record("paying", store=tmp_path):
+        pay()
+    (done,) = found
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "being made right now: 1 step")
+    run = timed_out(tmp_path)
+    lines = Path(run.path).read_bytes().splitlines(keepends=True)
+    Path(run.path).write_bytes(b"".join(lines[:-1]) + lines[-1].replace(b"sorry", b"happy"))
+    done = command("in-doubt", store=tmp_path)
+    assert done.exit_code == 1
+    assert f"{run.path} is damaged" in done.stderr
+
+
+def test_the_command_without_a_store_is_an_error(tmp_path: Path) -> None:
+    """Nothing was looked at: that is no empty list."""
+    done = command("in-doubt", store=tmp_path / "elsewhere")
+    assert (done.exit_code, done.stdout) == (2, "")

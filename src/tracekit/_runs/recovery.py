@@ -13,7 +13,7 @@ import orjson
 from .. import _reality
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
+from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry, shown_as
 from .._journal.tip import make_directory, read_tip, sync_directory
 from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
@@ -548,7 +548,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
                     timedelta(microseconds=max(0, now - began) // 1000),
                     str(reason["code"]),
                     str(reason["text"]),
-                    _what_to_do(decision, path, step, running),
+                    _what_to_do(path, step, running),
                     step not in decision.undeclared,
                 )
             )
@@ -564,13 +564,13 @@ def _host(trace: Trace, path: str) -> str | None:
     return None
 
 
-def _what_to_do(decision: Decision, path: str, step: int, running: bool) -> str:
+def _what_to_do(path: str, step: int, running: bool) -> str:
     if running:
         return "wait until it has ended"
-    stem = os.path.basename(path).removesuffix(SUFFIX)
+    settle = f"tracekit recovery settle {shown_as(path)} {step}"
     return (
-        "find out whether it happened, then say so: "
-        f"`tracekit recovery settle {stem} {step} --done OUTPUT.json | --not-done --reason TEXT`"
+        f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or, with what it returned, "
+        f"`{settle} --done OUTPUT.json --reason TEXT`"
     )
 
 

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("verify", "Check that a trace is whole and unchanged."),
     "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),
     "failures": ("failures", "List what went wrong, over many runs."),
+    "in-doubt": ("recovery", "List the irreversible steps of which nobody knows whether they happened."),
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
     "estimate": ("estimate", "Say what a run will take, before it is begun."),

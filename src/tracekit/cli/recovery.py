@@ -11,15 +11,16 @@ import click
 import orjson
 
 from .._journal.reader import Trace
-from .._journal.store import Store
-from .._runs.recovery import Decision, decision_on
+from .._journal.store import Store, shown_as
+from .._runs.recovery import Decision, InDoubt, UncertainStep, decision_on
+from .._runs.recovery import in_doubt as steps_in_doubt
 from ..errors import RecoveryRefusedError, TracekitError
 from . import output
 from .launch import check_siblings
-from .output import REFUSED, emit, fail, located, message, named, printable, shown
+from .output import REFUSED, brief, duration, emit, fail, located, message, named, printable, shown
 from .replay import check_given, hash_seed, launch, program_of
 
-__all__ = ["recovery", "resume"]
+__all__ = ["in_doubt", "recovery", "resume"]
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 #
@@ -173,6 +174,7 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
         else:
             if not shown(found):
                 output.message(f"Every run in {where.root} has ended.")
+            _count(where)
         for problem in unread:
             output.message(printable(problem))
         sys.exit(output.USAGE_ERROR if unread else output.DIFFERENT if in_doubt else output.RIGHT)
@@ -196,6 +198,78 @@ def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> 
             continue  # pruned meanwhile
         except (OSError, TracekitError) as error:
             unread.append(str(error))
+
+
+def _count(where: Store) -> None:
+    """Say how much is in doubt, as ``tracekit in-doubt`` counts it."""
+    found = steps_in_doubt(where)
+    counts = [
+        (len(found.in_doubt), "in doubt"),
+        (len(found.running), "being made"),
+        (len(found.undeclared), "in doubt and undeclared"),
+    ]
+    said = [f"{count} {'step' if count == 1 else 'steps'} {what}" for count, what in counts if count]
+    if said:
+        output.message(f"{', '.join(said)}: `tracekit in-doubt` lists them")
+
+
+@click.command("in-doubt")
+@_STORE
+@_JSON
+def in_doubt(store: str | None, as_json: bool) -> None:
+    """List every irreversible step of which nobody knows whether it happened, over all runs, those that have ended too.
+
+    Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do. Apart: steps that a live process
+    is making right now, and processes of which nobody has declared what they do. As JSON lines: the same, "state" in_doubt or running,
+    "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged); 2 if there is no store; else 0.
+    """
+    with output.reported():
+        where = named(store, existing=True)
+        found = steps_in_doubt(where)
+        if as_json:
+            output.emit(one.as_dict() for one in (*found.in_doubt, *found.running, *found.undeclared))
+        else:
+            _print_steps(found, where)
+        for path in found.unreadable:
+            output.message(
+                f"{printable(path)} is damaged, and may have more: `tracekit verify {printable(shown_as(path))}`"
+            )
+        sys.exit(output.DIFFERENT if found.in_doubt or found.unreadable else output.RIGHT)
+
+
+def _print_steps(found: InDoubt, where: Store) -> None:
+    groups = (
+        ("in doubt", "bold red", found.in_doubt),
+        ("being made right now", "cyan", found.running),
+        ("undeclared processes in doubt (nobody has said what they do)", "yellow", found.undeclared),
+    )
+    with output.paged() as console:
+        for title, style, steps in groups:
+            if not steps:
+                continue
+            console.print(f"{title}: {len(steps)} {'step' if len(steps) == 1 else 'steps'}", style=style, markup=False)
+            for one in steps:
+                _print_uncertain(console, one)
+    if not (found.in_doubt or found.running or found.undeclared or found.unreadable):
+        output.message(f"Nothing is in doubt in {where.root}.")
+
+
+def _print_uncertain(console: Any, one: UncertainStep) -> None:
+    from rich.text import Text
+
+    given = one.arguments if isinstance(one.arguments, dict) and "$t" not in one.arguments else {"": one.arguments}
+    arguments = ", ".join(f"{name}={brief(value, 60)}" if name else brief(value, 120) for name, value in given.items())
+    place = one.run_id if one.segment is None else f"{one.run_id}.{one.segment}"
+    line = Text(f"  {printable(one.name or '?')}", style="bold") + Text(f"({printable(arguments)})")
+    line += Text(f"  {printable(place)} step {one.step}", style="cyan")
+    line += Text("" if one.idempotency_key is None else f"  key {brief(one.idempotency_key, 60)}")
+    since = (
+        f"  {output.local_time(int(one.time.timestamp() * 1e9))} ({duration(int(one.age.total_seconds() * 1e9))} ago)"
+    )
+    line += Text(since + ("" if one.host is None else f" on {printable(one.host)}"), style="dim")
+    console.print(line, soft_wrap=True)
+    console.print(Text(f"    {one.code}: ", style="dim") + Text(printable(one.text)), soft_wrap=True)
+    console.print(Text(f"    {printable(one.what_to_do)}", style="dim"), soft_wrap=True)
 
 
 @recovery.command("abort")
