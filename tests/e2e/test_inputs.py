@@ -44,12 +44,12 @@ def place(tmp_path: Path) -> Place:
 
 
 def entries(place: Place, kind: str = "input") -> list[dict[str, Any]]:
-    """What was read; not how a file was before it was changed."""
+    """What was read; not how a file was before it was changed, nor how a step left it."""
     return [
         entry
         for path in place.runs
         for line in path.read_bytes().splitlines()
-        if (entry := json.loads(line))["type"] == kind and entry.get("name") != "kept"
+        if (entry := json.loads(line))["type"] == kind and entry.get("name") not in ("kept", "left")
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def files(place: Place) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(place.directory.rglob("*")):
         if ".tracekit" not in path.parts and "__pycache__" not in path.parts:
-            found[str(path)] = (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
+            found[str(path)] = (path.read_bytes() if path.is_file() else None, path.lstat().st_mtime_ns)
     return found
 
 
@@ -161,6 +162,111 @@ def test_processes_of_a_replay_are_in_its_layer(place: Place) -> None:
     assert not (place.directory / "from_child").exists()
 
 
+PACKAGE = """
+import os
+from pathlib import Path
+
+STATE = Path(os.environ["STATE"]) / ".keeper"
+
+def identity():
+    if not (STATE / "id").exists():
+        STATE.mkdir(parents=True)
+        (STATE / "id").write_text("made")
+        return "made"
+    return "found"
+"""
+
+
+@pytest.mark.usefixtures("layered")
+def test_what_was_born_in_the_recording_is_not_there(place: Place) -> None:
+    """Files and directories that the recorded run made are absent at the beginning of its replay, whoever made them (the program, a package
+    for itself, a tool, a process) and whoever looks (code below Python, ``os.path.exists``); each is there again once it has been made."""
+    package = place.directory / "site-packages"
+    package.mkdir()
+    (package / "keeper.py").write_text(PACKAGE)
+    place.program(
+        BEGIN
+        + """
+sys.path.insert(0, "site-packages")
+import keeper
+
+@traced_tool(side_effect="reversible")
+def store(text):
+    os.makedirs("by_tool/deep", exist_ok=True)
+    with sqlite3.connect("by_tool/deep/x.db") as database:
+        database.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        database.execute("INSERT INTO t VALUES (?)", (text,))
+
+def there():
+    return [os.path.exists(name) for name in ("by_tool/deep/x.db", "by_process/y", "old.txt")]
+
+print(keeper.identity(), there())
+store("one")
+print(there(), sqlite3.connect("file:by_tool/deep/x.db?mode=ro", uri=True).execute("SELECT count(*) FROM t").fetchone())
+subprocess.run("mkdir by_process && echo y > by_process/y && rm old.txt && echo more >> log.txt && ln -s y by_process/link", shell=True)
+print(there(), os.listdir("by_process"), os.readlink("by_process/link"), os.path.getsize("log.txt"))
+os.remove("by_process/y")
+print(there(), look(1))
+"""
+    )
+    variables = {"TMPDIR": str(place.directory.parent / "temporary"), "STATE": str(place.directory.parent / "home")}
+    done = place.cli("run", "agent.py", fresh=True, **variables)
+    assert done.stdout.splitlines()[0] == "made [False, False, True]", done.stderr
+    assert len(done.stdout.splitlines()) == 4, done.stderr
+    before = files(place)
+    for _ in range(2):
+        again = place.cli("replay", "last", fresh=True, **variables)
+        assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+        assert files(place) == before
+    for name in ("by_tool", "by_process"):
+        shutil.rmtree(place.directory / name)
+    again = place.cli("replay", "last", fresh=True, **variables)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+@pytest.mark.usefixtures("layered")
+def test_what_a_process_changes_between_two_readings(place: Place) -> None:
+    """The program writes a file, a process and then a tool change it, and the program reads on: each reading has what it had, as an input
+    of the program or of code below it, in a directory of another day as well."""
+    place.program(
+        BEGIN
+        + """
+@traced_tool(side_effect="reversible")
+def change(text):
+    Path("state").write_text(text)
+
+def read():
+    return open("state").read(), os.stat("state").st_size
+
+Path("state").write_text("own")
+print(read())
+subprocess.run(["sh", "-c", "printf 'by process' > state"])
+print(read())
+change("a tool")
+print(read())
+Path("state").write_text("own again")
+print(read(), look(1))
+"""
+    )
+    done = cli(place, "run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    for state in ("own again", None, "of another day"):
+        if state is None:
+            (place.directory / "state").unlink()
+        else:
+            (place.directory / "state").write_text(state)
+        again = cli(place, "replay", "last")
+        assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+        assert "exact (" in again.stderr, again.stderr
+
+
+def test_the_first_temporary_file_of_a_program(place: Place) -> None:
+    """It is made as ever: what the module tries out before, under its lock, is looked at as every other file that is written."""
+    place.program(BEGIN + "import tempfile\nwith record('r'):\n    look(os.path.exists(tempfile.mkdtemp()))\n")
+    done = place.python("agent.py", fresh=True, TMPDIR=str(place.directory.parent / "temporary"))
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a directory for temporary files a replay in the same process refuses to open what was there for writing, to remove, rename
     or replace it, and an existing database; what is new is written, and listed. ``writes="real"`` does it all."""
@@ -226,8 +332,13 @@ def _look(what: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a layer is Linux's")
 def test_where_there_is_no_layer(place: Place) -> None:
-    """Such a system refuses what was there before, and says where new files are; ``--writes-to`` says why it can't be had."""
-    place.program(BEGIN + "import threading\nPath('new').write_text(look('x'))\n")
+    """Such a system refuses what was there before, and says where new files are, and that a file which was born in the recording is there
+    from the beginning; ``--writes-to`` says why it can't be had."""
+    place.program(
+        BEGIN
+        + "@traced_tool(side_effect='reversible')\ndef make():\n    Path('by_tool').write_text('x')\n"
+        + "Path('new').write_text(look('x'))\nmake()\n"
+    )
     assert cli(place, "run", "agent.py").returncode == 0
     (place.directory / "new").unlink()
     program = "import tracekit._capture.isolation as i\ni._call = lambda *args: 'not allowed'\n"
@@ -238,6 +349,7 @@ def test_where_there_is_no_layer(place: Place) -> None:
     again = place.python("launch.py", fresh=True, TRACEKIT_LAUNCH=instructions, **variables)
     assert (again.returncode, (place.directory / "new").read_text()) == (0, "x"), again.stderr
     assert "no scratch layer here (not allowed): new" in again.stderr
+    assert ", 1 file of today without a scratch layer" in again.stderr
     again = place.python("launch.py", fresh=True, TRACEKIT_LAUNCH=instructions, **variables)
     assert again.returncode == 1
     assert "`tracekit replay --writes real`" in again.stderr

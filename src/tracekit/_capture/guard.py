@@ -1211,9 +1211,11 @@ class _NewFiles:
 
 def temporary_directories() -> tuple[str, ...]:
     """Directories for temporary files, as prefixes."""
-    import tempfile
-
-    return (os.path.realpath(tempfile.gettempdir()) + os.sep, *_SHARED)
+    # ``tempfile.gettempdir`` itself tries them out under a lock, by files that are written and removed: this may be asked meanwhile.
+    known = getattr(sys.modules.get("tempfile"), "tempdir", None)
+    names = [known] if isinstance(known, str) else [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    found = [name for name in names if name] or ["/tmp"]
+    return (*(os.path.realpath(name) + os.sep for name in found), *_SHARED)
 
 
 class Guard:

@@ -1,4 +1,5 @@
-"""What user code reads from outside: environment variables, files and directories; and how files were before it changed them."""
+"""What user code reads from outside: environment variables, files and directories; how files were before the run changed them, and how
+its steps left them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
 from hashlib import sha256
@@ -20,13 +21,14 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 from .. import _reality
+from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import installed, walk
 from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
-__all__ = ["activate", "deactivate"]
+__all__ = ["about_to_start", "activate", "deactivate"]
 
 #: Variables that say where a process runs, not what it does: a program may have others in a replay.
 _PLACE: Final = frozenset({
@@ -65,32 +67,45 @@ def _library_asks(path: Any) -> bool:
 
     Not what the package keeps for itself (hidden, among temporary files, of the system), and no code.
     """
-    frame: FrameType | None = _getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
-        frame = frame.f_back
-    if frame is None or not installed(frame.f_code.co_filename):
-        return False
-    package = str(frame.f_globals.get("__name__")).partition(".")[0]
-    if package in sys.stdlib_module_names or package in _KEEPING or package.startswith("tracekit"):
+    package = _asking_package()
+    if package is None or package in sys.stdlib_module_names or _watches(package):
         return False
     where, here = os.path.realpath(path), _getcwd() + os.sep
     if where.startswith(here):
         where = os.sep + where.removeprefix(here)
-    elif where.startswith((*_OF_THE_SYSTEM, *temporary_directories())):
+    elif _passes_away(where):
         return False
     return not where.endswith(_CODE) and os.sep + "." not in where
+
+
+def _asking_package() -> str | None:
+    """The installed package that asks; ``None`` where something else does."""
+    frame: FrameType | None = _getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    if frame is None or not installed(frame.f_code.co_filename):
+        return None
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _watches(package: str) -> bool:
+    """Whether a package looks at the program, and is none of it."""
+    return package in _KEEPING or package.startswith("tracekit")
+
+
+def _passes_away(where: str) -> bool:
+    """Whether what is there is the system's, or a temporary file."""
+    return where.startswith((*_OF_THE_SYSTEM, *temporary_directories()))
 
 
 # -- environment variables ---------------------------------------------------------------------------------------------
 
 
 class _Written:
-    """The variables that were set or taken away, and the files that were written, while runs are active, outside every step: those are the
-    program's own."""
+    """The variables that were set or taken away while runs are active, outside every step: those are the program's own."""
 
     def __init__(self) -> None:
         self.names: Final[set[str]] = set()
-        self.paths: Final[set[str]] = set()
 
 
 _written: Final = _Written()
@@ -200,6 +215,22 @@ class _Files:
         self.directory: Final = os.path.realpath(_getcwd())
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
+        #: The files of which it is recorded how the run found them, before it changed them.
+        self.found: Final[set[str]] = set()
+        #: What open steps have changed themselves, by step.
+        self.changed: Final[dict[int, dict[str, None]]] = {}
+        #: Directories in which processes have run, as they were last looked at; ``None`` where one is too large to be looked through.
+        self.trees: Final[dict[str, _Tree | None]] = {}
+        self.lock: Final = threading.RLock()
+
+    def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
+        """Put the content of a file into what is recorded of it, if it is to be kept."""
+        if keep and len(data) <= _ONE and self.kept + len(data) <= _ALL and not _holds_credentials(name):
+            self.kept += len(data)
+            try:
+                value["content"] = data.decode()
+            except UnicodeDecodeError:
+                value["content"] = data
 
     def named(self, where: str) -> tuple[str, bool]:
         """What a path is called, and whether it is in the working directory: from there, so that a run can be replayed elsewhere."""
@@ -207,12 +238,62 @@ class _Files:
         return (os.path.relpath(where, self.directory) if inside else where), inside
 
 
+class _Descriptors:
+    """The files that are looked at while the process has them open elsewhere. Those are not closed: with any of its descriptors of a file
+    a process loses its locks on it, a database's among them."""
+
+    def __init__(self) -> None:
+        self._held: Final[dict[tuple[int, int], int]] = {}
+
+    @contextmanager
+    def opened(self, where: str, busy: set[tuple[int, int]] | None = None) -> Iterator[int]:
+        """A descriptor to read from at a place; ``busy`` are the files that are open, where that is known."""
+        about = os.stat(where)
+        file = about.st_dev, about.st_ino
+        fd = self._held.get(file)
+        if fd is not None:
+            yield fd
+            return
+        keeps = file in (_open_files() if busy is None else busy)
+        fd = os.open(where, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+        if keeps and stat.S_ISREG(about.st_mode):
+            self._held[file] = fd
+            yield fd
+            return
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def release(self) -> None:
+        """Close those that nobody else has open."""
+        if self._held:
+            held = {*self._held.values()}
+            busy = _open_files(held)
+            for file in [one for one in self._held if one not in busy]:
+                os.close(self._held.pop(file))
+
+
+_descriptors: Final = _Descriptors()
+
+
+def _open_files(without: set[int] | None = None) -> set[tuple[int, int]]:
+    """The files that this process has open."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        if without is None or int(name) not in without:
+            with suppress(OSError):
+                about = os.fstat(int(name))
+                found.add((about.st_dev, about.st_ino))
+    return found
+
+
 @lru_cache(maxsize=8)
 def _opening(original: Any) -> Any:
     @wraps(original)
     def open_file(*args: Any, **kwargs: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live:
+        if scope is None:
             return original(*args, **kwargs)
         path = args[0] if args else kwargs.get("file")
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
@@ -221,7 +302,7 @@ def _opening(original: Any) -> Any:
         if not _WRITING.isdisjoint(mode):
             _about_to_write(path, whole="w" not in mode)
             return original(*args, **kwargs)
-        if _asks() is None and not _library_asks(path):
+        if scope.live or (_asks() is None and not _library_asks(path)):
             return original(*args, **kwargs)
         return _read_file(scope, original, path, args, kwargs)
 
@@ -254,7 +335,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     """What a program is given of a file: the content, as text or bytes; ``None``: that it is not there; or ``_AS_IT_IS``."""
     try:
         where = os.path.realpath(path)
-        if where in _written.paths or installed(where):
+        if where in scope.session.state.extras.of(OwnFiles).paths or installed(where):
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
@@ -269,44 +350,234 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     return None if found is None else found["content"]
 
 
-# What the program changes is to be as it was when it did so for the first time, before a replay does it again. So it is kept as it was.
+# What a run changes is to be as it was when it did so for the first time, before a replay does it again: so it is kept as it was, whoever
+# changes it. What a step changes, a replay, which does not run that, has to be given: how the step left it is a part of its outcome.
+
+#: So many files of a run, and no more.
+_PATHS: Final = 10_000
 
 
 @_reality.off_loop()
-def _about_to_write(path: Any, *, whole: bool = True, seen: bool = False) -> None:
-    """The program is about to change this file, or to make it. ``whole``: what is in it now matters, not only whether it is there.
+def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> None:
+    """The run is about to change this file, or to make it. ``whole``: what is in it now matters, not only whether it is there.
 
-    ``seen``: it is no matter who in the program does so, a library too.
+    ``native``: code below Python opens it, and reads what it likes.
     """
     scope = current.get()
-    if scope is None or scope.live:
+    if scope is None:
         return
-    with suppress(Exception):  # observing never breaks the program
+    asks = _asks() is not None
+    package = None if asks or native else _asking_package()
+    if package is not None and _watches(package):
+        return
+    with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         where = os.path.realpath(path)
-        if where in _written.paths:
+        state = scope.session.state
+        files, own = state.extras.of(_Files), state.extras.of(OwnFiles).paths
+        first = where not in files.found
+        if not scope.live and not first and where in own:
             return
-        asked = seen or _asks() is not None or _library_asks(where)
-        _written.paths.add(where)
-        if asked and scope.session.recording and not installed(where):
-            _keep(scope, where, whole)
+        with files.lock:
+            if first:
+                files.found.add(where)
+                if _is_lasting(scope, files, where):
+                    _keep(scope, files, where, whole, native)
+            if scope.live:
+                own.discard(where)
+                _changes(scope, files, where)
+            else:
+                own.add(where)
 
 
-def _keep(scope: Scope, where: str, whole: bool) -> None:
-    """``whole``: it matters what is in it. Where that is lost with the change, it matters only if the program has read it before."""
-    files = scope.session.state.extras.of(_Files)
-    name, inside = files.named(where)
+@contextmanager
+def _no_part_of_the_run() -> Iterator[None]:
+    """What is looked at here the program has not asked for, and what it asks for while it is (a name for a temporary file) neither."""
+    token = current.set(None)
     try:
-        fd = os.open(where, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        scope.session.input_read(scope, "kept", name, None, own=False)
-        return
-    try:
-        directory = stat.S_ISDIR(os.fstat(fd).st_mode)
-        value = {"directory": True} if directory and whole else _state(files, name, fd, inside)
+        yield
     finally:
-        os.close(fd)
-    if value is not None and (whole or "content" in value):
-        scope.session.input_read(scope, "kept", name, value, own=False)
+        current.reset(token)
+
+
+def _is_lasting(scope: Scope, files: _Files, where: str) -> bool:
+    """Whether what a run changes there is to be as it was: it is recorded, and the file is neither installed nor bound to go by itself."""
+    if not scope.session.recording or len(files.found) > _PATHS or installed(where):
+        return False
+    return files.named(where)[1] or not _passes_away(where)
+
+
+def _keep(scope: Scope, files: _Files, where: str, whole: bool, native: bool) -> None:
+    """``whole``: it matters what is in it. Where that is lost with the change, it matters only if the program has read it before."""
+    name, inside = files.named(where)
+    value = _now(files, where, keep=inside or native, directory=whole)
+    if value is _NOTHING or (isinstance(value, dict) and not whole and "content" not in value):
+        return
+    scope.session.input_read(scope, "kept", name, value, own=False)
+
+
+#: Of what is no file.
+_NOTHING: Final = object()
+
+
+def _now(files: _Files, where: str, *, keep: bool, directory: bool = True) -> Any:
+    """What is there: as a file, a directory; ``None`` for nothing, ``_NOTHING`` for what can't be recorded."""
+    if os.path.islink(where):
+        return {"link": os.readlink(where)}
+    try:
+        with _descriptors.opened(where) as fd:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                return {"directory": True} if directory else _NOTHING
+            value = _state(files, files.named(where)[0], fd, keep)
+            return _NOTHING if value is None else value
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return _NOTHING
+
+
+def _changes(scope: Scope, files: _Files, where: str) -> None:
+    """A step is about to change this file itself: how it leaves it is recorded before its outcome."""
+    if not _is_lasting(scope, files, where):
+        return
+    step = scope.live
+    known = files.changed.get(step)
+    if known is None:
+        known = files.changed[step] = {}
+        _before_outcome(scope, step, lambda inside: _leave(inside, files, files.changed.pop(step, {})))
+    known[where] = None
+
+
+def _before_outcome(scope: Scope, step: int, write: Callable[[Scope], object]) -> None:
+    endings = scope.session.state.before_outcome
+    before = endings.get(step)
+    inside = scope.inside(step, live=True)
+
+    def write_all() -> None:
+        if before is not None:
+            before()
+        with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+            write(inside)
+
+    endings[step] = write_all
+
+
+@_reality.off_loop()
+def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
+    """Record how a step has left these files."""
+    with files.lock:
+        for where in paths:
+            name, inside = files.named(where)
+            value = _now(files, where, keep=inside)
+            if value is not _NOTHING:
+                scope.session.input_read(scope, "left", name, value, own=False)
+
+
+# A process changes what it likes. So the directory that it runs in is looked at before it starts and when its end is known.
+
+#: A directory with more in it than that is not looked through.
+_ENTRIES: Final = 2_000
+#: What is in directories of these names is somebody else's.
+_OTHERS: Final = frozenset(("__pycache__", "node_modules", "site-packages", ".tracekit", ".venv", "venv"))
+
+
+class _Tree:
+    """What is below a directory: what changes when a file does, and the content of small files, or where a link leads."""
+
+    def __init__(self) -> None:
+        self.versions: Final[dict[str, tuple[int, ...]]] = {}
+        self.contents: Final[dict[str, bytes | str]] = {}
+
+    @classmethod
+    def look(cls, directory: str, before: _Tree | None, without: set[str]) -> _Tree | None:
+        """As it is now; ``None`` where there is too much of it."""
+        tree = cls()
+        known = tree if before is None else before
+        left, total, busy = [directory], 0, _open_files()
+        while left:
+            try:
+                with os.scandir(left.pop()) as found:
+                    entries = list(found)
+            except OSError:
+                continue
+            if len(tree.versions) + len(entries) > _ENTRIES:
+                return None
+            for entry in entries:
+                with suppress(OSError):
+                    about, path = entry.stat(follow_symlinks=False), entry.path
+                    if stat.S_ISDIR(about.st_mode):
+                        if entry.name not in _OTHERS and path not in without:
+                            tree.versions[path] = (0,)
+                            left.append(path)
+                        continue
+                    version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                    tree.versions[path] = version
+                    total += about.st_size
+                    if known.versions.get(path) == version and path in known.contents:
+                        tree.contents[path] = known.contents[path]
+                    elif stat.S_ISLNK(about.st_mode):
+                        tree.contents[path] = os.readlink(path)
+                    elif stat.S_ISREG(about.st_mode) and about.st_size <= _ONE and total <= _ALL:
+                        with _descriptors.opened(path, busy) as fd:
+                            tree.contents[path] = os.pread(fd, _ONE, 0)
+        return tree
+
+    def state(self, files: _Files, path: str) -> dict[str, Any] | None:
+        """What was there, as far as it was looked at."""
+        version, content = self.versions.get(path), self.contents.get(path)
+        if version is None:
+            return None
+        if version == (0,):
+            return {"directory": True}
+        if isinstance(content, str):
+            return {"link": content}
+        if content is None:
+            return {"size": version[1]}
+        name, inside = files.named(path)
+        value: dict[str, Any] = {"size": len(content), "sha256": sha256(content).hexdigest()}
+        files.take(value, name, content, inside)
+        return value
+
+
+@_reality.off_loop()
+def about_to_start(scope: Scope, step: int, directory: Any) -> None:
+    """A process is about to start as, or in, the step ``step``, in this directory (``None``: the current one): what it changes there is
+    recorded before the outcome of the step."""
+    with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+        files = scope.session.state.extras.of(_Files)
+        root = os.path.realpath(_getcwd() if directory is None else directory)
+        if files.named(root)[1]:
+            root = files.directory
+        elif _passes_away(root + os.sep) or installed(root):
+            return
+        if _look(scope, files, root, None):
+            _before_outcome(scope, step, lambda inside: _look(inside, files, root, step))
+
+
+@_reality.off_loop()
+def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
+    """Look through a directory, and record how the run found what has changed since the last look; and how ``step`` leaves it, which ends.
+
+    Whether it can be looked through.
+    """
+    with files.lock:
+        before = files.trees.get(root)
+        if before is None and root in files.trees:
+            return False
+        runs = os.path.dirname(os.path.realpath(scope.session.log.path))
+        store = os.path.dirname(runs)
+        now = files.trees[root] = None if store == root else _Tree.look(root, before, {runs, store})
+        if before is None or now is None:
+            return now is not None
+        then, since = before.versions, now.versions
+        changed = [path for path in sorted({*then, *since}) if then.get(path) != since.get(path)]
+        for path in changed:
+            if path not in files.found:
+                files.found.add(path)
+                scope.session.input_read(scope, "kept", files.named(path)[0], before.state(files, path), own=False)
+        if step is not None:
+            scope.session.state.extras.of(OwnFiles).paths.difference_update(changed)
+            _leave(scope, files, changed)
+        return True
 
 
 def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
@@ -316,9 +587,7 @@ def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
         @wraps(original)
         def change(*args: Any, **kwargs: Any) -> Any:
             scope = current.get()
-            if (
-                scope is not None and not scope.live and not kwargs
-            ):  # relative to a directory that is open: a part of a larger removal
+            if scope is not None and not kwargs:  # relative to a directory that is open: a part of a larger removal
                 for at in names:
                     if len(args) > at and isinstance(args[at], str | os.PathLike):
                         _about_to_write(args[at], whole=at != made)
@@ -339,7 +608,7 @@ def _connecting(original: Any) -> Any:
             path = os.fspath(database)
             if isinstance(path, str) and path not in ("", ":memory:") and not path.startswith("file:"):
                 for suffix in ("", "-wal", "-journal"):
-                    _about_to_write(path + suffix, seen=True)
+                    _about_to_write(path + suffix, native=True)
         return original(*args, **kwargs)
 
     return connect
@@ -359,12 +628,7 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     value: dict[str, Any] = {"size": size, "sha256": sha256(data).hexdigest()}
     if size > _WHOLE:
         value["sampled"] = True
-    if keep and size <= _ONE and files.kept + size <= _ALL and not _holds_credentials(name):
-        files.kept += size
-        try:
-            value["content"] = data.decode()
-        except UnicodeDecodeError:
-            value["content"] = data
+    files.take(value, name, data, keep)
     files.seen[name] = version, value
     return value
 
@@ -639,5 +903,5 @@ def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything."""
     if _switch.active:
         _written.names.clear()
-        _written.paths.clear()
+        _descriptors.release()
     return _switch.off()

@@ -22,7 +22,7 @@ from .._runtime.process import process
 from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
-from . import commands, guard
+from . import commands, guard, inputs
 from .callers import telemetry
 from .commands import CapturedProcess, ProcessSteps
 from .guard import Attempt
@@ -1424,6 +1424,8 @@ def _begun(
     if step.deferred:
         step = step.go()
     captured = CapturedProcess(session, step, lane.path, found)
+    if captured.live and side_effect != "read_only":
+        inputs.about_to_start(scope, step.seq, options.get("cwd"))
     if found is not None:
         found.is_step = True
     if captured.live and "file" in (about.get("stdout"), about.get("stderr")):

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
@@ -22,6 +22,7 @@ from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, segment_of
 from .._runtime.callsite import caller, say
 from .._runtime.divergence import steady
+from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
@@ -80,8 +81,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._partial: PartialReplay | None = None
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
-        #: Brings the files that the run changed to how they were before, where the program has a layer of its own over them.
-        self.lay_files: Callable[[Replay], None] | None = None
+        #: The files that the program sees: brought to how the recorded run found them, and how its steps left them.
+        self.disk: Disk | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
         self.ended_as: str | None = None
         self._run: Run | None = None
@@ -187,8 +188,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
         if options["live"]:
             self._partial = branch(session, _store(options), options["live"], self.input)
-        if self.lay_files is not None:
-            self.lay_files(session)
+        if self.disk is not None:
+            session.inputs.lay(self.disk)
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
         # A process that joins has been told those of the whole run.

@@ -33,6 +33,7 @@ OBSERVED: Final = (
     "file",
     "fork",
     "kept",
+    "left",
     "listen",
     "listing",
     "lookup",

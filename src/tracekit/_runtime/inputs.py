@@ -6,7 +6,8 @@ one follows where that has changed. In a replay the recorded value serves; where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from threading import RLock
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,7 +18,7 @@ from .redaction import Redactor
 from .session import Scope
 from .verdict import Report
 
-__all__ = ["RecordedInputs", "ReplayedInputs"]
+__all__ = ["Disk", "OwnFiles", "RecordedInputs", "ReplayedInputs"]
 
 _WORDS: Final = {
     "directory": "the directory",
@@ -29,6 +30,22 @@ _WORDS: Final = {
 #: What is a list of names.
 _NAMES: Final = frozenset(("listing", "scan"))
 _UNKNOWN: Final = object()
+
+
+class Disk(Protocol):
+    """The files that a replayed program sees."""
+
+    def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
+        """Bring the file at ``path`` to what was recorded of it; ``first``: when the run began. ``False``: what was in it was not kept.
+        ``None``: it is another one here and stays so, since what a replay writes would be the user's."""
+        ...
+
+
+class OwnFiles:
+    """The files that the program of a run has written itself, outside every step, and nobody else since: a replay writes them, too."""
+
+    def __init__(self) -> None:
+        self.paths: Final[set[str]] = set()
 
 
 class _Journal(Protocol):
@@ -57,7 +74,7 @@ class RecordedInputs:
     def read(self, scope: Scope, kind: str, name: str, value: Any) -> None:
         """User code has read ``value`` (JSON; ``None``: it is not there)."""
         key = (kind, name)
-        if self._known.get(key, _UNKNOWN) == value:
+        if kind != "left" and self._known.get(key, _UNKNOWN) == value:
             return
         about: dict[str, Any] = {"name": name}
         where = caller()
@@ -65,7 +82,7 @@ class RecordedInputs:
             about["where"] = where
         try:
             with self._log.journal.held():
-                if self._known.get(key, _UNKNOWN) != value:
+                if kind == "left" or self._known.get(key, _UNKNOWN) != value:
                     self._write(kind, about, {name: value}, (max(scope.lane.id, 0), scope.parent))
                     self._known[key] = value
         except LogWriteError:
@@ -75,7 +92,7 @@ class RecordedInputs:
 class ReplayedInputs:
     """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one and
     where it was read, ``original`` the same with the secrets that were taken out of it, where they are known. ``between`` says whether a
-    step lies between two.
+    step lies between two, ``within`` in which step that a replay answers one was written; ``own`` are the program's own files.
 
     ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` has patterns of
     names of which today's value is wanted, by kind.
@@ -87,10 +104,12 @@ class ReplayedInputs:
         value: Callable[[int], tuple[Any, str | None]],
         original: Callable[[int], Any],
         between: Callable[[int, int], bool],
+        within: Callable[[int], int],
         observed: Iterable[str],
         alike: Callable[[Any, Any], bool],
         report: Report,
         redactor: Redactor,
+        own: OwnFiles,
     ) -> None:
         self._recorded: Final = recorded
         self._value: Final = value
@@ -101,6 +120,13 @@ class ReplayedInputs:
         self._report: Final = report
         self._redactor: Final = redactor
         self.today: Mapping[str, Iterable[str]] = {}
+        self._own: Final = own
+        self._within: Final = within
+        #: Where names begin.
+        self._directory = os.path.abspath(".")
+        self._disk: Disk | None = None
+        #: What was recorded of files as steps left them, by the step; found when it is first asked for.
+        self._left: dict[int, list[tuple[str, int]]] | None = None
         self._lock: Final = RLock()
         #: The values that are yet to come, the one that serves now first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
@@ -156,16 +182,54 @@ class ReplayedInputs:
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
 
-    def kept(self) -> Iterator[tuple[str, Any]]:
-        """The files that the recorded run has changed, by name, as they were before: ``None`` where there was none."""
+    def lay(self, disk: Disk) -> None:
+        """Bring the files that the recorded run changed to how it found them, each once, and from now on those that a step changed to
+        how it left them."""
+        self._disk = disk
         for kind, name in self._recorded:
-            if kind == "kept" and not any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
-                yield name, self._values(kind, name)[0].value
+            if kind == "kept":
+                self._lay(name, self._recorded_first(kind, name), first=True)
 
-    def not_kept(self, name: str) -> None:
-        """The recorded run has changed this file, and what was in it was too large to be kept, or not to be."""
-        text = f"{_named('file', name)}, which the program goes on writing, is another one here, and was not kept"
-        self._report.remark("not_kept", text, name=name)
+    def answered(self, step: int) -> None:
+        """``step`` was answered from the log: what it had done to files is to be there."""
+        if self._left is None:
+            self._left = {}
+            for (kind, name), seqs in self._recorded.items():
+                for seq in seqs if kind == "left" else ():
+                    self._left.setdefault(self._within(seq), []).append((name, seq))
+        for name, seq in self._left.get(step, ()):
+            self._own.paths.discard(self._path(name))
+            if self._disk is not None:
+                self._lay(name, seq, first=False)
+
+    def _recorded_first(self, kind: str, name: str) -> int:
+        return next(iter(self._recorded[kind, name]))
+
+    def _path(self, name: str) -> str:
+        path = os.path.join(self._directory, name)
+        return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+    def _lay(self, name: str, seq: int, *, first: bool) -> None:
+        if self._disk is None or any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
+            return
+        value = self._value(seq)[0]
+        content = value.get("content") if type(value) is dict else None
+        whole = self._original(seq) if self._holds_placeholder(content) else None
+        found = self._disk.lay(self._path(name), whole or value, first=first)
+        if found is None:
+            self._once("kept", name, self._not_laid, step=seq)
+        elif not found:
+            self._once("kept", name, self._not_kept, step=seq)
+
+    def _not_kept(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = f"{_named('file', name)}, which the recorded run has changed, is another one here, and was not kept"
+        self._report.remark("not_kept", text, name=name, step=step)
+
+    def _not_laid(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = (
+            f"{_named('file', name)} is not here what it was in the recording, and without a scratch layer it stays so"
+        )
+        self._report.remark("not_laid", text, name=name, step=step)
 
     def _is(self, kind: str, name: str, recorded: Any, value: Any) -> bool:
         """Whether today's value is the recorded one."""

@@ -258,6 +258,8 @@ class RecordedStep(Step):
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
+        if session.state.before_outcome:
+            self._leave()
         arguments, known = b"", False
         if self.given is not None and not self.given.unchanged(output):
             more: dict[str, Any] = {}
@@ -293,6 +295,8 @@ class RecordedStep(Step):
         session = self.session
         if session.state.ended:
             return
+        if session.state.before_outcome:
+            self._leave()
         meta = dict(info) if info else {}
         meta["failure"] = of_step(error, session, self, begun="start" not in meta)
         try:
@@ -308,6 +312,11 @@ class RecordedStep(Step):
         except LogWriteError:
             if self._unwritten():
                 raise
+
+    def _leave(self) -> None:
+        write = self.session.state.before_outcome.pop(self.seq, None)
+        if write is not None:
+            write()
 
     def holds(self, instance: object) -> None:
         if self.given is None:

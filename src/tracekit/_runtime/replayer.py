@@ -31,7 +31,7 @@ from . import divergence
 from .callsite import caller, say, stop_in_caller, warn_of_replay
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
-from .inputs import ReplayedInputs
+from .inputs import OwnFiles, ReplayedInputs
 from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
@@ -903,10 +903,12 @@ class Replay:
             self._input_of,
             self._original_input,
             self._step_between,
+            self._answered_within,
             about.get("boundary", ()),
             self.bindings.equal,
             self.report,
             redactor,
+            self.state.extras.of(OwnFiles),
         )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
@@ -1605,6 +1607,16 @@ class Replay:
     def _step_between(self, first: int, last: int) -> bool:
         return any(self.index.role[seq] in (INTENT, EVENT, SINGLE) for seq in range(first + 1, last))
 
+    def _answered_within(self, seq: int) -> int:
+        """The step that a replay answers without its body, in whose course entry ``seq`` was written; 0 where there is none."""
+        found, above = 0, self.trace.entry(seq).get("parent", 0)
+        while above:
+            entry = self.trace.entry(above)
+            if self.index.role[above] == INTENT and entry["type"] != "span.start":
+                found = above
+            above = entry.get("parent", 0)
+        return found
+
     def _original_input(self, seq: int) -> Any:
         """The same where its secrets are known; else ``None``."""
         entry = self.trace.entry(seq)
@@ -1654,6 +1666,8 @@ class Replay:
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
             line = self.trace.line(seq)
+        if seq == self.index.answer[step.seq]:
+            self.inputs.answered(step.seq)
         entry = loads(line)
         meta = entry.get("meta", {})
         if "redacted" in meta:

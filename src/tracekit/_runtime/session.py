@@ -524,6 +524,7 @@ class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
     __slots__ = (
+        "before_outcome",
         "boundary",
         "children",
         "closing",
@@ -572,6 +573,8 @@ class RunState:
         self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
+        #: What is to be written before the outcome of an open step is, by its ``seq``: how it leaves what it has changed.
+        self.before_outcome: Final[dict[int, Callable[[], object]]] = {}
         self.extras: Final = Extras()
 
     def overran(self, error: Refusal) -> None:

@@ -64,6 +64,7 @@ _WORDS: Final = {
     "other_entries": ("directory with other entries", "directories with other entries"),
     "changed_file": ("file as it was before", "files as they were before"),
     "not_kept": ("file that is another one here", "files that are other ones here"),
+    "not_laid": ("file of today without a scratch layer", "files of today without a scratch layer"),
     "other_directory": ("other current directory", "other current directories"),
     "written": ("file that was written", "files that were written"),
     "live_input": ("input of today", "inputs of today"),

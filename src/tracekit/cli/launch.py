@@ -41,9 +41,9 @@ from .._runs.replaying import ReplayBlock, TranscribedReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import caller
+from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals
-from .._runtime.replayer import Replay
 from .._runtime.session import current
 from .._runtime.verdict import Report
 from .._values import from_json
@@ -384,8 +384,8 @@ class ReplayedRuns(ProcessRole):
         self._store = store
         self._options = options
         self._break_at = break_at
-        #: See :attr:`~tracekit._runs.replaying.ReplayBlock.lay_files`.
-        self.lay_files: Callable[[Any], None] | None = None
+        #: See :attr:`~tracekit._runs.replaying.ReplayBlock.disk`.
+        self.disk: Disk | None = None
         self._path = path
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
         self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
@@ -394,7 +394,7 @@ class ReplayedRuns(ProcessRole):
     def of(self, path: str) -> ReplayBlock:
         replay_block = self._make(path, self._options)
         replay_block.break_at = self._break_at if path == self._path else None
-        replay_block.lay_files = self.lay_files
+        replay_block.disk = self.disk
         self.replay_blocks.append(replay_block)
         return replay_block
 
@@ -948,7 +948,7 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         command, store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
     )
     if instructions["trusted"]:
-        replayed_runs.lay_files = files.lay
+        replayed_runs.disk = files
     closed = guard.Guard(
         options["guard"],
         options["allow_hosts"],
@@ -1168,7 +1168,9 @@ class _Files:
         self._wrote: Final[set[str]] = set()
         self._laid: Final[set[str]] = set()
         self._reported = False
-        if instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]:
+        #: Whether files are to be what they were: not where the program changes the user's own.
+        self._lays: Final[bool] = instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]
+        if self._lays:
             self._enter([instructions["store"]])
 
     def _enter(self, passes: list[str]) -> None:
@@ -1186,19 +1188,16 @@ class _Files:
                 next_action="replay without it: files that were there before are not changed, and new ones are written where they are",
             )
 
-    def lay(self, session: Replay) -> None:
-        """Bring the files that the recorded run changed to how they were before, each once: the program changes them again."""
-        if self._layer is None:
-            return
-        with guard.allow():
-            for name, value in session.inputs.kept():
-                path = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(name))), os.path.basename(name))
-                if path in self._laid or not self._layer.covers(path):
-                    continue
-                self._laid.add(path)
-                with suppress(OSError):
-                    if not _lay(path, value):
-                        session.inputs.not_kept(name)
+    def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
+        """Bring a file to what was recorded of it, in the layer; see :class:`~tracekit._runtime.inputs.Disk`."""
+        if not self._lays or (first and path in self._laid):  # by an earlier run of the program, which changes it again
+            return True
+        self._laid.add(path)
+        with guard.allow(), suppress(OSError):
+            if self._layer is None:
+                return True if _is_as_it_was(path, value) else None
+            return _lay(path, value) if self._layer.covers(path) else True
+        return True
 
     @property
     def of_processes(self) -> guard.Writes:
@@ -1244,27 +1243,44 @@ class _Files:
 
 def _lay(path: str, value: Any) -> bool:
     """Bring one file to what it was; whether that was possible."""
-    if value is None:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        elif os.path.lexists(path):
-            os.remove(path)
-    elif not isinstance(value, Mapping):
+    if _is_as_it_was(path, value):
+        return True
+    content = value.get("content") if isinstance(value, Mapping) else None
+    if value is not None and not isinstance(content, str | bytes) and not ("directory" in value or "link" in value):
         return False
-    elif value.get("directory"):
-        os.makedirs(path, exist_ok=True)
-    elif not _is_as_it_was(path, value):
-        content = value.get("content")
-        if not isinstance(content, str | bytes):
-            return False
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+    in_place = isinstance(content, str | bytes) and os.path.isfile(path) and not os.path.islink(path)
+    if not in_place:  # one that the program has open stays the one that it has open
+        _remove(path)
+    if value is None:
+        return True
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if "directory" in value:
+        os.mkdir(path)
+    elif "link" in value:
+        os.symlink(value["link"], path)
+    else:
         with open(path, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode() if isinstance(content, str) else bytes(content or b""))
     return True
 
 
-def _is_as_it_was(path: str, value: Mapping[str, Any]) -> bool:
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def _is_as_it_was(path: str, value: Any) -> bool:
+    if value is None:
+        return not os.path.lexists(path)
+    if not isinstance(value, Mapping):
+        return False
     try:
+        if "link" in value or os.path.islink(path):
+            return os.readlink(path) == value.get("link")
+        if "directory" in value or os.path.isdir(path):
+            return "directory" in value and os.path.isdir(path)
         if os.path.getsize(path) != value.get("size"):
             return False
         with open(path, "rb") as file:
