@@ -1,14 +1,14 @@
 """The test suites of SDKs and frameworks, as their authors run them: bare, with each test recorded, with each test replayed.
 
-``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--part PATHS] [--again] [PHASE ...] [-- PYTEST ARGUMENTS]``, with
+``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--part PATHS] [--again] [--workers N] [PHASE ...] [-- PYTEST ARGUMENTS]``, with
 ``openai``, ``anthropic``, ``pydantic-ai`` or ``agents``. It needs git, uv and the package index, for ``openai`` Node as well (its
 mock server), and takes from ten minutes to an hour. Without ``--checkout`` the suite is cloned into ``.sdk-tests``.
 
 A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
 ``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
 ``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, and keeps the
-rest; ``--part`` runs only some of its tests (paths with commas between), and the table says so; with arguments for pytest nothing is
-kept.
+rest; ``--part`` runs only some of its tests (paths with commas between), and the table says so; ``--workers`` is how many processes
+share the tests (one); with arguments for pytest nothing is kept.
 
 What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
 asserts what its own mock was asked, below the seam: a replay asks it nothing.
@@ -89,22 +89,13 @@ SUITES: Final[Mapping[str, Suite]] = {
 
 def main(*arguments: str) -> None:
     given, to_pytest = _split(arguments)
-    checkout: Path | None = None
-    if "--checkout" in given:
-        at = given.index("--checkout")
-        checkout = Path(given[at + 1]).resolve()
-        del given[at : at + 2]
-    part = ""
-    if "--part" in given:
-        at = given.index("--part")
-        part = given[at + 1]
-        del given[at : at + 2]
+    checkout, part, workers = (_option(given, f"--{name}") for name in ("checkout", "part", "workers"))
     if again := "--again" in given:
         given.remove("--again")
     if not given or given[0] not in SUITES or not set(given[1:]) <= {*PHASES, "table"}:
         sys.exit((__doc__ or "").strip())
     name, phases = given[0], given[1:] or list(PHASES)
-    place = Place(name, checkout or CLONES / name, part)
+    place = Place(name, Path(checkout).resolve() if checkout else CLONES / name, part, int(workers or 1))
     if phases != ["table"]:
         place.prepare()
         place.note_failed()
@@ -125,10 +116,21 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(arguments[:at]), list(arguments[at + 1 :])
 
 
+def _option(given: list[str], name: str) -> str:
+    """Take an option and its value out of what was given."""
+    if name not in given:
+        return ""
+    at = given.index(name)
+    value = given[at + 1]
+    del given[at : at + 2]
+    return value
+
+
 class Place:
     """A checkout of a suite with its environment, and what its runs leave beside it."""
 
-    def __init__(self, name: str, checkout: Path, part: str) -> None:
+    def __init__(self, name: str, checkout: Path, part: str, workers: int) -> None:
+        self.workers: Final = workers
         self.suite: Final = SUITES[name]
         self.name: Final = name
         self.part: Final = tuple(part.split(",")) if part else ()
@@ -168,7 +170,7 @@ class Place:
             shutil.rmtree(self.left / "store", ignore_errors=True)
         command = [
             str(self.python), "-m", "pytest", "-q", "-p", "each_test_a_run", *(self.part or self.suite.tests[:1]),
-            *self.suite.tests[1:], "-n1", f"--timeout={TIMEOUT}",
+            *self.suite.tests[1:], f"-n{self.workers}", f"--timeout={TIMEOUT}",
             f"--basetemp={self.left / 'tmp'}", f"--tracekit={phase}", f"--tracekit-store={self.left / 'store'}",
             f"--tracekit-results={results}", f"--tracekit-user-modules={self.suite.user_modules}",
         ]  # fmt: skip
