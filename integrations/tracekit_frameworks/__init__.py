@@ -46,6 +46,8 @@ integration = Integration(
         "gptme",
         "posthog.request",
     ),
+    # What looks for calls that block an event loop.
+    wrappers=("blockbuster",),
     telemetry=SENDERS,
     ambient=ENDPOINTS,
 )

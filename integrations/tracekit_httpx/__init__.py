@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracekit.integration import Ambient, Integration, Patch
+from tracekit.integration import Integration, Patch
 
 __all__ = ["integration"]
 
@@ -45,7 +45,6 @@ integration = Integration(
         for library in ("httpx2", "httpx")
         for patch in (Patch(library, "Client.send", _send), Patch(library, "AsyncClient.send", _send_async))
     ],
-    ambient=(Ambient("huggingface.co", "/api/", methods=("GET", "HEAD")),),
     attach=_attach,
     detach=_detach,
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from blockbuster import BlockBuster
 
+from tracekit import record, replay
 from tests.support import processes
 from tests.support.place import PACKAGES
 
@@ -158,3 +161,24 @@ def test_nothing_of_tracekit_is_taken_for_blocking(tmp_path: Path, switched_on: 
     done = processes.python(str(program), switched_on, cwd=tmp_path, env=environment, fresh=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "and it was watching\n"
+
+
+def test_what_a_watched_program_reads_is_its_own(tmp_path: Path) -> None:
+    """Who calls is seen through ``blockbuster``, which stands between a program and what it calls: the directory that it lists is an
+    input, and has in the replay what it had."""
+    (tmp_path / "first").touch()
+
+    def agent() -> list[str]:
+        watch = BlockBuster()
+        watch.activate()
+        try:
+            return [*os.listdir(tmp_path), str(uuid4())]
+        finally:
+            watch.deactivate()
+
+    with record(store=tmp_path / "store") as run:
+        recorded = agent()
+    (tmp_path / "second").touch()
+    with replay(run) as session:
+        assert agent() == recorded
+    assert session.report.exact

@@ -113,6 +113,13 @@ def test_not_ambient(url: str) -> None:
     assert not route("POST", url).ambient
 
 
+@pytest.mark.parametrize("url", ["https://huggingface.co/api/models/a", "https://huggingface.co/api/whoami-v2"])
+def test_what_a_hub_is_asked_for_is_not_ambient(url: str) -> None:
+    """What a program asks a hub of models (``model_info``) is the program's: a replay answers it from the log."""
+    assert not route("GET", url).ambient
+    assert route("GET", "https://huggingface.co/api/telemetry/x").ambient
+
+
 def test_ambient_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A telemetry service under another address is known by the variable that names it."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.internal:9999/in")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import current
-from .plugins import Telemetry, callers_by_file, is_observer, sends_telemetry, telemetry_of
+from .plugins import Telemetry, callers_by_file, is_observer, is_wrapper, sends_telemetry, telemetry_of
 
 __all__ = [
     "PASS",
@@ -255,9 +255,10 @@ def _classify(file: str) -> Any:
         return True
     if path.endswith(_FOR_THE_PROGRAM) and _packaged(path):
         return True
-    if os.path.basename(_package_of(path)) in _CLASS_MAKERS and _packaged(path):
-        return PASS
-    return not (_under(path, {_STDLIB}) or _packaged(path))
+    if not _packaged(path):
+        return not _under(path, {_STDLIB})
+    package = os.path.basename(_package_of(path)).removesuffix(".py")
+    return PASS if package in _CLASS_MAKERS or is_wrapper(package) else False
 
 
 def _under(path: str, places: set[str]) -> bool:

@@ -26,7 +26,7 @@ from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import telemetry
 from .patch import AttributePatch, Patch, PatchStack, when_imported
-from .plugins import Native, discover, is_observer
+from .plugins import Native, discover, is_observer, is_wrapper
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -470,7 +470,7 @@ class Caller:
 
     def _read(self, frame: FrameType) -> None:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        if module.startswith(_SEAMS):
+        if module.startswith(_SEAMS) or is_wrapper(module):
             return
         installed = any(mark in file for mark in _INSTALLED)
         if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):

@@ -42,6 +42,7 @@ __all__ = [
     "discover",
     "forms",
     "is_observer",
+    "is_wrapper",
     "known",
     "note_captured",
     "register",
@@ -281,7 +282,8 @@ class Integration:
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
     says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
     placeholder where one is absent. Of several in a tuple one is enough. ``frameworks`` are packages that count as user code;
-    ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
+    ``wrappers`` are packages that stand around functions of the standard library for others, so that whoever calls through them is the
+    caller; ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
     service, by which requests are known that something else sends. ``native`` are the
     functions by which clients that connect below Python are called; they are watched in every run and replay. ``attach`` puts the seam on
@@ -291,7 +293,7 @@ class Integration:
 
     __slots__ = (
         "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
-        "native", "patches", "telemetry",
+        "native", "patches", "telemetry", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -308,6 +310,7 @@ class Integration:
         credentials: Sequence[str | tuple[str, ...]] = (),
         frameworks: Sequence[str] = (),
         telemetry: Sequence[Telemetry] = (),
+        wrappers: Sequence[str] = (),
         native: Sequence[Native] = (),
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -323,6 +326,7 @@ class Integration:
         self.credentials: Final = tuple(credentials)
         self.frameworks: Final = tuple(frameworks)
         self.telemetry: Final = tuple(telemetry)
+        self.wrappers: Final = tuple(wrappers)
         self.native: Final = tuple(native)
         self.attach: Final = attach
         self.detach: Final = detach
@@ -670,6 +674,8 @@ _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 callers_by_file: Final[dict[str, Any]] = {}
 #: A cache, by the name of a module: whether it is of a package that sends telemetry.
 _observers: dict[str, bool] = {}
+#: The same: whether it is of a package that wraps functions of the standard library.
+_wrappers: dict[str, bool] = {}
 
 
 def telemetry_of(module: str, function: str) -> Telemetry | None:
@@ -686,6 +692,7 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 def _forget_telemetry() -> None:
     _senders.clear()
     _observers.clear()
+    _wrappers.clear()
     callers_by_file.clear()
 
 
@@ -699,8 +706,21 @@ def is_observer(module: str) -> bool:
             for telemetry in integration.telemetry
             for package in telemetry.packages
         ]
-        found = _observers[module] = any(module == one or module.startswith(one + ".") for one in packages)
+        found = _observers[module] = _in_one_of(module, packages)
     return found
+
+
+def is_wrapper(module: str) -> bool:
+    """Whether a module is of a package that only stands around functions of the standard library: its caller is the one who calls."""
+    found = _wrappers.get(module)
+    if found is None:
+        packages = [one for integration in {**discover(), **_integrations}.values() for one in integration.wrappers]
+        found = _wrappers[module] = _in_one_of(module, packages)
+    return found
+
+
+def _in_one_of(module: str, packages: Iterable[str]) -> bool:
+    return any(module == one or module.startswith(one + ".") for one in packages)
 
 
 def sends_telemetry(module: str) -> bool:
