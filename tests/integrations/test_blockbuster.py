@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from blockbuster import BlockBuster
 
-from tracekit import record, replay
 from tests.support import processes
 from tests.support.place import PACKAGES
+from tracekit import record, replay
 
 #: All of it happens in the loop, the opening and the end of every run and replay too.
 PROGRAM = '''

@@ -5,7 +5,8 @@ line JSON, ``{"vault": 1, "salt", "check"}``, each further line base64 of a nonc
 padded with spaces to a multiple of 64 bytes, under AES-256-GCM. The key of the file is HKDF-SHA256 of the key file's bytes and the salt;
 ``check`` is an empty text under it, so that another key is told from damage.
 
-A value is in the file before the entry with its placeholder is in the log, so what survives ``kill -9`` of one has the other. A last
+A value is in the file before the entry with its placeholder is in the log, and on the device before that is: what survives ``kill -9``,
+or the death of the machine, of one has the other. A last
 line that a kill cut off is of no entry. The library that encrypts is imported where a vault is written or read, and nowhere else.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from .. import _reality
 from ..errors import TraceError
-from .tip import key_from
+from .tip import key_from, sync_directory
 
 __all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
 
@@ -87,6 +88,8 @@ class Vault:
         self._head = b""
         self._cipher: Any = None
         self._silent = False
+        #: Whether something was written that is not known to be on the device.
+        self._unsynced = False
         self._read(key)
 
     @classmethod
@@ -110,7 +113,26 @@ class Vault:
                 self._values[placeholder] = value
                 self._append(self._encrypted(json.dumps([placeholder, value]).encode()))
 
+    def sync(self) -> None:
+        """Bring what was written to the device. The log does so before it syncs entries of its own, which may have the placeholders."""
+        if self._unsynced:
+            self._sync()
+
     # -- the file --------------------------------------------------------------------------------------------------------
+
+    @_reality.off_loop()
+    def _sync(self) -> None:
+        with self._lock:
+            self._unsynced = False
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                sync_directory(os.path.dirname(self.path))
+            except OSError as error:
+                self._failed(error)
 
     @_reality.off_loop()
     def _read(self, key: bytes) -> None:
@@ -186,7 +208,7 @@ class Vault:
         except OSError as error:
             self._failed(error)
         else:
-            self._size, self._head = self._size + len(data), b""
+            self._size, self._head, self._unsynced = self._size + len(data), b"", True
 
     def _failed(self, error: OSError) -> None:
         if self._unwritten is not None and not self._silent:

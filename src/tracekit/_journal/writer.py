@@ -12,13 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from hashlib import sha256
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import orjson
 
 from .. import _reality
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from .vault import Vault
 
 __all__ = ["GENESIS", "Durability", "Journal"]
 
@@ -105,6 +108,8 @@ class Journal:
         self._leader = 0
         self._followers: deque[tuple[int, threading.Lock]] = deque()
         self._synced = seq
+        #: What the placeholders in it stand for, where that is kept: on the device before the entries are.
+        self.vault: Vault | None = None
         self._reads: deque[tuple[str, int, int, str, Any]] = deque()
         self._encode_read = encode_read
         self._run = orjson.dumps(run_id)
@@ -358,6 +363,8 @@ class Journal:
 
     def _bring(self) -> None:
         reached = self._end[0]
+        if self.vault is not None:
+            self.vault.sync()
         try:
             _fdatasync(self._fd)
         except OSError as error:

@@ -17,6 +17,7 @@ from .._capture import world
 from .._capture.guard import Attempt, observe
 from .._capture.processes import forking, left_by_fork, within
 from .._journal.store import Store, segment_of, writer
+from .._journal.vault import Vault
 from .._journal.writer import Durability, Journal
 from .._policy.once import inherit_keys, share, under_policies
 from .._runtime.boundary import OBSERVED
@@ -192,6 +193,8 @@ class Segment:
         self.root: Root | None = None
         self._opened: Journal | None = None
         self._opening: Final = RLock()
+        #: The vault of the journal, once there is one.
+        self.vault: Vault | None = None
         self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
         #: The session that the program of the process sees.
         self.seen: Final = under_policies(self.session)
@@ -232,6 +235,7 @@ class Segment:
 
     def _open(self) -> Journal:
         journal = self._create()
+        journal.vault = self.vault
         program = self._program or process.role.program
         about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
         about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path), boundary=list(OBSERVED))

@@ -497,7 +497,7 @@ class Recording:
         self.encoder: Final = Encoder(redactor, self._write_blob)
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
-        redactor.placeholders.vault = Vault.of_process(journal.path, self.report.warn)
+        journal.vault = redactor.placeholders.vault = Vault.of_process(journal.path, self.report.warn)
         self.state.boundary = Boundary(self.log, self._crossing, self._unnoted)
         self._inputs: Final = RecordedInputs(self.log, self._input, self._unnoted)
         #: What was said of values that can't be recorded.
