@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,23 @@ def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     with replay(session.new_run_id, store=tmp_path) as again:
         two_accounts()
     assert again.report.exact
+
+
+@pytest.mark.parametrize("token", ["trusted=token-71", "trusted\0token-71", "trusted\x7ftoken-71", "tr%75sted!token-71"])
+def test_what_is_no_token_stands_for_none(tmp_path: Path, token: str) -> None:
+    """A program that refuses a token for its characters refuses it in the replay, too."""
+    allowed = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+    @traced_tool(side_effect="read_only")
+    def sign_in() -> dict[str, str]:
+        return {"access_token": token}
+
+    def agent() -> str:
+        return "taken" if allowed.fullmatch(sign_in()["access_token"]) else "refused"
+
+    with record(store=tmp_path) as run:
+        assert agent() == "refused"
+    assert token.encode() not in Path(run.path).read_bytes()
+    with replay(run) as session:
+        assert agent() == "refused"
+    assert session.report.verdict.line == "exact, 1 redacted"

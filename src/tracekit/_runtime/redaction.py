@@ -186,7 +186,8 @@ def of_header(value: str) -> Iterator[tuple[str, str]]:
 # -- placeholders ------------------------------------------------------------------------------------------------------
 #
 # What stands in the place of a secret: one text for each value, the same in every run of a store. Its characters come from an HMAC of
-# the value under the store's secret. Where the value had a known form, it has that form, so that whoever checks the form takes it.
+# the value under the store's secret. Where the value had a known form, it has that form, so that whoever checks the form takes it; where it
+# has a character that a bearer token can't have, so has the placeholder, so that whoever refuses it refuses both.
 #
 # The text alone makes no placeholder: those of a trace are marked in its entries, as ``[pointer, start, text]``.
 
@@ -312,7 +313,24 @@ def _shaped(value: str, tag: str) -> str:
         return f"{row.prefix}REDACTED{(tag * 4)[:room]}"
     if value.startswith("eyJ") and value.count(".") >= 2:
         return f"{_TOKEN}REDACTED{tag[:35]}"
-    return f"REDACTED_{tag[:_TAG]}"
+    return f"REDACTED_{tag[:8]}{_odd(value)}{tag[8:_TAG]}"
+
+
+#: What the credentials of a request are made of (RFC 7235, ``token68``).
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._~+/-]*=*")
+#: A line break is none of them: keys are written over several lines, and whoever looks for them reads so.
+_CONTROL: Final = re.compile(r"[\0-\x09\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def _odd(value: str) -> str:
+    """A character that says of what kind those are which make a value no token; nothing where it may be one.
+
+    It says no more of the value than that: a control character is itself, everything else the one that a token has at its end only.
+    """
+    if _PLAIN.fullmatch(value):
+        return ""
+    control = _CONTROL.search(value)
+    return "=" if control is None else control[0]
 
 
 def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
