@@ -175,7 +175,9 @@ def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     assert again.report.exact
 
 
-@pytest.mark.parametrize("token", ["trusted=token-71", "trusted\0token-71", "trusted\x7ftoken-71", "tr%75sted!token-71"])
+@pytest.mark.parametrize(
+    "token", ["trusted=token-71", "trusted\0token-71", "trusted\x7ftoken-71", "tr%75sted!token-71"]
+)
 def test_what_is_no_token_stands_for_none(tmp_path: Path, token: str) -> None:
     """A program that refuses a token for its characters refuses it in the replay, too."""
     allowed = re.compile(r"[A-Za-z0-9._~+/-]+=*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from uuid import uuid4
@@ -182,3 +183,33 @@ def test_what_a_watched_program_reads_is_its_own(tmp_path: Path) -> None:
     with replay(run) as session:
         assert agent() == recorded
     assert session.report.exact
+
+
+def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that an installed package opens in the loop is known which it is: ``blockbuster`` finds no more than without a run."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "acme_settings.py").write_text(
+        "def settings(path):\n    try:\n        open(path).close()\n    except FileNotFoundError:\n        return 'none'\n"
+    )
+    monkeypatch.syspath_prepend(str(packages))
+    import acme_settings
+
+    async def agent() -> tuple[str, str]:
+        watch = BlockBuster()
+        watch.activate()
+        try:
+            return acme_settings.settings(tmp_path / "config" / "settings.json"), str(uuid4())
+        finally:
+            watch.deactivate()
+
+    async def both() -> None:
+        async with record(store=tmp_path / "store") as run:
+            recorded = await agent()
+        async with replay(run) as session:
+            assert await agent() == recorded
+        assert session.report.exact
+
+    asyncio.run(both())

@@ -294,7 +294,7 @@ def _from(path: object, directory: object) -> object:
     """A path, from the directory of this descriptor where it is relative to one."""
     path = _path(path)
     if type(directory) is int and directory >= 0 and isinstance(path, str | bytes) and not os.path.isabs(path):
-        with suppress(OSError):
+        with suppress(OSError), _reality.off_loop():
             return os.path.join(os.readlink(f"/proc/self/fd/{directory}"), os.fsdecode(path))
     return path
 

@@ -62,6 +62,7 @@ def _asks() -> Scope | None:
     return scope if walk(frame) else None
 
 
+@_reality.off_loop()
 def _library_asks(path: Any) -> bool:
     """Whether an installed package opens this file for the program: one of its data or of its state.
 
@@ -735,6 +736,7 @@ def _is_directory(entry: Any) -> bool:
         return False
 
 
+@_reality.off_loop()
 def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     """The names that a program is given of a directory; ``None``: that it is not there."""
     try:
