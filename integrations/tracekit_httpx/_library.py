@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -156,28 +157,43 @@ class Library:
         return error  # type: ignore[no-any-return]
 
     def response(self, answer: Answer, request: Any, stream: Any, client: Any = None) -> Any:
-        """The library's own response; its body comes from ``stream``."""
+        """The library's own response; its body comes from ``stream``. After redirects its request is what the library makes of
+        ``request``, header by header."""
+        history = []
+        for past in answer.history:
+            before = self._made(past, request, self.ByteStream(past.content or b""))
+            before.elapsed = timedelta()
+            history.append(before)
+            request = self._next(before, client) or request
+        response = self._made(answer, request, stream, history, getattr(client, "_default_encoding", "utf-8"))
+        following = self._next(response, client)
+        if following is not None:
+            response.next_request = following
+        return response
+
+    def _made(
+        self, answer: Answer, request: Any, stream: Any, history: Sequence[Any] = (), encoding: Any = "utf-8"
+    ) -> Any:
         extensions = {"http_version": answer.http_version.encode("ascii")}
         if answer.reason is not None:
             extensions["reason_phrase"] = answer.reason.encode("ascii")
-        response = self.Response(
+        elsewhere = answer.url is not None and shown(str(request.url)) != answer.url
+        return self.Response(
             answer.status,
             headers=answer.headers,
             stream=stream,
-            request=request if answer.url is None else self.Request(request.method, answer.url),
+            request=self.Request(request.method, answer.url) if elsewhere else request,
             extensions=extensions,
-            history=[self._past(past, request) for past in answer.history],
-            default_encoding=getattr(client, "_default_encoding", "utf-8"),
+            history=[*history],
+            default_encoding=encoding,
         )
+
+    def _next(self, response: Any, client: Any) -> Any:
+        """The request that the library makes of a redirect; ``None`` where it is none."""
         if response.has_redirect_location and client is not None:
             with suppress(Exception):
-                response.next_request = client._build_redirect_request(request, response)
-        return response
-
-    def _past(self, past: Answer, request: Any) -> Any:
-        response = self.response(past, request, self.ByteStream(past.content or b""))
-        response.elapsed = timedelta()
-        return response
+                return client._build_redirect_request(response.request, response)
+        return None
 
     def nothing(self, request: Any) -> Any:
         """The answer to traffic that is not the program's."""

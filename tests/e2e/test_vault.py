@@ -7,15 +7,15 @@ import hmac
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.faults import after_each_sync
 from tests.support.place import Place
 from tracekit import record, replay, traced_tool
-from tracekit._journal import writer
 from tracekit.errors import DivergenceError, TraceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:tracekit. run .* was redacted", "ignore:tracekit. replay of")
@@ -207,31 +207,22 @@ def test_a_vault_that_can_not_be_written(tmp_path: Path, key: Path) -> None:
     assert TAIL.encode() not in stored(tmp_path)
 
 
-def test_a_value_is_on_the_device_before_its_placeholder(
-    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_is_on_the_device_before_its_placeholder(tmp_path: Path, key: Path) -> None:
     """Whatever of the log is on the device when the machine dies, the values of its placeholders are there, too."""
-    on_device = {".jsonl": b"", ".vault": b""}
-    lacked: list[bytes] = []
+    values, lacking, redacted = 0, 0, 0
 
-    def noting(real: Callable[[int], None]) -> Callable[[int], None]:
-        def sync(fd: int) -> None:
-            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-            data = path.read_bytes() if path.is_file() else b""
-            real(fd)
-            if path.suffix in on_device:
-                on_device[path.suffix] = data
-                values = on_device[".vault"].count(b"\n")
-                lacked.extend(line for line in on_device[".jsonl"].splitlines() if b"REDACTED" in line and values < 2)
+    def note(path: Path, data: bytes) -> None:
+        nonlocal values, lacking, redacted
+        if path.suffix == ".vault":
+            values = data.count(b"\n") - 1
+        elif path.suffix == ".jsonl":
+            redacted = data.count(b"REDACTED")
+            lacking += bool(redacted) and values < 1
 
-        return sync
-
-    monkeypatch.setattr(os, "fsync", noting(os.fsync))
-    monkeypatch.setattr(writer, "_fdatasync", noting(writer._fdatasync))
-    with record("run", store=tmp_path):
+    with after_each_sync(note), record("run", store=tmp_path):
         post("signed", secret())
-        assert b"REDACTED" in on_device[".jsonl"]
-    assert not lacked
+        assert redacted
+    assert not lacking
 
 
 @traced_tool(side_effect="read_only")

@@ -635,7 +635,8 @@ def plain_http(url: str) -> Any:
         posted.elapsed.total_seconds(),
         moved.json(),
         str(moved.url),
-        len(moved.history),
+        [[past.request.method, str(past.request.url), past.request.headers["x-stub"]] for past in moved.history],
+        [moved.request.method, sorted({*moved.request.headers} - {"cookie"}), moved.request.headers["x-stub"]],
         hooked,
     ]
 

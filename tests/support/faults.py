@@ -13,7 +13,7 @@ from typing import Any
 from tracekit import _reality
 from tracekit._journal import writer
 
-__all__ = ["KINDS", "Faults"]
+__all__ = ["KINDS", "Faults", "after_each_sync"]
 
 #: What fails, and with which error; ``short``: half of what is written arrives before the disk is full.
 KINDS = {
@@ -123,3 +123,27 @@ class Faults:
         if not os.path.isabs(whole):
             whole = os.path.join(os.getcwd() if directory is None else os.readlink(f"/proc/self/fd/{directory}"), whole)
         return whole.startswith(self.root)
+
+
+@contextmanager
+def after_each_sync(note: Callable[[Path, bytes], object]) -> Iterator[None]:
+    """Call ``note`` with the path of each file that is brought to the device, and with what is there from then on."""
+
+    def noting(real: Any) -> Any:
+        def sync(fd: int) -> None:
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            data = path.read_bytes() if path.is_file() else b""
+            real(fd)
+            note(path, data)
+
+        return sync
+
+    places = ((os, "fsync"), (os, "fdatasync"), (writer, "_fdatasync"))
+    before = [getattr(owner, name) for owner, name in places]
+    for (owner, name), real in zip(places, before, strict=True):
+        setattr(owner, name, noting(real))
+    try:
+        yield
+    finally:
+        for (owner, name), real in zip(places, before, strict=True):
+            setattr(owner, name, real)

@@ -936,3 +936,26 @@ def test_a_thread_that_ends_after_the_block(tmp_path: Path) -> None:
         thread = program()
     assert session.report.exact, session.report.as_dict()
     thread.join()
+
+
+def test_what_has_every_attribute_can_be_handed_to_a_thread(tmp_path: Path) -> None:
+    """A mock, or a proxy that has whatever it is asked for, is called in a thread like any other function."""
+
+    class Anything:
+        def __getattr__(self, name: str) -> Any:
+            if name == "__qualname__":
+                raise AttributeError(name)
+            return Anything()
+
+        def __call__(self, *args: Any) -> str:
+            return tool("called")
+
+    async def agent() -> list[str]:
+        loop = asyncio.get_running_loop()
+        return [
+            await anyio.to_thread.run_sync(Anything(), "query"),
+            await asyncio.to_thread(Anything()),
+            await loop.run_in_executor(None, Anything()),
+        ]
+
+    assert same(tmp_path, lambda: asyncio.run(agent())) == ["called"] * 3

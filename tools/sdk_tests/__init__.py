@@ -7,7 +7,8 @@ mock server), and takes from ten minutes to an hour. Without ``--checkout`` the 
 A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
 ``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
 ``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, and keeps the
-rest; ``--part`` runs only some of its tests (paths with commas between), and the table says so; ``--workers`` is how many processes
+rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others: the table names the parts
+that were run, until a run is whole; ``--workers`` is how many processes
 share the tests (one); with arguments for pytest nothing is kept.
 
 What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
@@ -150,6 +151,15 @@ class Place:
     def server(self) -> Server:
         return Server(self.checkout / self.suite.server if self.suite.server else None)
 
+    @property
+    def _parts(self) -> Path:
+        return self.left / "parts.json"
+
+    @property
+    def parts(self) -> list[str]:
+        """Those that have been run, where not all was."""
+        return list(json.loads(self._parts.read_text())) if self._parts.exists() else []
+
     def results(self, phase: str) -> Path:
         return self.left / f"{phase}.jsonl"
 
@@ -164,10 +174,13 @@ class Place:
         """All tests of the suite in one way, or ``again`` those that failed. That some fail is a result: only one that could not run
         ends the command."""
         results = self.left / "some.jsonl" if to_pytest else self.results(phase)
-        if not again:
+        anew = not (again or self.part)
+        if anew:
             results.unlink(missing_ok=True)
-        if phase == "record" and not again and not to_pytest:
+        if anew and phase == "record" and not to_pytest:
             shutil.rmtree(self.left / "store", ignore_errors=True)
+        if not (again or to_pytest):
+            self._parts.write_text(json.dumps(sorted({*self.parts, *self.part}) if self.part else []))
         command = [
             str(self.python), "-m", "pytest", "-q", "-p", "each_test_a_run", *(self.part or self.suite.tests[:1]),
             *self.suite.tests[1:], f"-n{self.workers}", f"--timeout={TIMEOUT}",
@@ -186,7 +199,7 @@ class Place:
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(self.python.parent.parent),
         }  # fmt: skip
         print(f"tools: {self.name}: {phase}", file=sys.stderr, flush=True)
-        with (self.left / f"{phase}.log").open("a" if again else "w") as log:
+        with (self.left / f"{phase}.log").open("w" if anew else "a") as log:
             status = subprocess.run(
                 [*command, *to_pytest],
                 cwd=self.checkout,
@@ -272,7 +285,7 @@ def _keep(name: str, place: Place) -> None:
     replayed = recorded - empty - mocks - others
     kept: dict[str, Any] = {
         "suite": name,
-        "part": list(place.part),
+        "part": place.parts,
         "versions": place.versions(),
         "tests": len(outcome["bare"]),
         "bare": len(bare),

@@ -22,7 +22,7 @@ from contextvars import Context, ContextVar
 from functools import partial
 from itertools import count
 from sys import _getframe
-from types import FrameType, FunctionType
+from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 
 from .._runtime.callsite import caller, is_user_code
@@ -74,9 +74,9 @@ def name_of(started_: Any) -> str:
     """The ``__qualname__`` of an unwrapped callable or a coroutine, else its type's."""
     while type(started_) is Entered:
         started_ = started_._call
-    inner = getattr(started_, "cr_frame", None)
-    if inner is not None and started_.__qualname__ == "TaskHandle._run_coro":  # anyio's shell around a task's coroutine
-        started_ = getattr(inner.f_locals.get("self"), "_coro", started_)
+    if type(started_) is CoroutineType and started_.__qualname__ == "TaskHandle._run_coro" and started_.cr_frame:
+        # anyio's shell around a task's coroutine
+        started_ = getattr(started_.cr_frame.f_locals.get("self"), "_coro", started_)
     name = getattr(started_, "__qualname__", None)
     return name if isinstance(name, str) else type(started_).__qualname__
 
