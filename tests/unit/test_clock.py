@@ -22,8 +22,9 @@ import freezegun
 import pytest
 import time_machine
 
+import tracekit
 from tests.support.reads import Reads, reading, scope_of
-from tracekit import _reality
+from tracekit import _reality, record, replay
 from tracekit._capture import callers, clock
 from tracekit.integration import current
 
@@ -212,6 +213,68 @@ def test_included_packages_count_as_user_code(tmp_path: Path) -> None:
     with reading() as session:
         namespace["stamp"]()
     assert session.log == []
+
+
+LIBRARY = """
+import datetime, time
+READS = {
+    "time": lambda: time.time(),
+    "time_ns": lambda: time.time_ns(),
+    "monotonic": lambda: time.monotonic(),
+    "monotonic_ns": lambda: time.monotonic_ns(),
+    "now": lambda: datetime.datetime.now(),
+    "now in UTC": lambda: datetime.datetime.now(datetime.UTC),
+    "today": lambda: datetime.datetime.today(),
+    "the day": lambda: datetime.date.today(),
+}
+"""
+
+
+def of_a_library(tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "site-packages" / "limiter" / "clock.py"
+    namespace: dict[str, Any] = {"__name__": "limiter.clock"}
+    exec(compile(LIBRARY, str(file), "exec"), namespace)
+    reads: dict[str, Any] = namespace["READS"]
+    return reads
+
+
+def test_a_replay_gives_a_library_the_time_it_decided_by(tmp_path: Path) -> None:
+    """The time of day too: what was due, or had expired, is so in a replay ten days later, and one read more goes on from there."""
+    reads = of_a_library(tmp_path)
+    with record("job") as run:
+        first = {name: read() for name, read in reads.items()}
+        tracekit.decision("done", input=1, output=1)
+    with time_machine.travel(time.time() + 864_000, tick=True), replay(run) as session:
+        assert {name: read() for name, read in reads.items()} == first
+        more = {name: read() for name, read in reads.items()}
+        tracekit.decision("done", input=1, output=1)
+    assert session.report.exact
+    for name, value in more.items():
+        day = datetime.timedelta(days=1)
+        apart = value - first[name]
+        assert (
+            abs(
+                apart
+                if isinstance(apart, datetime.timedelta)
+                else datetime.timedelta(seconds=apart / (1e9 if "ns" in name else 1))
+            )
+            <= day
+        )
+
+
+def test_a_library_that_reads_more_or_less_often_is_no_difference(tmp_path: Path) -> None:
+    """It may read its clock for what happens once a process."""
+    read = of_a_library(tmp_path)["now"]
+    for recorded, replayed in ((3, 0), (0, 3)):
+        with record("job") as run:
+            for _ in range(recorded):
+                read()
+            tracekit.decision("done", input=1, output=1)
+        with replay(run) as session:
+            for _ in range(replayed):
+                read()
+            tracekit.decision("done", input=1, output=1)
+        assert ": exact; 1 consumed, 0 skipped" in str(session.report), str(session.report)
 
 
 def test_datetime_stays_what_it_is() -> None:

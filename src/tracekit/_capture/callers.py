@@ -11,7 +11,7 @@ import os
 import sys
 from sys import _getframe
 from types import FrameType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from .. import _reality
 from .._runtime.session import current
@@ -32,6 +32,7 @@ __all__ = [
     "library",
     "own_code",
     "pass_through",
+    "reader",
     "telemetry",
     "walk",
 ]
@@ -78,7 +79,7 @@ _unwanted: set[str] = set()  # packages that never are, not imported yet
 #: A cache, of a file's name and what was named: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
-#: A cache, of a file's name: its package, whose reads of a clock are for time limits; empty: none.
+#: A cache, of a file's name: the installed package that it is of; empty: none.
 _libraries: dict[str, Any] = {}
 
 
@@ -128,11 +129,26 @@ def walk(frame: FrameType | None) -> bool:
 
 
 def library() -> str | None:
-    """The installed package that has called the function that calls this, for a time limit of its own; ``asyncio`` where that makes one.
+    """The installed package that has called the function that calls this; ``asyncio`` where that makes a time limit.
 
     ``None``: another part of the standard library, or a package that was excluded.
     """
-    frame: FrameType | None = _getframe(2)
+    return _library_in(_getframe(2))
+
+
+def reader() -> Literal[True] | str | None:
+    """Who has called the function that calls this: ``True`` for user code, the name of an installed package, else ``None``."""
+    try:
+        frame = _getframe(2)
+    except ValueError:  # called by C, with no Python caller
+        return None
+    kind = _known(frame.f_code.co_filename)
+    if kind is True or (kind is not False and walk(frame)):
+        return True
+    return _library_in(frame)
+
+
+def _library_in(frame: FrameType | None) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         name = _libraries.get(file)

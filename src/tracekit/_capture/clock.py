@@ -1,4 +1,4 @@
-"""Clocks: every read by the run's own code is answered by the session.
+"""Clocks: every read by the run's own code is answered by the session, and what a library reads to decide by.
 
 Covered for every reference taken earlier: the clock functions of ``time``, ``now``/``utcnow``/``today`` of ``datetime`` and
 ``date`` (which stay the same classes), ``loop.time()``, and freezegun's fakes of all these. For the run, the live time is what freezegun or
@@ -13,12 +13,12 @@ import time as _time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from .. import _reality
 from .._runtime.session import Scope, current, here
 from . import exchange
-from .callers import by_user, library
+from .callers import by_user, library, reader
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
 from .patch import AttributePatch, Patch, Switch
 
@@ -38,8 +38,13 @@ PLAIN: Final = tuple(
 FORMATS: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
 
 
-def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
-    return scope.session.clock_read(here() or scope, name, real)
+#: What measures how long something took. A library decides nothing by it.
+_MEASURES: Final = ("perf_counter", "process_time", "thread_time")
+
+
+def _answer(scope: Scope, name: str, real: Callable[[], Any], who: Literal[True] | str = True) -> Any:
+    session, scope = scope.session, here() or scope
+    return session.clock_read(scope, name, real) if who is True else session.library_clock(scope, name, who, real)
 
 
 def _plain(name: str, real: Callable[[], Any]) -> Hook:
@@ -47,12 +52,13 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
         scope = _scope()
         if scope is None or scope.live:
             return real()
-        if not by_user():
-            package = library() if name == "time.monotonic" else None
-            # Of the standard library's waits each has its own clock.
-            return real() if package is None else scope.session.library_clock(here() or scope, name, package, real)
-        return scope.session.clock_read(here() or scope, name, real)
+        who = reader()
+        if who is True:
+            return scope.session.clock_read(here() or scope, name, real)
+        # Of the standard library's waits each has its own clock.
+        return real() if who is None or measures else scope.session.library_clock(here() or scope, name, who, real)
 
+    measures = name.partition(".")[2].startswith(_MEASURES)
     return read
 
 
@@ -123,19 +129,20 @@ def _now(name: str, method: Any) -> Hook:
     def now(cls: Any, tz: Any = None) -> Any:
         scope = _scope()
         real = base if cls is _Real.datetime else _bound(method, cls)
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None:
             return real(tz)
         if tz is None:
-            value = _answer(scope, name, real if cls is _Real.datetime else lambda: _naive(real()))
+            value = _answer(scope, name, real if cls is _Real.datetime else lambda: _naive(real()), who)
             return value if cls is _Real.datetime else _parts(value, cls)
         if not isinstance(tz, _datetime.tzinfo):
             return real(tz)  # the error that it makes
         # Recorded in UTC, and as another function (a naive reading is no substitute for it): a zone is the program's own
         # object, and is applied as the C function does.
         if cls is _Real.datetime:
-            value = _answer(scope, in_utc, partial(real, _UTC))
+            value = _answer(scope, in_utc, partial(real, _UTC), who)
             return value if tz is _UTC else value.astimezone(tz)
-        value = _answer(scope, in_utc, lambda: _parts(real(_UTC), _Real.datetime, _UTC))
+        value = _answer(scope, in_utc, lambda: _parts(real(_UTC), _Real.datetime, _UTC), who)
         return tz.fromutc(_parts(value, cls, tz))
 
     in_utc = f"{name}(UTC)"
@@ -149,10 +156,11 @@ def _utcnow(name: str, now: Any, method: Any) -> Hook:
         scope = _scope()
         # From 3.12 on the C function warns, and would name this file; ``now`` reads the same instant and is silent.
         read = partial(_bound(now, cls), _UTC) if warns else _bound(method, cls)
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None:
             value = _naive(read())
         else:
-            value = _answer(scope, name, lambda: _naive(read()))
+            value = _answer(scope, name, lambda: _naive(read()), who)
         return value if cls is _Real.datetime else _parts(value, cls)
 
     warns = now is not None and sys.version_info >= (3, 12)
@@ -168,12 +176,13 @@ _DEPRECATED: Final = (
 def _today(method: Any) -> Hook:
     def today(cls: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None:
             return _read_day(cls, method)
         if issubclass(cls, _Real.datetime):
-            value = _answer(scope, "datetime.datetime.today", lambda: _naive(_read_day(cls, method)))
+            value = _answer(scope, "datetime.datetime.today", lambda: _naive(_read_day(cls, method)), who)
             return value if cls is _Real.datetime else _parts(value, cls)
-        value = _answer(scope, "datetime.date.today", lambda: _day(_read_day(cls, method)))
+        value = _answer(scope, "datetime.date.today", lambda: _day(_read_day(cls, method)), who)
         return value if cls is _Real.date else cls(value.year, value.month, value.day)
 
     return today

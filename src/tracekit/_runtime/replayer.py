@@ -8,6 +8,7 @@ from asyncio.events import _get_running_loop
 from binascii import a2b_base64
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from orjson import loads
@@ -820,6 +821,8 @@ def _by_function(window: list[tuple[int, str, list[Any]]]) -> dict[str, list[tup
 T = TypeVar("T")
 
 _DIGITS: Final = b"0123456789"
+#: A clock of days, by the one that it is read from.
+_SAME_CLOCK: Final = {"datetime.date.today": "datetime.datetime.now"}
 #: What the caller of a call that must not be made gets.
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
 #: A clock that is read more often than in the recording stands still. Who reads it that much oftener between two steps waits for it to
@@ -1418,9 +1421,20 @@ class Replay:
         return found, from_json(value)
 
     def now(self, function: str, real: Callable[[], T]) -> T:
-        """The instant that the run has come to on its own steady clock, for whom the recording has none."""
-        begun = self._clocks.get(function)
-        return real() if type(begun) is not float else begun + self.progress.now() / 1e9  # type: ignore[return-value]
+        """The instant that the run has come to on its own clock, for whom the recording has none."""
+        begun: Any = from_json(self._clocks.get(_SAME_CLOCK.get(function, function)))
+        if begun is None:
+            return real()
+        if function in _SAME_CLOCK:
+            return (begun + self._since_start()).date()  # type: ignore[no-any-return]
+        if isinstance(begun, int):
+            return begun + self.progress.now()  # type: ignore[return-value]
+        if isinstance(begun, float):
+            return begun + self.progress.now() / 1e9  # type: ignore[return-value]
+        return begun + self._since_start()  # type: ignore[no-any-return]
+
+    def _since_start(self) -> timedelta:
+        return timedelta(microseconds=self.progress.now() // 1000)
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         with self._lock:

@@ -736,7 +736,8 @@ class Session(Protocol):
         ...
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
-        """A read of a steady clock for a time limit that ``library`` sets or checks: recorded under its name, or what was recorded.
+        """A read of a clock by which ``library`` decides (a time limit, the age of a cached value, when a job is due): recorded under its
+        name, or what was recorded.
 
         One more or fewer is no difference. Without a name it is not recorded: a replay has the instant that the run has come to.
         """
