@@ -69,14 +69,37 @@ def _cursor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 
 
 def _curl(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    url = urlsplit(args[0].getinfo(_loaded("pycurl").EFFECTIVE_URL))
-    return _address(url.hostname, url.port or {"https": 443, "http": 80}.get(url.scheme))
+    return _of_url(args[0].getinfo(_loaded("pycurl").EFFECTIVE_URL))
+
+
+def _curl_cffi(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    curl = args[0] if hasattr(args[0], "getinfo") else args[1]
+    found = curl.getinfo(_loaded("curl_cffi").CurlInfo.EFFECTIVE_URL)
+    return _of_url(found.decode() if isinstance(found, bytes) else found)
+
+
+def _url(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """The first of the arguments that is an address."""
+    return next((_of_url(one) for one in [kwargs.get("url"), *args] if isinstance(one, str) and "://" in one), None)
+
+
+def _of_url(text: str) -> object:
+    url = urlsplit(text)
+    return _address(url.hostname, url.port or _PORTS.get(url.scheme))
+
+
+def _connection_string(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    text = args[0] if args else ""
+    about = dict(part.partition("=")[::2] for part in str(text).lower().split(";"))
+    return kwargs.get("server") or about.get("server") or about.get("dsn")
 
 
 def _interpreter(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     return "a sub-interpreter"
 
 
+_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+_METHODS = ("request", "get", "head", "options", "delete", "post", "put", "patch")
 _PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy_expert")
 
 integration = Integration(
@@ -98,6 +121,34 @@ integration = Integration(
         *(Native("psycopg2.extensions", f"cursor.{name}", _cursor, keeps=True) for name in _PSYCOPG2),
         *(Native("pycurl", f"Curl.{name}", _curl) for name in ("perform", "perform_rb", "perform_rs")),
         *(Native("pycurl", f"CurlMulti.{name}") for name in ("perform", "socket_action")),
+        Native("curl_cffi.curl", "Curl.perform", _curl_cffi),
+        Native("curl_cffi.aio", "AsyncCurl.add_handle", _curl_cffi),
+        # HTTP clients that are written in Rust.
+        *(Native("primp", name, _url) for name in _METHODS),
+        *(Native("primp", f"{kind}.{name}", _url) for kind in ("Client", "AsyncClient") for name in _METHODS),
+        *(Native("rnet", name, _url) for name in (*_METHODS, "trace", "websocket")),
+        *(
+            Native("rnet", f"{kind}.{name}", _url)
+            for kind in ("Client", "BlockingClient")
+            for name in (*_METHODS, "trace", "websocket")
+        ),
+        *(Native("pyreqwest._pyreqwest", f"request.{kind}ConsumedRequest.send") for kind in ("", "Sync")),
+        *(
+            Native("pyreqwest._pyreqwest", f"request.{kind}StreamRequest.__{name}__")
+            for kind, name in (("", "aenter"), ("Sync", "enter"))
+        ),
+        # Databases and queues.
+        Native("pyodbc", "connect", _connection_string),
+        *(Native("pyodbc", f"Cursor.{name}", keeps=True) for name in ("execute", "executemany")),
+        *(
+            Native("confluent_kafka.cimpl", f"Producer.{name}", keeps=True)
+            for name in ("produce", "produce_batch", "flush")
+        ),
+        *(
+            Native("confluent_kafka.cimpl", f"Consumer.{name}", keeps=True)
+            for name in ("subscribe", "assign", "poll", "consume")
+        ),
+        *(Native("temporalio.bridge.client", f"Client.{name}") for name in ("connect", "call")),
         # A sub-interpreter has modules of its own, in which nothing is captured: what it does is not known.
         Native("_xxsubinterpreters", "run_string", _interpreter),
         *(Native("_interpreters", name, _interpreter) for name in ("exec", "run_string", "run_func", "call")),

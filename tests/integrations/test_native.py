@@ -68,6 +68,56 @@ def _pycurl(port: int) -> object:
     return handle.perform()
 
 
+def _curl_cffi(port: int) -> object:
+    from curl_cffi import requests
+
+    return requests.get(f"http://127.0.0.1:{port}/")
+
+
+def _curl_cffi_async(port: int) -> object:
+    from curl_cffi import requests
+
+    async def call() -> object:
+        async with requests.AsyncSession() as session:
+            return await session.get(f"http://127.0.0.1:{port}/")
+
+    return asyncio.run(call())
+
+
+def _primp(port: int) -> object:
+    import primp
+
+    return primp.Client().get(f"http://127.0.0.1:{port}/")
+
+
+def _primp_function(port: int) -> object:
+    import primp
+
+    return primp.get(f"http://127.0.0.1:{port}/")
+
+
+def _primp_async(port: int) -> object:
+    import primp
+
+    async def call() -> object:
+        return await primp.AsyncClient().get(f"http://127.0.0.1:{port}/")
+
+    return asyncio.run(call())
+
+
+def _rnet(port: int) -> object:
+    import rnet
+
+    return rnet.BlockingClient().get(f"http://127.0.0.1:{port}/")
+
+
+def _pyreqwest(port: int) -> object:
+    from pyreqwest.client import SyncClientBuilder
+
+    with SyncClientBuilder().build() as client:
+        return client.get(f"http://127.0.0.1:{port}/").build().send()
+
+
 #: By client: the module, and a call that fails where nobody listens.
 CLIENTS: dict[str, tuple[str, Callable[[int], object]]] = {
     "grpc": ("grpc", _grpc),
@@ -77,6 +127,13 @@ CLIENTS: dict[str, tuple[str, Callable[[int], object]]] = {
     "psycopg, async": ("psycopg", _psycopg_async),
     "psycopg2": ("psycopg2", _psycopg2),
     "pycurl": ("pycurl", _pycurl),
+    "curl_cffi": ("curl_cffi", _curl_cffi),
+    "curl_cffi, async": ("curl_cffi", _curl_cffi_async),
+    "primp": ("primp", _primp),
+    "primp, a function": ("primp", _primp_function),
+    "primp, async": ("primp", _primp_async),
+    "rnet": ("rnet", _rnet),
+    "pyreqwest": ("pyreqwest", _pyreqwest),
 }
 
 
@@ -130,7 +187,7 @@ def test_it_is_named_where_it_is_called_and_refused_in_a_replay(name: str, port:
     with pytest.raises(LiveCallBlockedError) as caught:
         replayed()
     assert (caught.value.kind, Path(__file__).name in (caught.value.location or "")) == ("native", True)
-    if name != "grpc.aio":  # its calls do not say where they go
+    if name not in ("grpc.aio", "pyreqwest"):  # their calls do not say where they go
         with replay(run, allow_hosts=["127.0.0.1"]) as session:
             look()
             program()
