@@ -154,7 +154,7 @@ def test_a_program_without_a_record_of_its_own(place: Place) -> None:
 def test_the_stdout_of_a_resumption_is_the_programs_own(place: Place, more: tuple[str, ...]) -> None:
     """Whoever pipes it gets what the program prints and nothing else: the decision is on stderr, as text or (``--json``) as JSON."""
     python(place, place.program(THREE), DIE="put 1")
-    process = place.cli("recovery", "resume", "--json", *more, place.runs[1].stem)
+    process = place.cli("recovery", "resume", *more, place.runs[1].stem)
     assert process.returncode == 0, process.stderr
     assert [line.split(maxsplit=1)[0] for line in process.stdout.splitlines()] == ["0", "1", "2"]
     first = process.stderr.splitlines()[0]

@@ -24,7 +24,7 @@ from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
 from tracekit import ContractViolationError, decision, errors, record, traced, traced_model, traced_tool
 from tracekit.cli import main, output
-from tracekit.integration import Trace
+from tracekit.integration import Request, Trace, perform
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 
@@ -176,6 +176,54 @@ def test_list() -> None:
     assert status == 0
     assert all(run["run_id"] in shown for run in runs)
     assert "failed" in shown
+
+
+def listed(*options: str) -> list[dict[str, Any]]:
+    done = call("list", "--json", *options)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_list_says_how_each_run_stands(tmp_path: Path) -> None:
+    """Complete, failed, running while its process has it open, and died when that is gone: with age, duration and what it took."""
+    recorded(bill)
+    with pytest.raises(ValueError, match="negative"):
+        recorded(lambda: charge(-1))
+    killed(tmp_path)
+    with record("open"):
+        text = call("list").stdout
+        assert [run["state"] for run in listed()] == ["running", "died", "failed", "complete"]
+        assert [run["name"] for run in listed("--state", "died", "--state", "running")] == ["open", "rocket"]
+    heads, *lines = text.splitlines()
+    assert heads.split() == ["run", "name", "state", "age", "took", "entries"]
+    assert [line.split()[1:3] for line in lines] == [
+        ["open", "running"], ["rocket", "died"], ["billing", "failed"], ["billing", "complete"],
+    ]  # fmt: skip
+    assert [run["name"] for run in listed("--name", "r*", "--name", "open")] == ["open", "rocket"]
+    assert listed("--before", "1h") == listed("--since", "2999-01-01") == []
+    assert len(listed("--since", "1h")) == 4
+
+
+def spend(tokens: int, usd: float) -> None:
+    took = {"usage": {"input_tokens": tokens, "output_tokens": 1}, "cost_usd": usd}
+    perform(Request.of("llm", "m", {"prompt": "?"}, side_effect="read_only"), lambda: "!", lambda _: took)
+
+
+def test_list_has_what_runs_cost_and_can_be_sorted() -> None:
+    """Tokens and dollars of the model calls, as the log has them; the dearest, longest, largest first."""
+    for name, tokens, usd in (("cheap", 10, 0.001), ("dear", 30, 2.5), ("free", 0, 0.0)):
+        with record(name):
+            if tokens:
+                spend(tokens, usd)
+    assert {run["name"]: (run["calls"], run["input_tokens"], run["cost_usd"]) for run in listed()} == {
+        "cheap": (1, 10, 0.001), "dear": (1, 30, 2.5), "free": (0, 0, 0.0),
+    }  # fmt: skip
+    assert [run["name"] for run in listed("--sort", "cost")] == ["dear", "cheap", "free"]
+    assert [run["name"] for run in listed("--sort", "tokens", "--reverse")] == ["free", "cheap", "dear"]
+    assert [run["name"] for run in listed("--sort", "name")] == ["cheap", "dear", "free"]
+    assert "$2.50" in call("list").stdout
+    assert "cost" not in call("list", "--no-cost").stdout
+    assert call("list", "--no-cost", "--sort", "cost").exit_code == 2
 
 
 # -- verify --------------------------------------------------------------------------------------------

@@ -363,10 +363,15 @@ def last_entry(path: str) -> dict[str, Any]:
         return _parsed(_last_line(file, size))
 
 
-def entries_of(path: str) -> Iterator[dict[str, Any]]:
-    """What the whole lines of a trace file say, one after the other, unverified; a line that says nothing is left out."""
+def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
+    """What the whole lines of a trace file say, one after the other, unverified; a line that says nothing is left out.
+
+    With ``marked`` only the lines that have these bytes.
+    """
     with open(path, "rb") as file:
         for line in file:
+            if marked not in line:
+                continue
             entry = _parsed(line) if line.endswith(b"\n") else {}
             if entry.get("type"):
                 yield entry

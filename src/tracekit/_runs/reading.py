@@ -38,7 +38,7 @@ import orjson
 from .._capture.plugins import Dialect, Reading, discover
 from .._journal.entry import READS, family_of
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, beside, holder, lane_of, last_entry, name_of
+from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of
 from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices
 from .._runtime.redaction import Originals
@@ -62,6 +62,7 @@ __all__ = [
     "plain",
     "prompt_of",
     "read_run",
+    "taken_in",
 ]
 
 RunState = Literal["running", "complete", "failed", "aborted", "died", "broken"]
@@ -766,22 +767,60 @@ def taken_by(steps: Iterable[StepView]) -> Taken:
     return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
 
 
+def taken_in(path: str) -> Taken:
+    """What the model calls of the run in the file at ``path``, and of its child processes, have taken; nothing is verified.
+
+    Only the entries of model calls are looked at, so that it is quick over many runs. What a file holds raises nothing.
+    """
+    prices, unpriced = Prices(), set()
+    calls = read = written = 0
+    cost = 0.0
+    for file in (path, *beside(path)):
+        asked: dict[int, Mapping[str, Any]] = {}
+        try:
+            for entry in entries_of(file, marked=b'"type":"llm.'):
+                meta = entry.get("meta")
+                meta = meta if isinstance(meta, Mapping) else {}
+                if entry["type"] == "llm.request":
+                    calls += 1
+                    asked[entry.get("seq", 0)] = {**meta, "name": entry.get("name")}
+                elif isinstance(usage := meta.get("usage"), Mapping):
+                    read += _count(usage.get("input_tokens"))
+                    written += _count(usage.get("output_tokens"))
+                    request = asked.get(entry.get("step", 0), {})
+                    paid = _paid(prices, request, meta)
+                    if paid is None:
+                        unpriced.add(str(request.get("model") or request.get("name")))
+                    else:
+                        cost += paid
+        except OSError:  # pruned meanwhile
+            continue
+    return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
+
+
+def _paid(prices: Prices, request: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
+    """What a model call cost in US dollars, by ``meta`` of its request and of its answer; ``None`` where nobody knows."""
+    known, usage = answer.get("cost_usd"), answer.get("usage")
+    if isinstance(known, int | float) and not isinstance(known, bool):
+        return float(known)
+    if not isinstance(usage, Mapping) or not usage:
+        return None
+    info = request.get("info")
+    info = info if isinstance(info, Mapping) else {}
+    model = str(request.get("model") or request.get("name"))
+    prices.learn(model, info.get("price"))
+    try:
+        return prices.of_answer(answer.get("model"), model, info.get("provider"), info.get("origin"), usage)
+    except (UnknownPriceError, RunStateError, TypeError, ValueError):
+        return None
+
+
 def _count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
 def _cost(call: ModelCall, prices: Prices) -> float | None:
-    step, known = call.step, call.step.ended_with.get("cost_usd")
-    if isinstance(known, int | float) and not isinstance(known, bool):
-        return float(known)
-    if not call.usage:
-        return None
-    prices.learn(call.model, step.facts.get("price"))
-    provider, origin = step.facts.get("provider"), step.facts.get("origin")
-    try:
-        return prices.of_answer(step.ended_with.get("model"), call.model, provider, origin, call.usage)
-    except (UnknownPriceError, RunStateError, TypeError, ValueError):
-        return None
+    return _paid(prices, {**call.step.meta, "name": call.step.name}, call.step.ended_with)
 
 
 def _request(input: Any) -> Any:

@@ -18,7 +18,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
     "run": ("replay", "Record an unmodified program."),
     "replay": ("replay", "Run a recorded program again, answered from its trace."),
-    "list": ("executions", "List the runs of the store."),
+    "list": ("runs", "List the runs of the store."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
     "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),

@@ -1,143 +1,25 @@
-"""``tracekit list`` and ``tracekit executions``: the runs of a store, and how two of them differ."""
+"""``tracekit executions``: the same commands grouped, and how two runs differ."""
 
 from __future__ import annotations
 
-import mmap
-import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Any, Final
 
 import click
-import orjson
 
 from .._journal.entry import SINGLES, family_of
 from .._journal.reader import ENDS, Trace
-from .._journal.store import RunSummary, Store, beside, lane_of, name_of
+from .._journal.store import Store, beside, lane_of, name_of
 from .._runtime.divergence import differences
 from .._values import dumps
 from . import output
-from .output import duration, located, named, printable, short
+from .output import located, printable, short
+from .runs import list_
 from .show import show, whole
 
-__all__ = ["executions", "list_"]
-
-# -- runs --------------------------------------------------------------------------------------------------------------
-#
-# ``tracekit list``: the runs of the store, the newest first.
-
-_DIGEST: Final = re.compile("[0-9a-f]{4,64}")
-_STYLES: Final = {"completed": "green", "failed": "red", "end": "none"}
-
-
-@click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="The newest N only.")
-@click.option(
-    "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash will do."
-)
-def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: str | None) -> None:
-    """List the runs of the store, the newest first.
-
-    It reads the first and last line of each and verifies nothing: see `tracekit verify`.
-    """
-    with output.reported():
-        digest = None if envelope_hash is None else _digest(envelope_hash)
-        where = named(store)
-        runs = _chosen(where, digest)[:limit]
-        if as_json:
-            output.emit(map(_facts, runs))
-        elif not runs:
-            which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
-            output.message(f"There is {which} in {where.root}. TRACEKIT_DIR or --store names another store.")
-        else:
-            _print(runs)
-
-
-def _digest(envelope_hash: str) -> str:
-    digest = envelope_hash.removeprefix("sha256:").lower()
-    if re.fullmatch("[0-9a-f]{1,3}", digest):
-        raise click.UsageError(f"--envelope-hash is at least 4 hex digits, and {envelope_hash!r} is too short")
-    if not _DIGEST.fullmatch(digest):
-        raise click.UsageError(f"--envelope-hash is sha256: and 4 to 64 hex digits, not {envelope_hash!r}")
-    return digest
-
-
-def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
-    runs = where.list()
-    if digest is None:
-        return runs
-    return tuple(
-        run for run in runs if any(_received(path, digest) for path in (run.path, *where.segments(run.run_id)))
-    )
-
-
-def _received(path: str, digest: str) -> bool:
-    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
-    try:
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return False
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
-    except OSError:
-        return False
-
-
-def _lines(data: mmap.mmap, wanted: bytes) -> Iterator[bytes]:
-    at = data.find(wanted)
-    while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        yield data[start : end if end >= 0 else len(data)]
-        at = data.find(wanted, end) if end >= 0 else -1
-
-
-def _is_one(line: bytes, digest: str) -> bool:
-    try:
-        entry = orjson.loads(line)
-    except ValueError:
-        return False
-    if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
-        return False
-    info = (entry.get("meta") or {}).get("info") or {}
-    return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
-
-
-def _facts(run: RunSummary) -> dict[str, Any]:
-    return run._asdict()
-
-
-def _print(runs: tuple[RunSummary, ...]) -> None:
-    """Print a table without wrapping its lines: ids must stay copyable."""
-    from rich.text import Text
-
-    rows = [("run", "name", "started", "took", "end", "entries"), *map(_row, runs)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    console = output.console()
-    for number, row in enumerate(rows):
-        cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, widths, strict=True)]
-        cells[4].stylize(_STYLES.get(row[4], "yellow"))
-        console.print(Text.assemble(*cells, style="dim" if number == 0 else ""), soft_wrap=True)
-
-
-def _row(run: RunSummary) -> tuple[str, ...]:
-    took = "" if run.ended_ns is None else duration(run.ended_ns - run.started_ns)
-    end = run.end.removeprefix("run.") if run.end else "no end"
-    entries = "" if run.count is None else str(run.count)
-    return printable(run.run_id), short(run.name or "", 30), _local(run.started_ns), took, end, entries
-
-
-def _local(ns: int) -> str:
-    try:
-        return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return "?"  # a trace may hold any number
-
+__all__ = ["executions"]
 
 # -- executions --------------------------------------------------------------------------------------------------------
 #

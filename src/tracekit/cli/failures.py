@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 import click
 
-from .. import _reality
 from .._runs.failures import RecordedFailure, recorded_failures
 from ..errors import TraceError
 from ..failures import FailureType, RecoveryStrategy
 from . import output
-from .output import located, named, printable, short
+from .output import located, moment, named, printable, short
 
 __all__ = ["failures"]
-
-_AGO: Final = re.compile(r"(\d{1,9})\s*([smhdw])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
-    if value is None:
-        return None
-    ago = _AGO.fullmatch(value.strip())
-    try:
-        if ago is not None:
-            now = datetime.fromtimestamp(_reality.time()).astimezone()
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        return datetime.fromisoformat(value).astimezone()
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{value!r} is no date (2026-11-20, 2026-11-20T10:00) and no time ago (30m, 12h, 2d)"
-        ) from None
 
 
 @click.command()
@@ -54,7 +32,7 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     help="Only those that call for this.",
 )
 @click.option(
-    "--since", metavar="TIME", callback=_since, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
+    "--since", metavar="TIME", callback=moment, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from datetime import datetime
+from datetime import datetime, timedelta
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -51,6 +51,7 @@ __all__ = [
     "local_time",
     "located",
     "message",
+    "moment",
     "named",
     "paged",
     "plain",
@@ -310,6 +311,28 @@ def dollars(amount: float | None) -> str:
     if amount is None:
         return "$?"
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}" if amount >= 0.0005 else f"${amount:.2g}"
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+_AGO: Final = re.compile(r"(\d{1,9})\s*([smhdw])")
+_AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """An option's moment: ``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
+    if value is None:
+        return None
+    ago = _AGO.fullmatch(value.strip())
+    try:
+        if ago is not None:
+            now = datetime.fromtimestamp(_reality.time()).astimezone()
+            return now - timedelta(**{_AGO_UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(value).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no date (2026-11-20, 2026-11-20T10:00) and no time ago (30m, 12h, 2d)"
+        ) from None
 
 
 # -- store -------------------------------------------------------------------------------------------------------------

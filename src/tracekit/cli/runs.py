@@ -1,0 +1,253 @@
+"""``tracekit list``: the runs of a store, with how each stands and what it cost."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import click
+import orjson
+
+from .._journal.store import RunSummary, Store, holder
+from .._runs.reading import Taken, taken_in
+from . import output
+from .output import age, dollars, duration, moment, named, printable, progress, short
+
+__all__ = ["list_", "state_of"]
+
+# -- list --------------------------------------------------------------------------------------------------------------
+
+_DIGEST: Final = re.compile("[0-9a-f]{4,64}")
+_STYLES: Final = {"complete": "green", "failed": "red", "running": "cyan", "died": "bold yellow", "aborted": "yellow"}
+_ENDS: Final = {"run.completed": "complete", "run.failed": "failed", "run.aborted": "aborted"}
+#: How many runs are listed as text where nothing else is said.
+_SHOWN: Final = 50
+
+#: By what the list can be sorted.
+_SORTS: Final = ("started", "name", "state", "took", "cost", "tokens", "entries", "size")
+
+
+class Row:
+    """A run in the list: its summary, how it stands, and, where that is asked for, what its model calls took."""
+
+    def __init__(self, run: RunSummary) -> None:
+        self.run: Final = run
+        self.state: Final = state_of(run)
+        self.taken: Taken | None = None
+
+    @property
+    def took(self) -> int | None:
+        """Nanoseconds from its beginning to its end; ``None`` of one without an end."""
+        return None if self.run.ended_ns is None else self.run.ended_ns - self.run.started_ns
+
+    def look(self) -> None:
+        """Find out what it took."""
+        if self.taken is None:
+            self.taken = taken_in(self.run.path)
+
+    def by(self, key: str) -> Any:
+        """What it is sorted by; what is not known comes last."""
+        taken = self.taken or Taken()
+        values: dict[str, Any] = {
+            "started": self.run.started_ns,
+            "took": self.took,
+            "cost": taken.cost_usd,
+            "tokens": taken.input_tokens + taken.output_tokens,
+            "entries": self.run.count,
+            "size": self.run.size,
+        }
+        return values[key] if values[key] is not None else -1
+
+    def as_dict(self) -> dict[str, Any]:
+        taken = {} if self.taken is None else self.taken._asdict()
+        return {**self.run._asdict(), "state": self.state, **taken}
+
+
+def state_of(run: RunSummary) -> str:
+    """``complete``, ``failed`` or ``aborted``; of a run without an end ``running`` while a process has it open, else ``died``."""
+    if run.end is not None:
+        return _ENDS[run.end]
+    try:
+        return "running" if holder(run.path) else "died"
+    except OSError:  # pruned meanwhile
+        return "died"
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--limit", metavar="N", type=click.IntRange(0), help="The first N only, 0 for all (as text 50).")
+@click.option(
+    "--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name (nightly, 'nightly*'). Repeatable."
+)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([*_STYLES]),
+    multiple=True,
+    help="Only runs that stand so; died: no end, and no process that runs it. Repeatable.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=moment,
+    help="Only runs that began later: a date, a date and time, or 30m, 12h, 2d ago.",
+)
+@click.option("--before", metavar="TIME", callback=moment, help="Only runs that began earlier.")
+@click.option(
+    "--sort",
+    type=click.Choice(_SORTS),
+    default="started",
+    show_default=True,
+    help="The newest, longest, dearest … first; names in their order.",
+)
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--no-cost", is_flag=True, help="Don't read what the model calls of each run took.")
+@click.option(
+    "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash will do."
+)
+def list_(
+    as_json: bool,
+    store: str | None,
+    limit: int | None,
+    names: tuple[str, ...],
+    states: tuple[str, ...],
+    since: datetime | None,
+    before: datetime | None,
+    sort: str,
+    reverse: bool,
+    no_cost: bool,
+    envelope_hash: str | None,
+) -> None:
+    """List the runs of the store, the newest first: id, name, state, age, duration, tokens, cost and entries.
+
+    It reads the first and last line of each run, and its model calls for the cost (with the extra `prices`), and verifies nothing: see
+    `tracekit verify`.
+    """
+    with output.reported():
+        digest = None if envelope_hash is None else _digest(envelope_hash)
+        where = named(store)
+        rows = [
+            Row(run)
+            for run in _chosen(where, digest)
+            if (not names or any(fnmatchcase(run.name or "", name) for name in names))
+            and (since is None or run.started_ns >= since.timestamp() * 1e9)
+            and (before is None or run.started_ns < before.timestamp() * 1e9)
+        ]
+        rows = _sorted([row for row in rows if not states or row.state in states], sort, reverse, no_cost)
+        most = (0 if as_json else _SHOWN) if limit is None else limit
+        shown = rows[:most] if most else rows
+        if not no_cost:
+            for row in progress(shown, "reading what they took"):
+                row.look()
+        if as_json:
+            output.emit(row.as_dict() for row in shown)
+        elif not rows:
+            which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
+            chosen = " that you ask for" if names or states or since or before else ""
+            output.message(f"There is {which}{chosen} in {where.root}. TRACEKIT_DIR or --store names another store.")
+        else:
+            _print(shown)
+        if len(shown) < len(rows) and limit is None:
+            output.message(f"… and {len(rows) - len(shown)} more: --limit 0 lists all")
+
+
+def _sorted(rows: list[Row], key: str, reverse: bool, no_cost: bool) -> list[Row]:
+    if key in ("cost", "tokens"):
+        if no_cost:
+            raise click.UsageError(f"--sort {key} needs what --no-cost leaves out")
+        for row in progress(rows, "reading what they took"):
+            row.look()
+    if key in ("name", "state"):
+        return sorted(rows, key=lambda row: (row.run.name or "") if key == "name" else row.state, reverse=reverse)
+    return sorted(rows, key=lambda row: (row.by(key), row.run.run_id), reverse=not reverse)
+
+
+def _digest(envelope_hash: str) -> str:
+    digest = envelope_hash.removeprefix("sha256:").lower()
+    if re.fullmatch("[0-9a-f]{1,3}", digest):
+        raise click.UsageError(f"--envelope-hash is at least 4 hex digits, and {envelope_hash!r} is too short")
+    if not _DIGEST.fullmatch(digest):
+        raise click.UsageError(f"--envelope-hash is sha256: and 4 to 64 hex digits, not {envelope_hash!r}")
+    return digest
+
+
+def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
+    runs = where.list()
+    if digest is None:
+        return runs
+    return tuple(
+        run for run in runs if any(_received(path, digest) for path in (run.path, *where.segments(run.run_id)))
+    )
+
+
+def _received(path: str, digest: str) -> bool:
+    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
+    try:
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
+    except OSError:
+        return False
+
+
+def _lines(data: mmap.mmap, wanted: bytes) -> Iterator[bytes]:
+    at = data.find(wanted)
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        yield data[start : end if end >= 0 else len(data)]
+        at = data.find(wanted, end) if end >= 0 else -1
+
+
+def _is_one(line: bytes, digest: str) -> bool:
+    try:
+        entry = orjson.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
+        return False
+    info = (entry.get("meta") or {}).get("info") or {}
+    return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
+
+
+def _print(rows: Sequence[Row]) -> None:
+    """Print a table without wrapping its lines: ids must stay copyable."""
+    from rich.text import Text
+
+    heads = ("run", "name", "state", "age", "took", "tokens", "cost", "entries")
+    cells = [heads, *map(_cells, rows)]
+    used = [number for number in range(len(heads)) if any(row[number] for row in cells[1:])]
+    widths = {number: max(len(row[number]) for row in cells) for number in used}
+    with output.paged() as console:
+        for number, row in enumerate(cells):
+            line = Text("")
+            for column in used:
+                wide = widths[column]
+                cell = row[column].rjust(wide) if column in (4, 5, 6, 7) else row[column].ljust(wide)
+                style = _STYLES.get(row[2], "none") if column == 2 and number else "dim" if number == 0 else ""
+                line += Text(cell + "  ", style=style)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    run, taken = row.run, row.taken or Taken()
+    tokens = taken.input_tokens + taken.output_tokens
+    return (
+        printable(run.run_id),
+        short(run.name or "", 30),
+        row.state,
+        age(run.started_ns) if run.started_ns else "?",
+        "" if row.took is None else duration(row.took),
+        f"{tokens:,}" if tokens else "",
+        dollars(taken.cost_usd) if taken.cost_usd else "",
+        "" if run.count is None else str(run.count),
+    )
