@@ -6,12 +6,31 @@ the program what the server sent of itself (progress, log messages, questions to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tracekit.integration import Integration, Patch
 
-from ._session import request_of_dispatcher, request_of_session
-from ._transport import transport
-
 __all__ = ["integration"]
+
+
+def _transport(kind: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        from ._transport import transport
+
+        return transport(kind)(original)
+
+    return wrap
+
+
+def _request(name: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        from . import _session
+
+        return getattr(_session, name)(original)
+
+    return wrap
+
 
 integration = Integration(
     "mcp",
@@ -19,12 +38,12 @@ integration = Integration(
     # The high-level client keeps answers for as long as the server says: its clock decides which requests are made.
     frameworks=("mcp.client.caching",),
     patches=(
-        Patch("mcp.client.stdio", "stdio_client", transport("stdio"), decorated=True),
-        Patch("mcp.client.sse", "sse_client", transport("sse"), decorated=True),
-        Patch("mcp.client.streamable_http", "streamablehttp_client", transport("http"), decorated=True),
-        Patch("mcp.client.streamable_http", "streamable_http_client", transport("http"), decorated=True),
-        Patch("mcp.client.websocket", "websocket_client", transport("websocket"), decorated=True),
-        Patch("mcp.shared.session", "BaseSession.send_request", request_of_session),
-        Patch("mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher.send_raw_request", request_of_dispatcher),
+        Patch("mcp.client.stdio", "stdio_client", _transport("stdio"), decorated=True),
+        Patch("mcp.client.sse", "sse_client", _transport("sse"), decorated=True),
+        Patch("mcp.client.streamable_http", "streamablehttp_client", _transport("http"), decorated=True),
+        Patch("mcp.client.streamable_http", "streamable_http_client", _transport("http"), decorated=True),
+        Patch("mcp.client.websocket", "websocket_client", _transport("websocket"), decorated=True),
+        Patch("mcp.shared.session", "BaseSession.send_request", _request("request_of_session")),
+        Patch("mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher.send_raw_request", _request("request_of_dispatcher")),
     ),
 )

@@ -12,7 +12,7 @@ import datetime as _datetime
 import os
 import sys
 import time as _time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -28,6 +28,8 @@ __all__ = [
     "perf_counter",
     "perf_counter_ns",
     "repoint",
+    "running_loop",
+    "running_task",
     "sleep",
     "stat",
     "time",
@@ -53,6 +55,22 @@ def unfaked(module: object, name: str) -> Any:
     return found
 
 
+#: asyncio is not imported to ask whether a loop of it runs.
+_modules: Final[Mapping[str, Any]] = sys.modules
+
+
+def running_loop() -> Any:
+    """The event loop that runs in this thread, or ``None``."""
+    events = _modules.get("asyncio.events")
+    return None if events is None else events._get_running_loop()
+
+
+def running_task() -> Any:
+    """The task that runs in this thread, or ``None``."""
+    loop = running_loop()
+    return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
+
+
 @contextmanager
 def off_loop() -> Iterator[None]:
     """A block, or a decorated function, in which this thread is in no event loop, as far as anybody can see: for tracekit's own files.
@@ -60,11 +78,11 @@ def off_loop() -> Iterator[None]:
     They are small, and are read and written where they are needed, by design: whoever watches a loop for what blocks it (``blockbuster``)
     would refuse that. Nothing of the program's runs inside.
     """
-    events: Any = sys.modules.get("asyncio.events")
-    loop = None if events is None else events._get_running_loop()
+    loop = running_loop()
     if loop is None:
         yield
         return
+    events = _modules["asyncio.events"]
     events._set_running_loop(None)
     try:
         yield

@@ -15,6 +15,7 @@ import pytest
 
 from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
+from tracekit._capture.world import event_loops
 from tracekit._runtime.lane import Lane
 from tracekit._runtime.progress import PlaceIndex, Progress
 from tracekit._runtime.schedule import Schedule
@@ -37,6 +38,7 @@ class _Base:
     def __enter__(self) -> Any:
         concurrency.activate()
         timers.activate()
+        event_loops.activate()
         self.state.root = lane = Lane("", 0, None, id=0, owner=owner())
         self._token = current.set(Scope(self, lane, 1))  # type: ignore[arg-type]
         return self
@@ -44,6 +46,7 @@ class _Base:
     def __exit__(self, *_: object) -> None:
         current.reset(self._token)
         self.state.ended = True
+        assert event_loops.deactivate() == []
         assert timers.deactivate() == []
         assert concurrency.deactivate() == []
 

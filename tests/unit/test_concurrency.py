@@ -23,7 +23,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 import tracekit
 from tests.support.simulation import Recording
-from tracekit._capture import threads as concurrency
+from tracekit._capture import world
 from tracekit._runtime.lane import Lane
 from tracekit.integration import current, here
 
@@ -263,17 +263,17 @@ def test_everything_is_restored() -> None:
         return [dict(vars(place)) for place in places]
 
     before = state()
-    concurrency.activate()
-    concurrency.activate()
-    assert concurrency.deactivate() == []
+    world.enter()
+    world.enter()
+    world.leave()
     assert state() != before
-    assert concurrency.deactivate() == []
+    world.leave()
     assert state() == before
 
 
 def test_outside_a_run_nothing_happens() -> None:
     """With the hooks in place, tasks and threads without a run get no lane."""
-    concurrency.activate()
+    world.enter()
     try:
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(current.get).result() is None
@@ -283,7 +283,7 @@ def test_outside_a_run_nothing_happens() -> None:
 
         assert asyncio.run(main()) is None
     finally:
-        concurrency.deactivate()
+        world.leave()
 
 
 def test_a_forked_child_leaves_the_run_before_its_code_goes_on() -> None:

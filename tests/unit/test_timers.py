@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from tests.support.simulation import Recording, Replay
-from tracekit._capture import timers
+from tracekit._capture import world
 
 Program = Callable[[Any], Any]
 
@@ -247,7 +247,7 @@ def test_everything_is_restored() -> None:
         return [dict(vars(place)) for place in places] + [concurrent.futures._base.time, time.sleep.__self__]
 
     before = state()
-    timers.activate()
+    world.enter()
     assert state() != before
-    assert timers.deactivate() == []
+    world.leave()
     assert state() == before

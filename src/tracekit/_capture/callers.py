@@ -19,6 +19,7 @@ from .plugins import Telemetry, callers_by_file, is_observer, is_wrapper, sends_
 
 __all__ = [
     "PASS",
+    "STDLIB",
     "by_observer",
     "by_user",
     "caller",
@@ -42,12 +43,12 @@ PASS: Final = object()
 
 # Taken now: whoever watches an event loop for what blocks exchanges it later. Nothing is read for it.
 _abspath: Final = _reality.off_loop()(os.path.abspath)
-_STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
+STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
-_TIMEOUTS: Final = os.path.join(_STDLIB, "asyncio", "timeouts.py")
+_TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
 _HELPERS: Final = frozenset(
-    os.path.join(_STDLIB, f"{name}.py")
+    os.path.join(STDLIB, f"{name}.py")
     for name in ("random", "uuid", "secrets", "datetime", "_pydatetime", "dataclasses", "functools")
 )
 #: Installed packages that read no clock of their own: a ``default_factory=datetime.now`` belongs to who makes the instance.
@@ -213,7 +214,7 @@ def by_observer() -> bool:
         if is_observer(frame.f_globals.get("__name__") or ""):
             return True
         file = frame.f_code.co_filename
-        if _packaged(file) or not file.startswith((_STDLIB + os.sep, _OWN + os.sep)):
+        if _packaged(file) or not file.startswith((STDLIB + os.sep, _OWN + os.sep)):
             return False
         frame = frame.f_back
     return False
@@ -272,7 +273,7 @@ def _classify(file: str) -> Any:
     if path.endswith(_FOR_THE_PROGRAM) and _packaged(path):
         return True
     if not _packaged(path):
-        return not _under(path, {_STDLIB})
+        return not _under(path, {STDLIB})
     package = os.path.basename(_package_of(path)).removesuffix(".py")
     return PASS if package in _CLASS_MAKERS or is_wrapper(package) else False
 
@@ -329,7 +330,7 @@ def _package_of(path: str) -> str:
 def _add(places: set[str]) -> None:
     # The standard library as a whole and tracekit itself are never user code, whoever calls from there.
     places = {
-        place for place in places if not _under(place, {_OWN}) and (_packaged(place) or not _under(place, {_STDLIB}))
+        place for place in places if not _under(place, {_OWN}) and (_packaged(place) or not _under(place, {STDLIB}))
     }
     if not places <= _included:
         _included.update(places)
@@ -342,7 +343,7 @@ def _packaged(path: str) -> bool:
 
 def installed(path: str) -> bool:
     """Whether ``path`` (absolute) belongs to the interpreter or to an installed package: what is there goes with their versions."""
-    return _packaged(path + os.sep) or _under(path, {_STDLIB})
+    return _packaged(path + os.sep) or _under(path, {STDLIB})
 
 
 def include_package(name: str) -> None:

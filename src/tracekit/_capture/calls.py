@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -10,8 +9,6 @@ from functools import partial
 from inspect import Parameter
 from types import FunctionType, MethodType
 from typing import Any, Final, Protocol, TypeVar
-
-import wrapt
 
 from .._policy.contract import impossible
 from .._runtime.callsite import caller
@@ -28,7 +25,6 @@ __all__ = [
     "CallTerms",
     "Captured",
     "Point",
-    "Tool",
     "answered",
     "binder",
     "called",
@@ -428,57 +424,6 @@ def _finished(step: Any, outcome: Outcome) -> Outcome:
     return outcome
 
 
-# -- the decorated object ----------------------------------------------------------------------------------------------
-#
-# The object that replaces a decorated callable: like the original for signatures, methods, pickling and copying.
-
-
-class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
-    """A tool as a method of an object or a class; made anew at each access, as Python's own bound methods are."""
-
-    __slots__ = ()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        owner = getattr(self.__wrapped__, "__self__", None)
-        if owner is None:
-            return _named, (self.__module__, self.__qualname__)
-        return getattr, (owner, self.__name__)
-
-    def __copy__(self) -> Any:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        owner = getattr(self.__wrapped__, "__self__", None)
-        if owner is None or isinstance(owner, type) or not isinstance(self.__wrapped__, MethodType):
-            return self
-        from copy import deepcopy
-
-        return getattr(deepcopy(owner, memo), self.__name__)
-
-
-class Tool(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A decorated callable. It pickles by its name and copies to itself, as functions do."""
-
-    __slots__ = ()
-    __bound_function_wrapper__ = _BoundTool
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__qualname__
-
-    def __copy__(self) -> Any:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self
-
-
-def _named(module: str, qualname: str) -> Any:
-    found: Any = importlib.import_module(module)
-    for name in qualname.split("."):
-        found = getattr(found, name)
-    return found
-
-
 # -- wrappers ----------------------------------------------------------------------------------------------------------
 #
 # One thin wrapper for each kind of callable: functions, coroutines, generators and async generators, as methods or not. What a call
@@ -627,7 +572,9 @@ async def perform_async(
 
 def captured_of(tool: Any) -> Captured | None:
     """The ``Captured`` of a decorated callable or bound method; ``None`` for anything else."""
-    if not isinstance(tool, Tool | wrapt.BoundFunctionWrapper):
+    from .decorated import BoundTool, Tool
+
+    if not isinstance(tool, Tool | BoundTool):
         return None
     found = getattr(tool._self_wrapper, "captured", None)
     return found if isinstance(found, Captured) else None
@@ -647,6 +594,8 @@ def wrap(captured: Captured, wrapped: Any) -> Any:
 
 def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
     """The object that replaces ``wrapped``; its calls go to ``wrapper``."""
+    from .decorated import Tool  # wrapt imports asyncio and much else: a program without tools needs none of it
+
     wrapper.captured = captured
     return Tool(wrapped, wrapper)
 

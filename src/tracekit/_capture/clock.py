@@ -20,7 +20,7 @@ from .._runtime.session import Scope, current, here
 from . import exchange
 from .callers import by_user, library, reader
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, Patch, Switch, loaded
 
 __all__ = ["activate", "deactivate", "degraded"]
 
@@ -263,9 +263,7 @@ def _hook(name: str, real: Any, flags: int) -> Hook:
 
 
 def _loop_patches() -> list[Patch]:
-    from asyncio.base_events import BaseEventLoop
-
-    return [CodeExchange(BaseEventLoop.time, _loop_time)]  # type: ignore[arg-type]
+    return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, _loop_time)]
 
 
 def _loop_time(real: Any) -> Hook:
@@ -331,6 +329,7 @@ def _below(theirs: Callable[[], Any]) -> Callable[[], Any]:
 
 
 _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
+    "asyncio": _loop_patches,
     "uvloop": _uvloop_patches,
     "freezegun.api": _freezegun_patches,
     "_time_machine": _time_machine_patches,
@@ -339,9 +338,9 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 def _patches() -> list[Patch]:
     """All that can be patched now."""
-    found = [*_switch.made("", lambda: [*_time_patches(), *_date_patches(), *_loop_patches()])]
+    found = [*_switch.made("", lambda: [*_time_patches(), *_date_patches()])]
     for name, make in _LATER.items():
-        if name in sys.modules:
+        if loaded(name) is not None:
             found += _switch.made(name, make)
     return found
 

@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any, Final, Protocol
 
 from .._reality import off_loop
-from .._runtime import divergence
 from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here
 from .._runtime.step import Request, Spec
 from .._values import from_json, to_json
@@ -438,6 +437,8 @@ class CapturedProcess(ProcessSteps):
     def _past_end(self) -> int:
         """The status of a process that the log does not say was asked for: past the end of the log, the one it ended with."""
         if not self.session.state.live:
+            from .._runtime import divergence
+
             raise self.session.fail(divergence.asked_too_often(self.session.run_id, self.path))
         status: int = self.outcome().output["status"]
         return status

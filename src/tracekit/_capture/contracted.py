@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from _thread import LockType, allocate_lock, get_ident
-from asyncio import AbstractEventLoop, Future, get_running_loop
-from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
@@ -52,6 +49,8 @@ from .calls import (
 from .threads import Entered, name_of, parent_lane
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
     from ..failures import StructuredFailure
 
 __all__ = [
@@ -735,7 +734,9 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
 
     A cancellation that is swallowed makes no success of it: what ``made`` returns after its time was over is dropped.
     """
-    limit = asyncio.timeout(seconds)
+    from asyncio import timeout
+
+    limit = timeout(seconds)
     token = current.set(None)  # this deadline is not part of the run
     try:
         await limit.__aenter__()
@@ -770,7 +771,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.thread: Final = get_ident()
-        self.loop: Final[AbstractEventLoop | None] = _get_running_loop()
+        self.loop: Final[AbstractEventLoop | None] = _reality.running_loop()
         self.seq = 0
 
     @property
@@ -898,7 +899,7 @@ class UndoableSteps:
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over``, for ``seconds`` at most where that is a number."""
-        loop = get_running_loop()
+        loop = _reality.running_loop()
         late: list[bool] = []
 
         def enough() -> None:
@@ -1217,7 +1218,9 @@ class Pause:
         if timer is None or timer.live:
             token = current.set(None)  # the sleep itself is not part of the run
             try:
-                await asyncio.sleep(self._seconds)
+                from asyncio import sleep
+
+                await sleep(self._seconds)
             finally:
                 current.reset(token)
             if timer is not None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from errno import ECONNREFUSED, ENOENT
 from functools import cache, partial, wraps
+from importlib import import_module
 from inspect import iscoroutinefunction
 from threading import RLock, current_thread, get_ident, get_native_id
 from types import FrameType
@@ -25,7 +26,7 @@ from .._runtime.session import Scope, Session, Step, accounted_for, current, ent
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import telemetry
-from .patch import AttributePatch, Patch, PatchStack, when_imported
+from .patch import AttributePatch, Patch, PatchStack, loaded, when_imported
 from .plugins import Native, discover, is_observer, is_wrapper
 
 if TYPE_CHECKING:
@@ -573,19 +574,24 @@ class _Seams:
         self._acts: Final = PatchStack()
         #: The places of native clients that are exchanged: one function can be reached by two names.
         self._native: Final[set[tuple[int, str]]] = set()
+        #: Whether live operations, and what raises an audit event, are looked at; and the modules that are done.
+        self._on: Final = {"live": False, "audited": False}
+        self._done: Final[set[tuple[str, str]]] = set()
         #: The processes that this one had started before, and theirs.
         self.before: frozenset[int] = frozenset()
+        for name in _LATER:
+            when_imported(name, self._more)
+        # It takes the function by its name when it is imported itself: that has to be the genuine one.
+        when_imported("_posixsubprocess", partial(import_module, "subprocess"))
 
     def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
         """Put them in place, or remove them. ``observed``: live operations are reported to somebody without an audit hook."""
-        if (live or observed) and not self._live:
-            self._live.apply(*_patches(_live_seams(self._note)))
+        begins = (live or observed) and not self._on["live"]
+        self._on["live"], self._on["audited"] = live or observed, observed
+        self._add()
+        if begins:
             self._look_around()
-            if "uvloop" not in sys.modules:  # a program under the guard from its first line imports it later
-                when_imported("uvloop", self._add_uvloop)
             self._add_native()
-        if observed and not self._audited:
-            self._audited.apply(*_patches(_audited_seams()))
         if files and not self._files:
             seams = [(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
             self._files.apply(*_patches(seams))
@@ -599,8 +605,23 @@ class _Seams:
         for on, stack in wanted:
             if not on:
                 stack.restore()
-        if not self._live:
+        self._done.difference_update({key for key in self._done if not self._on[key[0]]})
+        if not self._on["live"]:
             self._native.clear()
+
+    def _more(self) -> None:
+        """A module was imported: its entrances are put in place, where somebody looks at such."""
+        with _engaged.lock:
+            self._add()
+
+    def _add(self) -> None:
+        """Put the entrances of all modules that are loaded in place."""
+        for key, stack in (("live", self._live), ("audited", self._audited)):
+            for name, seams in _LATER.items():
+                module = loaded(name) if self._on[key] and (key, name) not in self._done else None
+                if module is not None:
+                    self._done.add((key, name))
+                    stack.apply(*_patches(seams(module, key, self._note)))
 
     def _look_around(self) -> None:
         """The processes that are there already, and the entrances of pipes into them, where there is one."""
@@ -613,10 +634,6 @@ class _Seams:
             with suppress(Unsupported):
                 self._live.apply(*_pipe_seams(pipes))
 
-    def _add_uvloop(self) -> None:
-        if self._live:
-            self._live.apply(*_patches(_uvloop_seams(sys.modules["uvloop"], self._note)))
-
     def _add_native(self) -> None:
         """The entrances of the native clients that are loaded; of others when they are."""
         with _reality.off_loop():
@@ -624,7 +641,7 @@ class _Seams:
         for integration in found.values():
             for native in integration.native:
                 module = sys.modules.get(native.module)
-                if module is not None and self._live:
+                if module is not None and self._on["live"]:
                     self._add_entrance(module, native)
                 when_imported(native.module, self._add_native)
 
@@ -652,34 +669,43 @@ def _patches(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
     return [AttributePatch(owner, name, make(getattr(owner, name))) for owner, name, make in seams]
 
 
-def _live_seams(note: Note) -> Iterable[tuple[Any, str, Make]]:
-    import _socket
-    import socket
-    from asyncio.base_events import BaseEventLoop
+#: Of a module, what is exchanged for live operations (``"live"``) or since it raises an audit event, which a guard hears and a recording
+#: does not (``"audited"``).
+_SeamsOf = Callable[[Any, str, Note], Iterable[tuple[Any, str, Make]]]
 
+
+def _of_socket(socket: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    if kind == "audited":
+        for name in ("connect", "connect_ex", "sendto", "sendmsg"):
+            yield socket.socket, name, _reaching(name)
+        return
     for name in ("send", "sendall", "sendfile"):
         yield socket.socket, name, _sending(name)
     for name in ("listen", "accept"):
         yield socket.socket, name, _listening(name)
-    if "ssl" in sys.modules:  # else no such connection is open
-        for name in ("send", "write"):
-            yield sys.modules["ssl"].SSLSocket, name, _sending(name)
-    yield _socket, "getaddrinfo", _noting("getaddrinfo", note, lambda found: (entry[4] for entry in found))
     yield socket, "gethostbyname", _noting("gethostbyname", note, lambda found: (found,))
     yield socket, "gethostbyname_ex", _noting("gethostbyname_ex", note, lambda found: found[2])
-    yield BaseEventLoop, "getaddrinfo", _asyncio_lookup
-    if "_posixsubprocess" in sys.modules:
+
+
+def _of_bare_socket(module: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    if kind == "live":
+        yield module, "getaddrinfo", _noting("getaddrinfo", note, lambda found: (entry[4] for entry in found))
+
+
+def _of_ssl(ssl: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    if kind == "live":
+        for name in ("send", "write"):
+            yield ssl.SSLSocket, name, _sending(name)
+
+
+def _of_asyncio(asyncio: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    if kind == "live":
+        yield asyncio.BaseEventLoop, "getaddrinfo", _asyncio_lookup
+
+
+def _of_subprocess(subprocess: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    if kind == "live" and "_posixsubprocess" in sys.modules:
         yield sys.modules["_posixsubprocess"], "fork_exec", _fork_exec
-    if "uvloop" in sys.modules:
-        yield from _uvloop_seams(sys.modules["uvloop"], note)
-
-
-def _audited_seams() -> Iterable[tuple[Any, str, Make]]:
-    """What raises an audit event, which a guard hears, and a recording does not."""
-    import socket
-
-    for name in ("connect", "connect_ex", "sendto", "sendmsg"):
-        yield socket.socket, name, _reaching(name)
 
 
 def _idle() -> bool:
@@ -900,13 +926,22 @@ def _writing(check: Check, name: str) -> Make:
 # -- uvloop -------------------------------------------------------------------------------------------------------
 
 
-def _uvloop_seams(uvloop: Any, note: Note) -> Iterable[tuple[Any, str, Make]]:
+def _of_uvloop(uvloop: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
     loop = getattr(uvloop, "Loop", None)
-    if loop is None:  # being imported: the hook comes when it is whole
-        return
-    for name, before in _before().items():
+    for name, before in _before().items() if kind == "live" else ():
         if hasattr(loop, name):
             yield loop, name, _first(before, note, name)
+
+
+#: The modules with entrances, whether they are there already or are imported later.
+_LATER: Final[Mapping[str, _SeamsOf]] = {
+    "_socket": _of_bare_socket,
+    "socket": _of_socket,
+    "ssl": _of_ssl,
+    "asyncio": _of_asyncio,
+    "subprocess": _of_subprocess,
+    "uvloop": _of_uvloop,
+}
 
 
 def _first(before: Callable[..., None], note: Note, name: str) -> Make:

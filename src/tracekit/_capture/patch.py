@@ -10,12 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._reality import free_in_forks
 
-__all__ = ["MISSING", "AttributePatch", "DecoratedPatch", "Patch", "PatchStack", "Switch", "when_imported"]
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+__all__ = ["MISSING", "AttributePatch", "DecoratedPatch", "Patch", "PatchStack", "Switch", "loaded", "when_imported"]
 
 #: What an attribute patch finds where there is no own attribute (it may be inherited).
 MISSING: Final = object()
@@ -184,10 +188,12 @@ class Switch:
         self._modules: Final = tuple(modules)
         #: What ``patches()`` gave, and for what was there of the modules then.
         self._known: list[Patch] = []
-        self._known_for: list[tuple[ModuleType | None, bool]] | None = None
+        self._known_for: list[ModuleType | None] | None = None
         self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
         self._made: Final[dict[object, list[Patch]]] = {}
+        for module in self._modules:  # before anything is on, so that none is imported past it while that begins
+            when_imported(module, self._more)
         self.stack: Final = PatchStack()
         #: What could not be exchanged in place on this interpreter, and what follows from it.
         self.degraded: Final[list[str]] = []
@@ -218,13 +224,14 @@ class Switch:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
-                loaded = [_loaded(module) for module in self._modules]
-                if self._known_for != loaded:
-                    for module in self._modules:
-                        when_imported(module, self._more)
-                    self._known_for, self._known = loaded, self._patches()
+                there = [loaded(module) for module in self._modules]
+                if self._known_for != there:
+                    self._known_for, self._known = there, self._patches()
                 self.stack.apply(*self._known)
             self._holders += 1
+        missed = [module for module in self._modules if _awaited(module)]
+        if missed:
+            self._more()
 
     def off(self) -> list[str]:
         """Release the switch; the last holder restores. Returns the targets that someone else has patched since."""
@@ -242,21 +249,88 @@ class Switch:
                 self.stack.apply(*self._patches())
 
 
-def _loaded(name: str) -> tuple[ModuleType | None, bool]:
-    """The module, if it has been imported, and whether it still is being imported."""
-    module = sys.modules.get(name)
-    return module, bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+# -- imports -----------------------------------------------------------------------------------------------------------
+#
+# Whoever patches a module that is not there yet is called when it has been executed, before the program can use it: the import system
+# holds the module's lock until then, in every thread that imports it. Whoever holds a lock of ours must not wait for one of those, so a
+# module that another thread is importing is not there (``loaded``).
 
 
-#: The import hooks of this process: none can be taken back, so each is asked for once.
-_watched: Final[set[tuple[str, Callable[[], object]]]] = set()
+class _Announced:
+    """The loader of a module that somebody waits for. The module sees its own loader, as if this one had never been."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader: Final = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        name, under_way = module.__name__, _imports.under_way
+        under_way[name] = 0
+        try:
+            self._loader.exec_module(module)
+            under_way[name] = threading.get_ident()
+            for then in [*_imports.waiting[name]]:
+                then()
+        finally:
+            under_way.pop(name, None)
+
+
+class _Imports:
+    """A finder that finds a module as all the others do, where somebody waits for it, and nothing else."""
+
+    def __init__(self) -> None:
+        self.waiting: Final[dict[str, list[Callable[[], object]]]] = {}
+        #: The modules that are being imported, each with the thread for which it is there already.
+        self.under_way: Final[dict[str, int]] = {}
+        self._finding: Final = threading.local()
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self.waiting or getattr(self._finding, "name", None) == name:
+            return None
+        before, self._finding.name = (
+            getattr(self._finding, "name", None),
+            name,
+        )  # another hook of this kind asks everybody, too
+        try:
+            specs = (finder.find_spec(name, path, target) for finder in [*sys.meta_path] if finder is not self)
+            spec = next((spec for spec in specs if spec is not None), None)
+        finally:
+            self._finding.name = before
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Announced(spec.loader)  # type: ignore[assignment]  # it has what a loader has
+        return spec
+
+
+_imports: Final = _Imports()
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
     """Call ``then()`` each time that module ``name`` has been imported from now on; asking twice is asking once."""
-    if (name, then) in _watched:
-        return
-    _watched.add((name, then))
-    from wrapt import register_post_import_hook
+    waiting = _imports.waiting.setdefault(name, [])
+    if then not in waiting:
+        waiting.append(then)
+    if _imports not in sys.meta_path:
+        sys.meta_path.insert(0, _imports)
 
-    register_post_import_hook(lambda _module: then(), name)
+
+def loaded(name: str) -> Any:
+    """Module ``name``, or ``None`` before it has been executed."""
+    there = _imports.under_way.get(name)
+    return sys.modules.get(name) if there is None or there == threading.get_ident() else None
+
+
+def _awaited(name: str) -> bool:
+    """Wait for another thread that is importing module ``name``; whether there was one."""
+    if not getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+        return False
+    import_module(name)
+    return True

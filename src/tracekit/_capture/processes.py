@@ -7,14 +7,13 @@ import functools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
@@ -28,6 +27,9 @@ from .commands import CapturedProcess, ProcessSteps
 from .guard import Attempt
 from .patch import Patch, Switch
 from .threads import name_of, parent_lane
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 __all__ = [
     "VARIABLE",
@@ -314,6 +316,8 @@ def _poll(original: Any) -> Any:
 def _wait(original: Any) -> Any:
     @functools.wraps(original)
     def wait(self: Any, timeout: float | None = None) -> Any:
+        from subprocess import TimeoutExpired
+
         at = _observer_of(self)
         if at is None:
             steps = vars(self).get(_STEPS)
@@ -322,11 +326,11 @@ def _wait(original: Any) -> Any:
         if not observer.live:
             recorded = observer.recall(scope)
             if recorded is None:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                raise TimeoutExpired(self.args, timeout or 0)
             return _confirmed_status(self, observer, recorded)
         try:
             status = _outside_the_run(original, self, timeout)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             observer.note(scope, None)
             raise
         observer.note(scope, status)
@@ -338,6 +342,8 @@ def _wait(original: Any) -> Any:
 def _communicate(original: Any) -> Any:
     @functools.wraps(original)
     def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:
+        from subprocess import TimeoutExpired
+
         at = _observer_of(self)
         if at is None:
             return original(self, input, timeout)
@@ -350,7 +356,7 @@ def _communicate(original: Any) -> Any:
         sent = captured.send(scope, input) if captured is not None and input else None
         try:
             found = _outside_the_run(original, self, input, timeout)
-        except subprocess.TimeoutExpired as error:
+        except TimeoutExpired as error:
             if sent is not None:
                 sent()
             parts = {"output": error.output, "stderr": error.stderr}
@@ -375,6 +381,8 @@ def _communicate(original: Any) -> Any:
 def _communicate_again(
     original: Any, self: Any, observer: ProcessObserver, scope: Scope, input: Any, timeout: float | None
 ) -> Any:
+    from subprocess import TimeoutExpired
+
     steps: ProcessSteps | None = vars(self).get(_STEPS)
     if steps is not None and input:
         steps.send(scope, input)
@@ -391,19 +399,19 @@ def _communicate_again(
     def feed() -> bool:  # what it was given and what it wrote until then went through its pipes
         try:
             original(self, pending_input.pop() if pending_input else None, 0.02)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             return False
         return True
 
     _outside_the_run(observer.let_run, feed)
-    raise subprocess.TimeoutExpired(
-        self.args, timeout or 0, output=recorded.get("output"), stderr=recorded.get("stderr")
-    )
+    raise TimeoutExpired(self.args, timeout or 0, output=recorded.get("output"), stderr=recorded.get("stderr"))
 
 
 def _communicate_from_log(
     self: Any, captured: CapturedProcess, scope: Scope, input: Any, timeout: float | None
 ) -> tuple[Any, Any]:
+    from subprocess import TimeoutExpired
+
     if input:
         captured.send(scope, input)
     first = not captured.over
@@ -411,9 +419,7 @@ def _communicate_from_log(
     if isinstance(status, dict):
         if "too_much" in status:
             raise captured.too_much()
-        raise subprocess.TimeoutExpired(
-            self.args, timeout or 0, output=status.get("output"), stderr=status.get("stderr")
-        )
+        raise TimeoutExpired(self.args, timeout or 0, output=status.get("output"), stderr=status.get("stderr"))
     if status is None:
         captured.recall_output(scope, False, False)  # which raises
     self.returncode = status
@@ -948,14 +954,16 @@ def _system(original: Any) -> Any:
         if scope is None or telemetry() is not None:
             _apart(command)
             return original(command)
+        from subprocess import Popen
+
         options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
-        status = _patiently(subprocess.Popen(command, shell=True, **options))
+        status = _patiently(Popen(command, shell=True, **options))
         return -status if status < 0 else status << 8
 
     return system
 
 
-def _patiently(process: subprocess.Popen[Any]) -> int:
+def _patiently(process: Popen[Any]) -> int:
     """Wait through Ctrl-C, which only the shell handles in ``os.system``."""
     while True:
         with suppress(KeyboardInterrupt):

@@ -28,7 +28,7 @@ from .exchange import (
     plain,
     works,
 )
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import AttributePatch, Patch, Switch, loaded, when_imported
 
 __all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state"]
 
@@ -253,7 +253,7 @@ def _patches() -> list[Patch]:
     """All that can be patched now."""
     found = [*_switch.made("", _core_patches)]
     for name, make in _LATER.items():
-        if name in sys.modules:
+        if loaded(name) is not None:
             found += _switch.made(name, make)
     return found
 

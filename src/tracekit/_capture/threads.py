@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import inspect
 import os
-import queue
 import sys
 import threading
 from _thread import allocate_lock
-from asyncio import current_task, futures, isfuture, taskgroups, tasks
-from asyncio.base_events import BaseEventLoop
-from asyncio.events import Handle, _get_running_loop
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future as CallFuture
-from concurrent.futures import _base
-from concurrent.futures import thread as pool
-from contextlib import nullcontext
-from contextvars import Context, ContextVar
+from contextvars import Context
 from functools import partial
 from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 
+from .._reality import running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import ReplayError, RunStateError
 from . import guard
-from .callers import by_user, is_telemetry, pass_through, walk
+from .callers import STDLIB, by_user, is_telemetry, pass_through, walk
 from .exchange import CodeExchange
-from .patch import AttributePatch, Patch, Switch
+from .patch import Patch, Switch, loaded
 
 __all__ = [
+    "ASYNCIO",
     "Entered",
     "InOrder",
     "activate",
@@ -48,7 +40,7 @@ __all__ = [
     "name_of",
     "parent_lane",
     "refuse_uncovered",
-    "set_of_tasks",
+    "started_by_user",
     "submitted",
 ]
 
@@ -62,9 +54,8 @@ _RUN: Final = Context.run
 def parent_lane(scope: Scope) -> Lane:
     """The lane that starts something here: the scope's, or that of a task which shares its context with others."""
     lane = scope.lane
-    loop = _get_running_loop()
-    if loop is not None and lane.owned:
-        task = current_task(loop)
+    if lane.owned:
+        task = running_task()
         if task is not None and id(task) != lane.owner:
             return lane.owned.get(id(task), lane)
     return lane
@@ -218,11 +209,6 @@ class InOrder(set[Any]):
         return repr(set(super().__iter__()))
 
 
-def set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
-    """What ``set`` is in ``asyncio.tasks``: in order inside a run."""
-    return set(*elements) if current.get() is None else InOrder(*elements)
-
-
 # -- handover ----------------------------------------------------------------------------------------------------------
 #
 # What threads hand to one another through futures and queues: events of the run, so that a replay sees the same ones come first.
@@ -232,7 +218,7 @@ def set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
 
 _ScopeOf = Callable[[], "Scope | None"]
 #: ``get_nowait`` and ``put_nowait``: whoever calls them counts.
-pass_through(queue.__file__)
+pass_through(os.path.join(STDLIB, "queue.py"))
 
 
 _numbers: Final = count(1)
@@ -245,16 +231,19 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
         found = scope_of()
         return found if found is not None and found.session.state.ordered else None
 
-    once = switch.once
-    found = [
-        once(pool._WorkItem, "run", _run),
-        once(futures, "_chain_future", lambda original: _chain(original, scope)),
-        once(queue.Queue, "get", lambda original: _moved(original, "queue.get", queue.Empty, scope)),
-        once(queue.Queue, "put", lambda original: _moved(original, "queue.put", queue.Full, scope)),
-    ]
-    for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
-        found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
-    return found + switch.made("waiting", lambda: _waiting(scope))
+    once, found = switch.once, list[Patch]()
+    if (pool := loaded("concurrent.futures.thread")) is not None:
+        found.append(once(pool._WorkItem, "run", _run))
+    if (queue := loaded("queue")) is not None:
+        found += [
+            once(queue.Queue, "get", lambda original: _moved(original, "queue.get", queue.Empty, scope)),
+            once(queue.Queue, "put", lambda original: _moved(original, "queue.put", queue.Full, scope)),
+        ]
+        for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
+            found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
+    if (futures := loaded("concurrent.futures._base")) is not None:
+        found += switch.made("waiting", lambda: _waiting(futures, scope))
+    return found
 
 
 # -- a replay that has failed ----------------------------------------------------------------------------------------------
@@ -349,141 +338,6 @@ def entered(call: Any, args: tuple[Any, ...]) -> Any:
     return None
 
 
-# -- from a thread to a loop -----------------------------------------------------------------------------------------------
-
-
-def _chain(original: Any, scope_of: _ScopeOf) -> Any:
-    def _chain_future(source: Any, destination: Any) -> None:
-        scope = scope_of() if isinstance(source, CallFuture) and isfuture(destination) else None
-        if scope is None:
-            return original(source, destination)  # type: ignore[no-any-return]
-        _Arrival(source, destination, scope).expect()
-        return None
-
-    return _chain_future
-
-
-class _Arrival:
-    """The result of a call in a thread, ``source``, on its way to ``destination``, a future of an event loop."""
-
-    __slots__ = (
-        "_asked_for",
-        "_call",
-        "_came",
-        "_cut_off",
-        "_destination",
-        "_lane",
-        "_loop",
-        "_progress",
-        "_source",
-        "_task",
-        "_turn",
-    )
-
-    def __init__(self, source: Any, destination: Any, scope: Scope) -> None:
-        self._source: Final = source
-        self._destination: Final = destination
-        self._loop: Final = destination.get_loop()
-        self._progress: Final = scope.session.progress
-        self._call: Final[Entered | None] = getattr(source, "_tracekit_call", None)
-        name = "future.arrival" if self._call is None else f"future.arrival:{self._call.lane.name}"
-        self._turn: Final[Any] = scope.session.arm(scope, name, 0)
-        self._cut_off: Final[Any] = _cut_off(scope, self._call)
-        self._came = False
-        self._lane: Final = scope.lane
-        #: Who waits for it, and how often he had been cancelled before.
-        self._task: Final = current_task(self._loop) if _get_running_loop() is self._loop else None
-        self._asked_for: Final = 0 if self._task is None else self._task.cancelling()
-
-    def expect(self) -> None:
-        turn = self._turn
-        if turn.comes:
-            turn.from_thread()
-        if self._progress is not None and not (turn.live or turn.comes or self._never_came):
-            queue_of_loop = self._progress.queue(self._loop)
-            queue_of_loop.out += 1
-            self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
-        self._destination.add_done_callback(self._ended)
-        self._source.add_done_callback(self._done)
-
-    @property
-    def _never_came(self) -> bool:
-        """Where the recording has no arrival: whether the call had begun, or been made by a library, and its result never came."""
-        if self._cut_off is not None:
-            return bool(self._cut_off.comes)
-        return self._call is not None and self._call.turn is not None and bool(self._call.turn.comes)
-
-    def _ended(self, _: object) -> None:
-        cut_off = self._cut_off
-        if self._came:
-            if cut_off is not None and self._task is not None and self._task.cancelling() > self._asked_for:
-                # Cancelled when the result had come and he had not gone on with it. In a replay it is kept from coming: it is the
-                # cancellation that wakes him, and that counts.
-                if cut_off.live and self._progress is not None:
-                    self._progress.count(self._lane)
-                _note(cut_off)
-        elif self._destination.cancelled():
-            if cut_off is not None:
-                _note(cut_off)
-            self._source.cancel()
-
-    def _done(self, _: object) -> None:
-        self._soon(self._arrived)
-
-    def _soon(self, callback: Callable[[], object]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, context=Context())
-
-    def _arrived(self) -> None:
-        if self._destination.cancelled():
-            return
-        turn, call = self._turn, self._call
-        hop = call is not None and not (call.lane.captured or call.lane.last)
-        if turn.comes or not (turn.live or hop):
-            turn.on_fire(self._copy)
-        elif self._cut_off is not None and self._cut_off.comes:
-            self._cut_off.hold(lambda: self._soon(self._copy_unseen))
-        elif not hop:
-            turn.fired()
-            self._copy()
-        elif turn.live and call is not None:
-            turn.fired({"hop": call.number})
-            self._copy()
-        elif not turn.live and self._never_came:
-            turn.hold(lambda: self._soon(self._copy_unseen))
-        else:
-            if call is not None and call.by_user and not (turn.live or turn.pending):
-                turn.unrecorded(call.lane.name)
-            self._copy_unseen()
-
-    def _copy(self) -> None:
-        self._came = True
-        if not self._destination.done():
-            futures._copy_future_state(self._source, self._destination)  # type: ignore[attr-defined]
-
-    def _copy_unseen(self) -> None:
-        """There may be such a call or not: what it wakes counts for nobody."""
-        with nullcontext() if self._progress is None else self._progress.uncounted():
-            self._copy()
-
-
-def _cut_off(scope: Scope, call: Entered | None) -> Any:
-    """The event that a call which a library makes in a thread is cancelled before its result has come; ``None`` for another one.
-
-    Such a call is no event itself, for libraries make some of them once in a process. But the program must not get further in a replay
-    than where a time limit or a cancellation found it.
-    """
-    return None if call is None or call.by_user else scope.session.arm(scope, f"future.cut_off:{call.lane.name}", 0)
-
-
-def _note(cut_off: Any) -> None:
-    """It has been cut off."""
-    if cut_off.live:
-        cut_off.fired()
-    else:
-        cut_off.noted()
-
-
 # -- queues ----------------------------------------------------------------------------------------------------------------
 
 
@@ -556,6 +410,8 @@ def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss:
 
 
 def _failures() -> dict[str, Any]:
+    import queue
+
     names = ("Empty", "Full", "ShutDown")
     return {name: getattr(queue, name) for name in names if hasattr(queue, name)}
 
@@ -570,11 +426,11 @@ def _blocks(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
 # -- waiting for futures ---------------------------------------------------------------------------------------------------
 
 
-def _waiting(scope_of: _ScopeOf) -> list[Patch]:
+def _waiting(futures: Any, scope_of: _ScopeOf) -> list[Patch]:
     """``wait`` and ``as_completed``: exchanged in place, for they are imported by name."""
     return [
-        _Exchanged(_base.wait, _call_wait, _wait, scope_of),
-        _Exchanged(_base.as_completed, _call_as_completed, _as_completed, scope_of),
+        _Exchanged(futures.wait, _call_wait, _wait, scope_of),
+        _Exchanged(futures.as_completed, _call_as_completed, _as_completed, scope_of),
     ]
 
 
@@ -628,6 +484,8 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     if scope is None or not _by_user():
         return original(fs, timeout, return_when)
     given = _in_order(fs)
+    from concurrent.futures._base import DoneAndNotDoneFutures
+
     turn: Any = armed(scope, "future.wait", 0)
     done: Any = None
     if turn is not None and (turn.live or turn.comes or turn.pending):
@@ -643,7 +501,7 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
             current.reset(token)
     if done is None:  # the recorded program did not wait here: that is not to last for ever; or the replay has failed
         return original(given, None, return_when)
-    return _base.DoneAndNotDoneFutures(
+    return DoneAndNotDoneFutures(
         InOrder(future for future in given if future in done),
         InOrder(future for future in given if future not in done),
     )
@@ -663,6 +521,8 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
 
 
 def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     left = dict(enumerate(given))
     while left:
         turn: Any = armed(scope, "future.wait", 0)
@@ -677,7 +537,7 @@ def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]
             finally:
                 current.reset(token)
         if chosen is None:  # not recorded, or the replay has failed
-            _base.wait(left.values(), return_when=_base.FIRST_COMPLETED)
+            wait(left.values(), return_when=FIRST_COMPLETED)
             chosen = next(i for i, future in left.items() if future.done())
         yield left.pop(chosen)
 
@@ -695,13 +555,15 @@ def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Ite
 
 
 def _next_replayed(turn: Any, threads: Any, left: dict[int, Any]) -> int | None:
+    from concurrent.futures import wait
+
     if not came(turn, threads):
         return None
     done = turn.about.get("done")
     if not done:
         raise TimeoutError(turn.about.get("error", ""))
     chosen: int = done[0]
-    _base.wait([left[chosen]])
+    wait([left[chosen]])
     return chosen
 
 
@@ -730,15 +592,9 @@ _WORKERS: Final = frozenset(
 
 def _pool_patches() -> list[Patch]:
     """What to replace, of the modules that are loaded."""
-    found = [
-        _switch.once(threading.Thread, "start", _start),
-        _switch.once(pool.ThreadPoolExecutor, "submit", _submit),
-    ]
-    backend = getattr(sys.modules.get("anyio._backends._asyncio"), "AsyncIOBackend", None)
-    if backend is not None:
-        found.append(_switch.once(backend, "run_sync_in_worker_thread", _run_sync))
-        found.append(_switch.once(backend, "run_sync_from_thread", _run_from_thread))
-    return found
+    found = [_switch.once(threading.Thread, "start", _start)]
+    pool = loaded("concurrent.futures.thread")
+    return found if pool is None else [*found, _switch.once(pool.ThreadPoolExecutor, "submit", _submit)]
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------------
@@ -821,15 +677,17 @@ def _bare(call: Any) -> Any:
 # -- pools -----------------------------------------------------------------------------------------------------------------
 
 
-_ASYNCIO: Final = os.path.dirname(asyncio.__file__) + os.sep
+ASYNCIO: Final = os.path.join(STDLIB, "asyncio", "")
 #: What hands a call on to a thread for somebody else.
-_HANDING_ON: Final = (_ASYNCIO, os.path.dirname(concurrent.futures.__file__) + os.sep)
+_HANDING_ON: Final = (ASYNCIO, os.path.join(STDLIB, "concurrent", "futures", ""))
+#: Where an event loop runs a callback.
+_EVENTS: Final = os.path.join(ASYNCIO, "events.py")
 
 
 def started_by_user(frame: FrameType | None, call: Any) -> bool:
     """Whether user code has a call made in a thread; one that a task was made for at once is whose function it is."""
     while frame is not None and frame.f_code.co_filename.startswith(_HANDING_ON):
-        if frame.f_code is Handle._run.__code__:
+        if frame.f_code.co_name == "_run" and frame.f_code.co_filename == _EVENTS:
             code = getattr(inspect.unwrap(call.function), "__code__", None)
             return code is None or is_user_code(code.co_filename)
         frame = frame.f_back
@@ -854,97 +712,6 @@ def _submit(original: Any) -> Any:
     return submit
 
 
-# -- anyio -----------------------------------------------------------------------------------------------------------------
-
-
-def _run_sync(original: Any) -> Any:
-    def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        scope = current.get()
-        if scope is None:
-            return original(cls, func, args, *rest, **options)
-        func, args, kwargs = enclose(scope, func, tuple(args), {})
-        call = entered(func, args)
-        call.by_user = started_by_user(_getframe(1), call)
-        if kwargs:
-            func = _with(func, kwargs)
-        made = original(cls, func, args, *rest, **options)
-        if scope.live or scope.session.state.ended or not scope.session.state.ordered:
-            return made
-        abandon = rest[0] if rest else options.get("abandon_on_cancel", False)
-        return _arriving(scope, call, made, shielded=not abandon)
-
-    return run_sync_in_worker_thread
-
-
-async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -> Any:
-    """Await what a thread is asked for, ``shielded`` from cancelled scopes; that its result comes is an event, as in ``_chain``."""
-    turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
-    cut_off = _cut_off(scope, call)
-    error: BaseException | None = None
-    # While it is awaited nothing counts, as inside a live call.
-    token = enter(scope.inside(scope.parent or 1, live=True))
-    try:
-        try:
-            result = await made
-        except asyncio.CancelledError:  # whatever it came to is dropped
-            raise
-        except BaseException as raised:
-            error = raised
-        if cut_off is not None and cut_off.comes:
-            await _held(cut_off)
-    except asyncio.CancelledError:
-        if cut_off is not None:
-            _note(cut_off)
-        raise
-    finally:
-        current.reset(token)
-    hop = not (call.lane.captured or call.lane.last)
-    if turn.comes or (not turn.live and not hop):
-        with sys.modules["anyio"].CancelScope(shield=shielded):
-            await turn.wait_async()
-    elif turn.live and not hop:
-        turn.fired()
-    elif turn.live:
-        turn.fired({"hop": call.number})
-    if hop and (turn.comes or turn.live):
-        scope.lane.since += 1  # what goes on from here is the callback that the result leads to
-    if error is not None:
-        raise error
-    return result
-
-
-async def _held(cut_off: Any) -> None:
-    """Wait where the recorded program was cut off, until it is again, or nothing else can go on."""
-    loop = asyncio.get_running_loop()
-    goes_on = loop.create_future()
-
-    def let_go() -> None:
-        if not goes_on.done():
-            goes_on.set_result(None)
-
-    cut_off.hold(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(let_go, context=Context()))
-    await goes_on
-
-
-def _run_from_thread(original: Any) -> Any:
-    def run_sync_from_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        scope = current.get()
-        if scope is not None:
-            func, args, kwargs = enclose(scope, func, tuple(args), {})
-            if kwargs:
-                func = _with(func, kwargs)
-        return original(cls, func, args, *rest, **options)
-
-    return run_sync_from_thread
-
-
-def _with(func: Any, kwargs: dict[str, Any]) -> Any:
-    def call(*args: Any) -> Any:
-        return func(*args, **kwargs)
-
-    return call
-
-
 # -- trio ------------------------------------------------------------------------------------------------------------------
 #
 # Not covered: its tasks open no lanes, so that a recording of them could not be replayed. That is said before there is one.
@@ -967,7 +734,7 @@ def _not_covered() -> RunStateError:
 
 
 def _uncovered_patches() -> list[Patch]:
-    trio = sys.modules.get("trio")
+    trio = loaded("trio")
     places = ((trio, "run"), (getattr(trio, "lowlevel", None), "start_guest_run"))
     found: list[Patch] = []
     for module, name in places:
@@ -999,7 +766,7 @@ def _unless_recorded(original: Any) -> Any:
 # lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
 # callable, because libraries run that in a copy of an older context.
 
-_switch: Final = Switch(lambda: _patches(), ("uvloop", "anyio._backends._asyncio", "trio"))
+_switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread", "trio"))
 
 
 def activate() -> None:
@@ -1013,88 +780,4 @@ def deactivate() -> list[str]:
 
 
 def _patches() -> list[Patch]:
-    patches = [
-        _switch.once(BaseEventLoop, "create_task", _create_task),
-        # The modules have no name ``set`` of their own: this one comes before the built-in.
-        *_switch.made("set", lambda: [AttributePatch(module, "set", set_of_tasks) for module in (tasks, taskgroups)]),
-    ]
-    uvloop = sys.modules.get("uvloop")
-    if uvloop is not None and hasattr(uvloop, "Loop"):
-        patches.append(_switch.once(uvloop.Loop, "create_task", _create_task))
-    return patches + _uncovered_patches() + _pool_patches()
-
-
-def _create_task(original: Any) -> Any:
-    def create_task(self: Any, coro: Any, **options: Any) -> Any:
-        scope = current.get()
-        if scope is None:
-            return original(self, coro, **options)
-        context = options.get("context")
-        if _get_running_loop() is None and _getframe(1).f_code.co_filename.startswith(_ASYNCIO):
-            # Whoever runs a loop to the end of a coroutine waits for it: that is no other line of execution, but his own.
-            lane = parent_lane(scope)
-            before = lane.owner
-            if (scope if context is None else context.get(current)) is not None:
-                lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
-        else:
-            lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
-        if context is not None:
-            return _in_given_context(original(self, coro, **options), scope, lane, context, before)
-        # The task copies the context when it is made, and an eager one runs its first piece right there.
-        token = current.set(scope.in_lane(lane))
-        try:
-            task = original(self, coro, **options)
-        finally:
-            current.reset(token)
-        lane.owner = id(task)
-        _created(scope, task)
-        if hasattr(task, "add_done_callback"):
-            task.add_done_callback(lambda _: _ended(lane, before), context=Context())
-        return task
-
-    create_task.__name__ = "create_task"
-    create_task.__qualname__ = getattr(original, "__qualname__", "create_task")
-    create_task.__doc__ = getattr(original, "__doc__", None)
-    return create_task
-
-
-def _created(scope: Scope, task: Any) -> None:
-    threads = scope.session.threads
-    if threads is not None:
-        threads.created(task)
-
-
-def _ended(lane: Lane, before: int) -> None:
-    lane.owner = before
-
-
-#: Set in a context that was given to a task which is not done yet.
-_given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
-
-
-def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
-    """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
-    me = lane.owner = id(task)
-    lane.owned[me] = lane
-    _created(scope, task)
-    before, first = context.get(current), not context.get(_given, False)
-    if first:
-        try:
-            context.run(_lend, scope.in_lane(lane), True)
-        except RuntimeError:  # it is the one that is running
-            first = False
-
-    def ended(_: object) -> None:
-        lane.owner = owner
-        if lane.owned.get(me) is lane:
-            del lane.owned[me]
-        if first:
-            context.run(_lend, before, False)
-
-    task.add_done_callback(ended, context=Context())
-    return task
-
-
-def _lend(scope: Scope | None, given: bool) -> None:
-    current.set(scope)
-    _given.set(given)
+    return _uncovered_patches() + _pool_patches()

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import sys
 import threading
 import time
 from _thread import LockType, RLock, allocate_lock, start_new_thread
-from asyncio.base_events import BaseEventLoop
-from asyncio.timeouts import Timeout
 from collections.abc import Callable
-from concurrent.futures import Future, _base
-from contextvars import Context
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -21,9 +14,9 @@ from .._runtime.session import Scope, current, here
 from . import threads as handover
 from .callers import by_observer, by_user
 from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, Patch, Switch, loaded
 
-__all__ = ["activate", "deactivate"]
+__all__ = ["activate", "deactivate", "scope_of_timers"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
@@ -47,8 +40,6 @@ _Wrap = Callable[[Any], Any]
 
 def _blocking_patches() -> list[Patch]:
     once = _switch.once
-    # ``concurrent.futures`` reads the clock through its module; no other name of that is used there.
-    clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
 
     def limited(owner: Any, name: str, limit: Callable[..., Any], late: Any) -> Patch:
         return once(
@@ -62,24 +53,30 @@ def _blocking_patches() -> list[Patch]:
         once(threading.Condition, "wait", lambda original: _wait(original, scope_of_timers)),
         once(threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
         once(threading, "_time", lambda _: _now),
-        once(queue, "time", lambda _: _now),
-        once(_base, "time", lambda _: clock),
         limited(threading.Event, "wait", _timeout, False),
         limited(threading.Condition, "wait_for", _second, False),
         limited(threading.Semaphore, "acquire", _second, False),
-        limited(Future, "result", _timeout, TimeoutError),
-        limited(Future, "exception", _timeout, TimeoutError),
         asked(threading.Event, "is_set", lambda event, answer: answer and event.wait()),
         asked(
             threading.Thread,
             "is_alive",
             lambda thread, answer: None if answer or thread.ident is None else thread.join(),
         ),
-        asked(Future, "done", lambda future, answer: answer and _base.wait([future])),
-        asked(Future, "running"),
-        asked(Future, "cancelled"),
-        *(asked(queue.Queue, name) for name in ("qsize", "empty", "full")),
     ]
+    if (futures := loaded("concurrent.futures._base")) is not None:
+        # It reads the clock through its module; no other name of that is used there.
+        clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
+        found += [
+            once(futures, "time", lambda _: clock),
+            limited(futures.Future, "result", _timeout, TimeoutError),
+            limited(futures.Future, "exception", _timeout, TimeoutError),
+            asked(futures.Future, "done", lambda future, answer: answer and futures.wait([future])),
+            asked(futures.Future, "running"),
+            asked(futures.Future, "cancelled"),
+        ]
+    if (queue := loaded("queue")) is not None:
+        found.append(once(queue, "time", lambda _: _now))
+        found += [asked(queue.Queue, name) for name in ("qsize", "empty", "full")]
     return found + _switch.made("locks", _question_locks)
 
 
@@ -386,7 +383,7 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
 # among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
 # (a tool's own back-off) is none of the run's.
 
-_switch: Final = Switch(lambda: _patches(), ("uvloop",))
+_switch: Final = Switch(lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread"))
 
 
 def activate() -> None:
@@ -408,212 +405,11 @@ def scope_of_timers() -> Scope | None:
 
 
 def _patches() -> list[Patch]:
-    once = _switch.once
-    patches = [
-        once(BaseEventLoop, "call_soon", _call_soon),
-        once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
-        once(BaseEventLoop, "call_at", _call_at),
-        once(Timeout, "reschedule", _reschedule),
-        once(BaseEventLoop, "shutdown_default_executor", _outside),
+    return [
         *_blocking_patches(),
         *_switch.made("sleep", lambda: [_sleep_patch()]),
         *handover.handover_patches(_switch, scope_of_timers),
     ]
-    uvloop = sys.modules.get("uvloop")
-    if uvloop is not None and hasattr(uvloop, "Loop"):
-        patches.append(once(uvloop.Loop, "call_soon", _call_soon))
-        patches.append(once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe))
-        patches.append(once(uvloop.Loop, "call_later", _call_later))
-        patches.append(once(uvloop.Loop, "shutdown_default_executor", _outside))
-    return patches
-
-
-# -- event loops -----------------------------------------------------------------------------------------------------------
-
-
-def _call_soon(original: Any) -> Any:
-    def call_soon(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        scope = current.get() if context is None else context.get(current)
-        if scope is None:
-            return original(self, callback, *args, context=context)
-        progress = scope.session.progress
-        if progress is None:
-            return original(self, callback, *args, context=context)
-        return progress.soon(self, None if scope.live else scope.lane, callback, args, context)
-
-    call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
-    return call_soon
-
-
-def _call_soon_threadsafe(original: Any) -> Any:
-    """What a thread hands to a loop: an event of the run, which comes to the loop where it came."""
-
-    def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        scope = scope_of_timers() if context is None or context.get(current) is not None else None
-        if scope is None or not scope.session.state.ordered or asyncio.events._get_running_loop() is self:
-            return original(self, callback, *args, context=context)
-        turn: Any = scope.session.arm(scope, "loop.call", 0)
-        handle = asyncio.Handle(callback, args, self, context)
-
-        def run() -> None:
-            if not handle.cancelled():
-                handle._run()
-
-        def arrived() -> None:
-            if handle.cancelled():
-                return
-            if turn.comes:
-                turn.on_fire(run)
-                return
-            if turn.live:
-                turn.fired()
-            run()
-
-        original(self, arrived, context=Context())
-        return handle
-
-    call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
-    return call_soon_threadsafe
-
-
-def _call_at(original: Any) -> Any:
-    def call_at(self: Any, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        scope = scope_of_timers()
-        if scope is None:
-            return original(self, when, callback, *args, context=context)
-        timer = scope.session.arm(scope, "asyncio.timer", when - _now_in(self, scope))
-        if timer.live:
-            handle = original(self, when, callback, *args, context=context)
-            if type(handle) is asyncio.TimerHandle:
-                handle._args, handle.__class__ = _Arguments(handle._args), _Armed
-                handle._args.timer = timer
-                return handle
-            handle.cancel()
-            return original(self, when, _fired, timer, callback, args, context=context)
-        return _Held(self, when, callback, args, context, timer)
-
-    call_at.__qualname__ = "BaseEventLoop.call_at"
-    return call_at
-
-
-def _outside(original: Any) -> Any:
-    """What ``asyncio.run`` does at its end waits for the loop's own threads, with a deadline of its own from 3.12 on: not the run's."""
-
-    async def shutdown_default_executor(self: Any, *args: Any, **options: Any) -> None:
-        scope = current.get()
-        if scope is not None and scope.session.threads is not None:
-            args, options = (), {}  # a replay that is stuck here is not to end by the clock
-        token = current.set(None)
-        try:
-            await original(self, *args, **options)
-        finally:
-            current.reset(token)
-
-    shutdown_default_executor.__qualname__ = "BaseEventLoop.shutdown_default_executor"
-    return shutdown_default_executor
-
-
-def _call_later(original: Any) -> Any:
-    def call_later(self: Any, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        scope = scope_of_timers()
-        if scope is None:
-            return original(self, delay, callback, *args, context=context)
-        timer = scope.session.arm(scope, "asyncio.timer", delay)
-        if timer.live:
-            return original(self, delay, _fired, timer, callback, args, context=context)
-        return _Held(self, _now_in(self, scope) + delay, callback, args, context, timer)
-
-    call_later.__qualname__ = "Loop.call_later"
-    return call_later
-
-
-def _now_in(loop: Any, scope: Scope | None) -> float:
-    """The loop's clock as the run has it, for ourselves: no read of the program's, or of a library's."""
-    token = current.set(None)
-    try:
-        now: float = loop.time()
-    finally:
-        current.reset(token)
-    return now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
-
-
-def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
-    timer.fired()
-    callback(*args)
-
-
-class _Armed(asyncio.TimerHandle):
-    """A timer handle of a recording: whoever looks at it finds the callback that he armed it with, and its arguments."""
-
-    __slots__ = ()
-
-    def _run(self) -> None:
-        self._args.timer.fired()  # type: ignore[attr-defined]
-        super()._run()
-
-
-class _Arguments(tuple[Any, ...]):  # noqa: SLOT001
-    """The arguments of a callback, and the timer that calls it: a handle has no room for another field."""
-
-    timer: Any
-
-
-class _Held(asyncio.TimerHandle):
-    """A timer handle that is on no loop's clock: it runs when its recorded place has come."""
-
-    def __init__(
-        self, loop: Any, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, timer: Any
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self._timer = timer
-        self._real: asyncio.TimerHandle | None = None
-        timer.on_fire(self._fire)
-
-    def cancel(self) -> None:
-        if not self._cancelled:
-            self._timer.cancel()
-            if self._real is not None:
-                self._real.cancel()
-        asyncio.Handle.cancel(self)  # the loop does not know of it
-
-    def _fire(self) -> None:
-        if self._cancelled:
-            return
-        if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
-            self._real = self._armed_for_real()
-            return
-        self._run()
-
-    def _armed_for_real(self) -> asyncio.TimerHandle:
-        """A timer of ours, armed by nobody of the run, for what is left on the run's clock."""
-        loop: Any = self._loop  # type: ignore[attr-defined]
-        scope = self._context.get(current)  # type: ignore[attr-defined]
-        token = current.set(None)
-        try:
-            now, then = _now_in(loop, None), _now_in(loop, scope)
-            armed: asyncio.TimerHandle = loop.call_at(now + self._when - then, self._run_out)  # type: ignore[attr-defined]
-            return armed
-        finally:
-            current.reset(token)
-
-    def _run_out(self) -> None:
-        self._timer.fired()
-        self._run()
-
-
-def _reschedule(original: Any) -> Any:
-    def reschedule(self: Any, when: float | None) -> None:
-        if when is None or self._state.name != "ENTERED" or scope_of_timers() is None:
-            return original(self, when)  # type: ignore[no-any-return]
-        # Also when the deadline has passed already: that is for the recording to say, not for the clock of a replay.
-        self._when = when
-        if self._timeout_handler is not None:
-            self._timeout_handler.cancel()
-        self._timeout_handler = asyncio.get_running_loop().call_at(when, self._on_timeout)
-        return None
-
-    reschedule.__qualname__ = "Timeout.reschedule"
-    return reschedule
 
 
 # -- time.sleep ------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,32 @@ from typing import Any, Final
 
 from .._reality import free_in_forks
 from . import clock, commands, guard, inputs, processes, randomness, threads, timers
+from .patch import Patch, Switch, loaded
 
-__all__ = ["active", "enter", "leave"]
+__all__ = ["active", "enter", "event_loops", "leave"]
+
+
+class _EventLoops:
+    """The hooks of asyncio and what is built upon it: a program that has no event loops imports none of it."""
+
+    def __init__(self) -> None:
+        self._switch: Final = Switch(self._patches, ("asyncio", "uvloop", "anyio._backends._asyncio"))
+
+    def _patches(self) -> list[Patch]:
+        if loaded("asyncio") is None:
+            return []
+        from . import loops
+
+        return loops.patches(self._switch)
+
+    def activate(self) -> None:
+        self._switch.on()
+
+    def deactivate(self) -> list[str]:
+        return self._switch.off()
+
+
+event_loops: Final = _EventLoops()
 
 
 class _Hooks:
@@ -45,7 +69,7 @@ class _Hooks:
 
 def _parts() -> list[Any]:
     """The hooks, in the order in which they are put in place: two of them may have one function between them."""
-    return [clock, randomness, threads, processes, timers, guard, inputs, commands]
+    return [clock, randomness, threads, processes, timers, event_loops, guard, inputs, commands]
 
 
 _hooks: Final = _Hooks()

@@ -7,10 +7,12 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 __all__ = [
+    "CUT_OFF",
     "DEFAULT",
     "FAMILIES",
     "FORMAT_VERSION",
     "GENESIS",
+    "IN_LOOP",
     "READS",
     "REFUSALS",
     "SINGLES",
@@ -73,6 +75,11 @@ REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})
 
 #: Reads of the world that have no content to check, aligned between the steps of their lane.
 READS: Final = frozenset({"clock", "random"})
+
+#: What fires in an event loop, by the names of its entries.
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
+#: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
+CUT_OFF: Final = "future.cut_off"
 
 _FAMILY_OF: Final = {
     kind: (family, role) for family, types in FAMILIES.items() for role, kind in zip(types._fields, types, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from _thread import allocate_lock, get_ident
-from asyncio import get_running_loop, sleep
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -197,7 +196,7 @@ class Call:
 
     async def wait_async(self, step: DuplicateStep) -> bool:
         """Whether the event loop ran meanwhile."""
-        loop = get_running_loop()
+        loop = _reality.running_loop()
         with self._lock:
             if not self.pending:
                 return False
@@ -803,6 +802,8 @@ class Awaited(Call):
             token = current.set(None)  # the sleep itself is none of the run's own
             try:
                 ran = True
+                from asyncio import sleep
+
                 await sleep(pause)
             finally:
                 current.reset(token)

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from _thread import get_native_id
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from itertools import islice
 from threading import RLock
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import ref
 
 from .. import _reality, errors
@@ -26,10 +25,8 @@ from .._runtime.callsite import caller, say
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
-from .._runtime.replayer import Replay
 from .._runtime.session import Scope
 from .._runtime.spending import Spending
-from .._runtime.threads import child_processes
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -40,6 +37,9 @@ from ..errors import (
     UnconsumedStepsError,
 )
 from .ending import IdleState, ask_file, state_file
+
+if TYPE_CHECKING:
+    from .._runtime.replayer import Replay
 
 __all__ = [
     "NOT_STARTED",
@@ -878,6 +878,8 @@ class ReplayedChildren:
     @_reality.off_loop()
     def _where(self) -> str:
         if self._reports is None:
+            import tempfile
+
             self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
         return self._reports
 
@@ -1121,6 +1123,8 @@ class ReplayedChildren:
             self._look, self._waited_since = look, _reality.monotonic()
         for child in left:
             child.say_after(self._waited_since)
+        from .._runtime.threads import child_processes
+
         known = child_processes() <= {child.pid for child in self._children}  # who else there is can't be asked
         if self._path or not left or not known or any(child.pool or not child.pid or child.report() for child in left):
             self._asked_at = None

@@ -28,7 +28,6 @@ from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
 from .._runtime.session import Session, current
 from .._runtime.spending import Spending
-from .._runtime.threads import asleep
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
 
@@ -565,6 +564,8 @@ class IdleReporter:
         and whether only something from outside can wake it."""
         below = self._below()
         try:
+            from .._runtime.threads import asleep
+
             found = asleep(self._waiting())
         except OSError:  # no such system: as far as it came is what can be seen
             return [below], False

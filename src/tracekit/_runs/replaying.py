@@ -15,18 +15,16 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from .._capture import callers, instrumentation, leftovers, plugins, processes, randomness, stdout, world
+from .._capture import callers, instrumentation, plugins, processes, randomness, stdout, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, segment_of
 from .._runtime.callsite import caller, say
-from .._runtime.divergence import steady
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Replay
 from .._runtime.session import Scope, Session, current, enter, owner
 from .._runtime.spending import Spending
 from .._runtime.verdict import CAN_BE_INEXACT, Report
@@ -57,12 +55,13 @@ from .ending import (
     same_error,
 )
 from .environment import drift, environment
-from .partial import PartialReplay, branch, seal_branch
 from .run import UNSET, JoinedProcess, Run, register, unregister
-from .undoing import Undoing
 
 if TYPE_CHECKING:
+    from .._runtime.replayer import Replay
     from .determinism import TranscriptWriter
+    from .partial import PartialReplay
+    from .undoing import Undoing
 
 __all__ = ["ReplayBlock", "TranscribedReplayBlock", "join_replay", "replay"]
 
@@ -187,6 +186,8 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _acquire(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
         """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
         if options["live"]:
+            from .partial import branch
+
             self._partial = branch(session, _store(options), options["live"], self.input)
         if self.disk is not None:
             session.inputs.lay(self.disk)
@@ -197,6 +198,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
         taken.callback(world.leave)
+        from .._capture import leftovers
+
         taken.enter_context(leftovers.kept())
         if options["guard"] == "off":
             session.report.allow("guard", "the guard was off, and nobody watched what the program reached")
@@ -282,6 +285,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         return session
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        from .._runtime.replayer import Replay
+
         return Replay(trace, redactor, on_divergence=options["on_divergence"], strict=frozenset(options["strict"]))
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
@@ -330,6 +335,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.schedule.close()
             self._taken.close()
             if self._partial is not None:
+                from .partial import seal_branch
+
                 seal_branch(self._partial, _store(self.options), error)
         try:
             self._conclude(session, error)
@@ -480,6 +487,8 @@ class TranscribedReplayBlock(ReplayBlock):
         return None  # the hash seed differs on purpose, to find out whether it matters
 
     def compare_result(self, value: Any) -> None:
+        from .._runtime.divergence import steady
+
         tree = steady(self.session.redactor.redact(to_json(value))[0])
         self._writer.write({"kind": "result", "run": self.run_id, "result": tree}, caller())
         super().compare_result(value)

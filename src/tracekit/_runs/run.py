@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import Token
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .._runtime.process import ProcessRole
 from .._runtime.session import Scope, Session, current, enter, here
 from .._runtime.step import Request, Spec
-from .undoing import Undoing, undo, undo_async
+
+if TYPE_CHECKING:
+    from .undoing import Undoing
 
 __all__ = ["UNSET", "JoinedProcess", "Run", "current_run", "register", "registered", "unregister"]
 
@@ -47,10 +49,14 @@ class Run:
         Each compensation is a recorded step. The block goes on and ends as ``run.aborted`` with ``reason``, whether an exception leaves
         it or not. Compensations that fail are raised together as an ``ExceptionGroup`` when the others have been run.
         """
+        from .undoing import undo
+
         undo(self, reason)
 
     async def abort_async(self, reason: str) -> None:
         """The same, awaiting compensations that are coroutine functions."""
+        from .undoing import undo_async
+
         await undo_async(self, reason)
 
     def __repr__(self) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
-from asyncio import current_task
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -267,6 +264,8 @@ def _undo(scope: Scope, trace: Trace, step: RecoveredStep, spec: Spec) -> None:
     token = enter(scope)
     try:
         if compensation.asynchronous:
+            import asyncio
+
             asyncio.run(compensation.run_async(scope, step.seq, input, output))
         else:
             compensation.run(scope, step.seq, input, output)
@@ -446,11 +445,11 @@ def _in_another_thread(lane: Lane) -> bool:
     """Whether what happens in ``lane`` may come to its end while this thread waits."""
     if lane.owner == get_ident() or not (lane.open or lane.parent is None):
         return False
-    return lane.owner in sys._current_frames() or _get_running_loop() is None
+    return lane.owner in sys._current_frames() or _reality.running_loop() is None
 
 
 def _of_another_task(lane: Lane) -> bool:
-    return lane.owner != id(current_task()) and (lane.open or lane.parent is None)
+    return lane.owner != id(_reality.running_task()) and (lane.open or lane.parent is None)
 
 
 # -- aborting ----------------------------------------------------------------------------------------------------------

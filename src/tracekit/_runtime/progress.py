@@ -15,41 +15,39 @@ from __future__ import annotations
 
 from _thread import get_ident
 from array import array
-from asyncio import AbstractEventLoop
-from asyncio.events import Handle, _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from .._reality import monotonic_ns
+from .._reality import monotonic_ns, running_loop
 from .lane import NOBODY, UNLIMITED, Lane
 
-__all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
-_bare_run: Final = Handle._run
+__all__ = ["Callback", "Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
+
 #: How many callbacks past any that was recorded a lane counts as one that polls. Nothing is wrong by that: it is left to look again
 #: as long as anything else moves.
 _FAR: Final = 1000
 
 
-class Counted(Handle):
-    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call. One that is not ``counted`` is no progress, and
-    is not held: the recording has nothing like it, or may have."""
-
-    __slots__ = ("counted", "lane")
+class Callback(Protocol):
+    """A callback of a run in an event loop, as a handle of that; ``lane`` is whose progress it is, ``None`` inside a live call. One that
+    is not ``counted`` is no progress, and is not held: the recording has nothing like it, or may have."""
 
     counted: bool
     lane: Lane | None
+    _args: Any
+    _cancelled: bool
 
-    def _run(self) -> None:
-        lane = self.lane
-        if lane is not None and self.counted:
-            lane.runs()
-        _bare_run(self)
+    def call(self) -> None:
+        """Run it; whoever holds it has counted it."""
+        ...
 
 
 class _Moves:
@@ -159,13 +157,10 @@ class Progress:
 
     # -- what runs -------------------------------------------------------------------------------------------------------
 
-    def soon(
-        self, loop: Any, lane: Lane | None, callback: Any, args: tuple[Any, ...], context: Context | None
-    ) -> Handle:
+    def soon(self, loop: Any, lane: Lane | None, handle: Callback) -> None:
         """``loop.call_soon`` for a callback in ``lane``, or inside a live call (``None``)."""
         if loop._closed if hasattr(loop, "_closed") else loop.is_closed():
             raise RuntimeError("Event loop is closed")
-        handle = Counted(callback, args, loop, context)
         handle.counted = self._uncounted is not loop
         handle.lane = lane
         if lane is not None and lane.loop is not loop:
@@ -176,11 +171,10 @@ class Progress:
             ready = getattr(loop, "_ready", None)
             if ready is not None:
                 ready.append(handle)
-                return handle
+                return
         elif lane is not None and lane.state is None:
             self.follow(lane)
         self.queue(loop).add(handle)
-        return handle
 
     def _of(self, loop: AbstractEventLoop) -> _Moves:
         known = self._loops.get(loop)
@@ -211,7 +205,7 @@ class Progress:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """What is asked for inside, in the running loop, counts for nobody: it may be there or not."""
-        self._uncounted = _get_running_loop()
+        self._uncounted = running_loop()
         try:
             yield
         finally:
@@ -263,7 +257,7 @@ class Progress:
         Called in the event loop, once an event: the callbacks of the lane count from here on. A replay may lack a ``hop``: how far
         the lane itself was is said of that.
         """
-        loop: Any = _get_running_loop()
+        loop: Any = running_loop()
         if loop is None:
             return b""
         known = self._of(loop)
@@ -442,11 +436,11 @@ class LoopQueue:
         self._far: Final = far
         #: How many callbacks have run here, but for those of lanes that poll.
         self.moved = 0
-        self._queue: Final[deque[Counted]] = deque()
-        self._parked: Final[deque[Counted]] = deque()
+        self._queue: Final[deque[Callback]] = deque()
+        self._parked: Final[deque[Callback]] = deque()
         #: What events of a recording are waited for with, and what leads on where somebody has cancelled that.
         self._expected: Final[set[Any]] = set()
-        self._cancelled: Final[dict[Any, Counted]] = {}
+        self._cancelled: Final[dict[Any, Callback]] = {}
         self._kicked = False
         #: How many calls in threads are out that the recording does not have: what they lead to is nobody's to foretell.
         self.out = 0
@@ -457,7 +451,7 @@ class LoopQueue:
         #: Whether the run has nothing to run here but what is held.
         self.resting = True
 
-    def add(self, handle: Counted) -> None:
+    def add(self, handle: Callback) -> None:
         args: Any = handle._args
         if (handle.lane is None or not handle.counted) and args and args[0] in self._expected and args[0].cancelled():
             self._cancelled[args[0]] = handle
@@ -526,7 +520,7 @@ class LoopQueue:
             self.loop.call_soon(self._run, context=Context())  # no run in it; a loop inside the loop enters it again
 
     def kick_from_anywhere(self) -> None:
-        if self.thread == get_ident() and _get_running_loop() is self.loop:
+        if self.thread == get_ident() and running_loop() is self.loop:
             self.kick()
             return
         try:
@@ -569,7 +563,7 @@ class LoopQueue:
                         self._parked.append(handle)  # it comes after what waits for that event
                         continue
                     self.moved += 1
-                _bare_run(handle)
+                handle.call()
             if self.look_again:
                 self.unpark()
             if self._deliverer is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from .._journal.entry import CUT_OFF, IN_LOOP
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
@@ -24,7 +25,6 @@ from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
-from .replayer import CUT_OFF, IN_LOOP, Replay
 from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, here
 from .step import Circumstances, Patterns, Request, Spec, marked
 from .verdict import RunReport
@@ -32,6 +32,7 @@ from .verdict import RunReport
 if TYPE_CHECKING:
     from .._journal.reader import Trace
     from ..failures import StructuredFailure
+    from .replayer import Replay
     from .spending import Budget, Spending
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from array import array
-from asyncio.events import _get_running_loop
 from binascii import a2b_base64
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from orjson import loads
 
-from .._journal.entry import READS, REFUSALS, SINGLES, family_of
+from .._journal.entry import CUT_OFF, IN_LOOP, READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import TAIL, Trace
 from .._journal.store import shown_as
 from .._journal.vault import KEY_VARIABLE
+from .._reality import running_loop
 from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from ..errors import (
     BudgetExceededError,
@@ -342,10 +342,6 @@ INTENT: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
-#: What fires in an event loop, by the names of its entries.
-IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
-#: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
-CUT_OFF: Final = "future.cut_off"
 #: What threads do to one another, by the names of its entries.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
@@ -1788,7 +1784,7 @@ class Replay:
 
     def let_others_go_on(self, seq: int) -> None:
         """In an event loop: the other tasks go on until the turn of ``seq``, for a call that does not await."""
-        loop = _get_running_loop()
+        loop = running_loop()
         if loop is None or not can_go_on(loop):
             return
         came: list[bool] = []

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from .._journal.entry import CUT_OFF
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
+from .._reality import running_loop
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
 from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
-from .replayer import CUT_OFF, HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .replayer import HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import Outcome, Refusal, Scope, Step, Timer
 from .step import Request
@@ -135,7 +136,7 @@ class HeldTimer(LateTimer):
         return self._now or self._run.followed
 
     def comes_yet(self) -> bool:
-        loop = _get_running_loop()
+        loop = running_loop()
         if loop is None or can_go_on(loop):
             self._waited = self._run.wait_open("queue", self._function)
         else:  # it can't be kept from it
@@ -417,7 +418,7 @@ class Resumption(Recording):
         """Return when the log is open. Whether the other tasks of an event loop have gone on meanwhile."""
         if self.followed:
             return False
-        loop = _get_running_loop()
+        loop = running_loop()
         if loop is None:
             self.replay.schedule.wait(None)
         elif can_go_on(loop):
@@ -513,7 +514,7 @@ class Resumption(Recording):
             return True
         if self.replay.next_step(scope, kind) is not None:
             return False
-        if not self.look() and _get_running_loop() is None:
+        if not self.look() and running_loop() is None:
             self.replay.schedule.wait(None)
         self.begin_recovery()
         return True

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from array import array
-from asyncio import AbstractEventLoop, Future, current_task, get_running_loop
-from asyncio.events import _get_running_loop
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .._reality import monotonic_ns, off_loop
+from .._reality import monotonic_ns, off_loop, running_loop, running_task
 from .lane import UNLIMITED, Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
 from .session import current, enter
 from .threads import MonitoredThread, ThreadMonitor
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
@@ -168,8 +168,7 @@ class Schedule:
 
     def begin(self) -> None:
         """The replay begins here: a task that it begins in is the run's."""
-        loop = _get_running_loop()
-        if loop is not None and (task := current_task(loop)) is not None:
+        if (task := running_task()) is not None:
             self.threads.created(task)
 
     @property
@@ -208,7 +207,7 @@ class Schedule:
                     return
             self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
             return
-        loop = get_running_loop()
+        loop = running_loop()
         ticket = Ticket(seq, get_ident())
         ticket.loop, future = loop, loop.create_future()
         ticket.future, ticket.lane = future, lane
@@ -239,7 +238,7 @@ class Schedule:
         ``lane`` is whose event it is in a loop.
         """
         ticket = Ticket(seq, get_ident())
-        ticket.loop, ticket.act, ticket.lane = None if anywhere else _get_running_loop(), act, lane
+        ticket.loop, ticket.act, ticket.lane = None if anywhere else running_loop(), act, lane
         if self._failed or self._closed or (ticket.seq is None and self._released):
             self._let_go(ticket)
         else:
@@ -335,7 +334,7 @@ class Schedule:
                 return
             member = self.threads.join()
             if self.threads.solo and seq is not None:  # nobody else could bring an earlier one
-                self._hand_out(seq, overtake=_get_running_loop() is None)
+                self._hand_out(seq, overtake=running_loop() is None)
                 return
             ticket = Ticket(seq, get_ident())
             ticket.gate, ticket.member = gate, member
@@ -831,16 +830,18 @@ def go_on(loop: Any, until: Callable[[], bool]) -> None:
     A round of the loop takes what is ready one by one, and counts it first: it is inside such a round that this is called. So it
     finds as much to take, when that round goes on, as there was.
     """
-    task = asyncio.current_task(loop)
+    from asyncio import tasks
+
+    task = tasks.current_task(loop)
     counted = len(loop._ready)
     if task is not None:
-        asyncio.tasks._leave_task(loop, task)
+        tasks._leave_task(loop, task)
     try:
         while not until():
             loop._run_once()
     finally:
         if task is not None:
-            asyncio.tasks._enter_task(loop, task)
+            tasks._enter_task(loop, task)
         for _ in range(counted):
             loop.call_soon(_nothing, context=Context())
 

@@ -8,14 +8,13 @@ Capture points know nothing of replay, sessions know nothing of SDKs.
 
 from __future__ import annotations
 
-from asyncio import current_task
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+from .._reality import running_loop, running_task
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
 from .lane import CALLBACK, NOBODY, ROOT, Lane, started
@@ -798,12 +797,8 @@ class Session(Protocol):
 
 def owner() -> int:
     """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
-    loop = _get_running_loop()
-    if loop is not None:
-        task = current_task(loop)
-        if task is not None:
-            return id(task)
-    return get_ident()
+    task = running_task()
+    return get_ident() if task is None else id(task)
 
 
 @contextmanager
@@ -832,7 +827,7 @@ def here() -> Scope | None:
 def settled(scope: Scope) -> Scope:
     """``scope``, which the context variable has, in the lane of who is running."""
     lane = scope.lane
-    me = get_ident() if _get_running_loop() is None else owner()
+    me = get_ident() if running_loop() is None else owner()
     if lane.owner == me:
         return scope
     if lane.owner == 0:

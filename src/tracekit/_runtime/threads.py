@@ -19,7 +19,6 @@ which each is held or blocked, prove that nothing in the process can move.
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import ctypes
 import gc
 import os
@@ -28,12 +27,11 @@ import signal
 import sys
 import threading
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
-from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -44,6 +42,7 @@ from .process import process
 
 __all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "others_run_user_code"]
 
+_STDLIB: Final = os.path.dirname(os.__file__)
 _TASKS: Final = "/proc/self/task"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Whether the kernel says how often a thread has run.
@@ -70,11 +69,12 @@ _WAITS: Final = frozenset(
     (file, name)
     for file, names in (
         (threading.__file__, ("wait", "join", "_wait_for_tstate_lock")),
-        (concurrent.futures.thread.__file__, ("_worker",)),
+        (os.path.join(_STDLIB, "concurrent", "futures", "thread.py"), ("_worker",)),
     )
     for name in names
 )
-_RUN_ONCE: Final[CodeType] = BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+#: Where an event loop of asyncio waits, by file and name.
+_RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_once"
 
 
 #: What interrupts a main thread that is blocked for ever. A program may have a handler of its own for the first, and one that a shell
@@ -779,7 +779,7 @@ def _resting_loop(frame: FrameType) -> Any:
     caller: FrameType | None = frame
     for _ in range(3):
         caller = None if caller is None else caller.f_back
-        if caller is not None and caller.f_code is _RUN_ONCE:
+        if caller is not None and (caller.f_code.co_filename, caller.f_code.co_name) == _RUN_ONCE:
             break
     else:
         return None

@@ -1,0 +1,582 @@
+"""Event loops: their tasks are lanes; what comes into a loop, and the timers that fire in it, are events of the run.
+
+Imported when asyncio has been imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import current_task, futures, isfuture, taskgroups, tasks
+from asyncio.base_events import BaseEventLoop
+from asyncio.events import _get_running_loop
+from asyncio.timeouts import Timeout
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future as CallFuture
+from contextlib import nullcontext
+from contextvars import Context, ContextVar
+from sys import _getframe
+from typing import Any, Final
+
+from .._runtime.lane import NOBODY, Lane, started
+from .._runtime.session import Scope, current, enter
+from .patch import AttributePatch, Patch, Switch, loaded
+from .threads import ASYNCIO, Entered, InOrder, enclose, entered, name_of, parent_lane, started_by_user
+from .timers import scope_of_timers
+
+__all__ = ["patches"]
+
+
+def patches(switch: Switch) -> list[Patch]:
+    """What ``switch`` is to replace in asyncio, and in the libraries of event loops that are loaded."""
+    once = switch.once
+    found = [
+        once(BaseEventLoop, "create_task", _create_task),
+        # The modules have no name ``set`` of their own: this one comes before the built-in.
+        *switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)]),
+        once(BaseEventLoop, "call_soon", _call_soon),
+        once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
+        once(BaseEventLoop, "call_at", _call_at),
+        once(Timeout, "reschedule", _reschedule),
+        once(BaseEventLoop, "shutdown_default_executor", _outside),
+        once(futures, "_chain_future", _chain),
+    ]
+    uvloop = loaded("uvloop")
+    if uvloop is not None:
+        found += [
+            once(uvloop.Loop, "create_task", _create_task),
+            once(uvloop.Loop, "call_soon", _call_soon),
+            once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe),
+            once(uvloop.Loop, "call_later", _call_later),
+            once(uvloop.Loop, "shutdown_default_executor", _outside),
+        ]
+    backend = getattr(loaded("anyio._backends._asyncio"), "AsyncIOBackend", None)
+    if backend is not None:
+        found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
+        found.append(once(backend, "run_sync_from_thread", _run_from_thread))
+    return found
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
+    """What ``set`` is in ``asyncio.tasks``: in order inside a run."""
+    return set(*elements) if current.get() is None else InOrder(*elements)
+
+
+def _create_task(original: Any) -> Any:
+    def create_task(self: Any, coro: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is None:
+            return original(self, coro, **options)
+        context = options.get("context")
+        if _get_running_loop() is None and _getframe(1).f_code.co_filename.startswith(ASYNCIO):
+            # Whoever runs a loop to the end of a coroutine waits for it: that is no other line of execution, but his own.
+            lane = parent_lane(scope)
+            before = lane.owner
+            if (scope if context is None else context.get(current)) is not None:
+                lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
+        else:
+            lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
+        if context is not None:
+            return _in_given_context(original(self, coro, **options), scope, lane, context, before)
+        # The task copies the context when it is made, and an eager one runs its first piece right there.
+        token = current.set(scope.in_lane(lane))
+        try:
+            task = original(self, coro, **options)
+        finally:
+            current.reset(token)
+        lane.owner = id(task)
+        _created(scope, task)
+        if hasattr(task, "add_done_callback"):
+            task.add_done_callback(lambda _: _ended(lane, before), context=Context())
+        return task
+
+    create_task.__name__ = "create_task"
+    create_task.__qualname__ = getattr(original, "__qualname__", "create_task")
+    create_task.__doc__ = getattr(original, "__doc__", None)
+    return create_task
+
+
+def _created(scope: Scope, task: Any) -> None:
+    threads = scope.session.threads
+    if threads is not None:
+        threads.created(task)
+
+
+def _ended(lane: Lane, before: int) -> None:
+    lane.owner = before
+
+
+#: Set in a context that was given to a task which is not done yet.
+_given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
+
+
+def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
+    """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
+    me = lane.owner = id(task)
+    lane.owned[me] = lane
+    _created(scope, task)
+    before, first = context.get(current), not context.get(_given, False)
+    if first:
+        try:
+            context.run(_lend, scope.in_lane(lane), True)
+        except RuntimeError:  # it is the one that is running
+            first = False
+
+    def ended(_: object) -> None:
+        lane.owner = owner
+        if lane.owned.get(me) is lane:
+            del lane.owned[me]
+        if first:
+            context.run(_lend, before, False)
+
+    task.add_done_callback(ended, context=Context())
+    return task
+
+
+def _lend(scope: Scope | None, given: bool) -> None:
+    current.set(scope)
+    _given.set(given)
+
+
+# -- timers and callbacks ----------------------------------------------------------------------------------------------
+
+
+_run_bare: Final = asyncio.Handle._run
+
+
+class _Counted(asyncio.Handle):
+    """A callback of a run: while recording it is counted where it runs."""
+
+    __slots__ = ("counted", "lane")
+
+    counted: bool
+    lane: Lane | None
+    call = _run_bare
+
+    def _run(self) -> None:
+        lane = self.lane
+        if lane is not None and self.counted:
+            lane.runs()
+        _run_bare(self)
+
+
+def _call_soon(original: Any) -> Any:
+    def call_soon(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = current.get() if context is None else context.get(current)
+        if scope is None:
+            return original(self, callback, *args, context=context)
+        progress = scope.session.progress
+        if progress is None:
+            return original(self, callback, *args, context=context)
+        handle = _Counted(callback, args, self, context)
+        progress.soon(self, None if scope.live else scope.lane, handle)
+        return handle
+
+    call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
+    return call_soon
+
+
+def _call_soon_threadsafe(original: Any) -> Any:
+    """What a thread hands to a loop: an event of the run, which comes to the loop where it came."""
+
+    def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers() if context is None or context.get(current) is not None else None
+        if scope is None or not scope.session.state.ordered or _get_running_loop() is self:
+            return original(self, callback, *args, context=context)
+        turn: Any = scope.session.arm(scope, "loop.call", 0)
+        handle = asyncio.Handle(callback, args, self, context)
+
+        def run() -> None:
+            if not handle.cancelled():
+                handle._run()
+
+        def arrived() -> None:
+            if handle.cancelled():
+                return
+            if turn.comes:
+                turn.on_fire(run)
+                return
+            if turn.live:
+                turn.fired()
+            run()
+
+        original(self, arrived, context=Context())
+        return handle
+
+    call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
+    return call_soon_threadsafe
+
+
+def _call_at(original: Any) -> Any:
+    def call_at(self: Any, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers()
+        if scope is None:
+            return original(self, when, callback, *args, context=context)
+        timer = scope.session.arm(scope, "asyncio.timer", when - _now_in(self, scope))
+        if timer.live:
+            handle = original(self, when, callback, *args, context=context)
+            if type(handle) is asyncio.TimerHandle:
+                handle._args, handle.__class__ = _Arguments(handle._args), _Armed
+                handle._args.timer = timer
+                return handle
+            handle.cancel()
+            return original(self, when, _fired, timer, callback, args, context=context)
+        return _Held(self, when, callback, args, context, timer)
+
+    call_at.__qualname__ = "BaseEventLoop.call_at"
+    return call_at
+
+
+def _outside(original: Any) -> Any:
+    """What ``asyncio.run`` does at its end waits for the loop's own threads, with a deadline of its own from 3.12 on: not the run's."""
+
+    async def shutdown_default_executor(self: Any, *args: Any, **options: Any) -> None:
+        scope = current.get()
+        if scope is not None and scope.session.threads is not None:
+            args, options = (), {}  # a replay that is stuck here is not to end by the clock
+        token = current.set(None)
+        try:
+            await original(self, *args, **options)
+        finally:
+            current.reset(token)
+
+    shutdown_default_executor.__qualname__ = "BaseEventLoop.shutdown_default_executor"
+    return shutdown_default_executor
+
+
+def _call_later(original: Any) -> Any:
+    def call_later(self: Any, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers()
+        if scope is None:
+            return original(self, delay, callback, *args, context=context)
+        timer = scope.session.arm(scope, "asyncio.timer", delay)
+        if timer.live:
+            return original(self, delay, _fired, timer, callback, args, context=context)
+        return _Held(self, _now_in(self, scope) + delay, callback, args, context, timer)
+
+    call_later.__qualname__ = "Loop.call_later"
+    return call_later
+
+
+def _now_in(loop: Any, scope: Scope | None) -> float:
+    """The loop's clock as the run has it, for ourselves: no read of the program's, or of a library's."""
+    token = current.set(None)
+    try:
+        now: float = loop.time()
+    finally:
+        current.reset(token)
+    return now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
+
+
+def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
+    timer.fired()
+    callback(*args)
+
+
+class _Armed(asyncio.TimerHandle):
+    """A timer handle of a recording: whoever looks at it finds the callback that he armed it with, and its arguments."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        self._args.timer.fired()  # type: ignore[attr-defined]
+        super()._run()
+
+
+class _Arguments(tuple[Any, ...]):  # noqa: SLOT001
+    """The arguments of a callback, and the timer that calls it: a handle has no room for another field."""
+
+    timer: Any
+
+
+class _Held(asyncio.TimerHandle):
+    """A timer handle that is on no loop's clock: it runs when its recorded place has come."""
+
+    def __init__(
+        self, loop: Any, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, timer: Any
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._timer = timer
+        self._real: asyncio.TimerHandle | None = None
+        timer.on_fire(self._fire)
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._timer.cancel()
+            if self._real is not None:
+                self._real.cancel()
+        asyncio.Handle.cancel(self)  # the loop does not know of it
+
+    def _fire(self) -> None:
+        if self._cancelled:
+            return
+        if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
+            self._real = self._armed_for_real()
+            return
+        self._run()
+
+    def _armed_for_real(self) -> asyncio.TimerHandle:
+        """A timer of ours, armed by nobody of the run, for what is left on the run's clock."""
+        loop: Any = self._loop  # type: ignore[attr-defined]
+        scope = self._context.get(current)  # type: ignore[attr-defined]
+        token = current.set(None)
+        try:
+            now, then = _now_in(loop, None), _now_in(loop, scope)
+            armed: asyncio.TimerHandle = loop.call_at(now + self._when - then, self._run_out)  # type: ignore[attr-defined]
+            return armed
+        finally:
+            current.reset(token)
+
+    def _run_out(self) -> None:
+        self._timer.fired()
+        self._run()
+
+
+def _reschedule(original: Any) -> Any:
+    def reschedule(self: Any, when: float | None) -> None:
+        if when is None or self._state.name != "ENTERED" or scope_of_timers() is None:
+            return original(self, when)  # type: ignore[no-any-return]
+        # Also when the deadline has passed already: that is for the recording to say, not for the clock of a replay.
+        self._when = when
+        if self._timeout_handler is not None:
+            self._timeout_handler.cancel()
+        self._timeout_handler = asyncio.get_running_loop().call_at(when, self._on_timeout)
+        return None
+
+    reschedule.__qualname__ = "Timeout.reschedule"
+    return reschedule
+
+
+# -- from a thread to a loop -------------------------------------------------------------------------------------------
+
+
+def _ordered_scope() -> Scope | None:
+    """The scope in which a hand-over is the run's own."""
+    scope = scope_of_timers()
+    return scope if scope is not None and scope.session.state.ordered else None
+
+
+def _chain(original: Any) -> Any:
+    def _chain_future(source: Any, destination: Any) -> None:
+        scope = _ordered_scope() if isinstance(source, CallFuture) and isfuture(destination) else None
+        if scope is None:
+            return original(source, destination)  # type: ignore[no-any-return]
+        _Arrival(source, destination, scope).expect()
+        return None
+
+    return _chain_future
+
+
+class _Arrival:
+    """The result of a call in a thread, ``source``, on its way to ``destination``, a future of an event loop."""
+
+    __slots__ = (
+        "_asked_for",
+        "_call",
+        "_came",
+        "_cut_off",
+        "_destination",
+        "_lane",
+        "_loop",
+        "_progress",
+        "_source",
+        "_task",
+        "_turn",
+    )
+
+    def __init__(self, source: Any, destination: Any, scope: Scope) -> None:
+        self._source: Final = source
+        self._destination: Final = destination
+        self._loop: Final = destination.get_loop()
+        self._progress: Final = scope.session.progress
+        self._call: Final[Entered | None] = getattr(source, "_tracekit_call", None)
+        name = "future.arrival" if self._call is None else f"future.arrival:{self._call.lane.name}"
+        self._turn: Final[Any] = scope.session.arm(scope, name, 0)
+        self._cut_off: Final[Any] = _cut_off(scope, self._call)
+        self._came = False
+        self._lane: Final = scope.lane
+        #: Who waits for it, and how often he had been cancelled before.
+        self._task: Final = current_task(self._loop) if _get_running_loop() is self._loop else None
+        self._asked_for: Final = 0 if self._task is None else self._task.cancelling()
+
+    def expect(self) -> None:
+        turn = self._turn
+        if turn.comes:
+            turn.from_thread()
+        if self._progress is not None and not (turn.live or turn.comes or self._never_came):
+            queue_of_loop = self._progress.queue(self._loop)
+            queue_of_loop.out += 1
+            self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
+        self._destination.add_done_callback(self._ended)
+        self._source.add_done_callback(self._done)
+
+    @property
+    def _never_came(self) -> bool:
+        """Where the recording has no arrival: whether the call had begun, or been made by a library, and its result never came."""
+        if self._cut_off is not None:
+            return bool(self._cut_off.comes)
+        return self._call is not None and self._call.turn is not None and bool(self._call.turn.comes)
+
+    def _ended(self, _: object) -> None:
+        cut_off = self._cut_off
+        if self._came:
+            if cut_off is not None and self._task is not None and self._task.cancelling() > self._asked_for:
+                # Cancelled when the result had come and he had not gone on with it. In a replay it is kept from coming: it is the
+                # cancellation that wakes him, and that counts.
+                if cut_off.live and self._progress is not None:
+                    self._progress.count(self._lane)
+                _note(cut_off)
+        elif self._destination.cancelled():
+            if cut_off is not None:
+                _note(cut_off)
+            self._source.cancel()
+
+    def _done(self, _: object) -> None:
+        self._soon(self._arrived)
+
+    def _soon(self, callback: Callable[[], object]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, context=Context())
+
+    def _arrived(self) -> None:
+        if self._destination.cancelled():
+            return
+        turn, call = self._turn, self._call
+        hop = call is not None and not (call.lane.captured or call.lane.last)
+        if turn.comes or not (turn.live or hop):
+            turn.on_fire(self._copy)
+        elif self._cut_off is not None and self._cut_off.comes:
+            self._cut_off.hold(lambda: self._soon(self._copy_unseen))
+        elif not hop:
+            turn.fired()
+            self._copy()
+        elif turn.live and call is not None:
+            turn.fired({"hop": call.number})
+            self._copy()
+        elif not turn.live and self._never_came:
+            turn.hold(lambda: self._soon(self._copy_unseen))
+        else:
+            if call is not None and call.by_user and not (turn.live or turn.pending):
+                turn.unrecorded(call.lane.name)
+            self._copy_unseen()
+
+    def _copy(self) -> None:
+        self._came = True
+        if not self._destination.done():
+            futures._copy_future_state(self._source, self._destination)  # type: ignore[attr-defined]
+
+    def _copy_unseen(self) -> None:
+        """There may be such a call or not: what it wakes counts for nobody."""
+        with nullcontext() if self._progress is None else self._progress.uncounted():
+            self._copy()
+
+
+def _cut_off(scope: Scope, call: Entered | None) -> Any:
+    """The event that a call which a library makes in a thread is cancelled before its result has come; ``None`` for another one.
+
+    Such a call is no event itself, for libraries make some of them once in a process. But the program must not get further in a replay
+    than where a time limit or a cancellation found it.
+    """
+    return None if call is None or call.by_user else scope.session.arm(scope, f"future.cut_off:{call.lane.name}", 0)
+
+
+def _note(cut_off: Any) -> None:
+    """It has been cut off."""
+    if cut_off.live:
+        cut_off.fired()
+    else:
+        cut_off.noted()
+
+
+# -- anyio -------------------------------------------------------------------------------------------------------------
+
+
+def _run_sync(original: Any) -> Any:
+    def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is None:
+            return original(cls, func, args, *rest, **options)
+        func, args, kwargs = enclose(scope, func, tuple(args), {})
+        call = entered(func, args)
+        call.by_user = started_by_user(_getframe(1), call)
+        if kwargs:
+            func = _with(func, kwargs)
+        made = original(cls, func, args, *rest, **options)
+        if scope.live or scope.session.state.ended or not scope.session.state.ordered:
+            return made
+        abandon = rest[0] if rest else options.get("abandon_on_cancel", False)
+        return _arriving(scope, call, made, shielded=not abandon)
+
+    return run_sync_in_worker_thread
+
+
+async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -> Any:
+    """Await what a thread is asked for, ``shielded`` from cancelled scopes; that its result comes is an event, as in ``_chain``."""
+    turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
+    cut_off = _cut_off(scope, call)
+    error: BaseException | None = None
+    # While it is awaited nothing counts, as inside a live call.
+    token = enter(scope.inside(scope.parent or 1, live=True))
+    try:
+        try:
+            result = await made
+        except asyncio.CancelledError:  # whatever it came to is dropped
+            raise
+        except BaseException as raised:
+            error = raised
+        if cut_off is not None and cut_off.comes:
+            await _held(cut_off)
+    except asyncio.CancelledError:
+        if cut_off is not None:
+            _note(cut_off)
+        raise
+    finally:
+        current.reset(token)
+    hop = not (call.lane.captured or call.lane.last)
+    if turn.comes or (not turn.live and not hop):
+        with sys.modules["anyio"].CancelScope(shield=shielded):
+            await turn.wait_async()
+    elif turn.live and not hop:
+        turn.fired()
+    elif turn.live:
+        turn.fired({"hop": call.number})
+    if hop and (turn.comes or turn.live):
+        scope.lane.since += 1  # what goes on from here is the callback that the result leads to
+    if error is not None:
+        raise error
+    return result
+
+
+async def _held(cut_off: Any) -> None:
+    """Wait where the recorded program was cut off, until it is again, or nothing else can go on."""
+    loop = asyncio.get_running_loop()
+    goes_on = loop.create_future()
+
+    def let_go() -> None:
+        if not goes_on.done():
+            goes_on.set_result(None)
+
+    cut_off.hold(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(let_go, context=Context()))
+    await goes_on
+
+
+def _run_from_thread(original: Any) -> Any:
+    def run_sync_from_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            func, args, kwargs = enclose(scope, func, tuple(args), {})
+            if kwargs:
+                func = _with(func, kwargs)
+        return original(cls, func, args, *rest, **options)
+
+    return run_sync_from_thread
+
+
+def _with(func: Any, kwargs: dict[str, Any]) -> Any:
+    def call(*args: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return call

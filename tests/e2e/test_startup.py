@@ -1,0 +1,158 @@
+"""What a program that has just been started imports with tracekit, and that nothing is missed since the rest is imported later."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import python
+
+#: What ``record``, ``replay`` and ``traced_tool`` may import beside Python's own start: tracekit's modules, orjson, and these.
+_NAMES = """
+    __future__ _ast _bisect _blake2 _collections _contextvars _ctypes _datetime _functools _hashlib _heapq _json _opcode _operator _queue
+    _signal _sre _string _struct _typing _uuid _weakref _weakrefset array ast atexit base64 binascii bisect collections contextlib
+    contextvars copy copyreg ctypes dataclasses datetime dis enum errno fcntl fnmatch functools gc hashlib heapq hmac importlib inspect
+    ipaddress itertools json keyword linecache math opcode operator platform posix re reprlib select shlex signal stat string struct
+    sysconfig textwrap threading token tokenize types typing urllib uuid warnings weakref
+"""
+ALLOWED = frozenset(_NAMES.split())
+
+LIST = """\
+import sys
+before = set(sys.modules)
+from tracekit import record, replay, traced_tool
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+#: Each imports what it uses inside the run.
+PARTS = {
+    "tasks": """
+def part():
+    import asyncio
+    async def task(n):
+        for _ in range(3):
+            await asyncio.sleep(0)
+            seen.append((n, random.random()))
+        try:
+            async with asyncio.timeout(0.001 * n):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            seen.append(time.monotonic())
+        return await asyncio.to_thread(lambda: random.random())
+    async def main():
+        seen.extend(await asyncio.gather(*(task(n) for n in range(1, 4))))
+    asyncio.run(main())
+""",
+    "tasks in a thread": """
+def part():
+    def work():
+        import asyncio
+        async def task(n):
+            await asyncio.sleep(0)
+            seen.append((n, random.random()))
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                for n in range(3):
+                    group.create_task(task(n))
+        asyncio.run(main())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+""",
+    "imported by a thread outside": """
+begun, imported = threading.Event(), threading.Event()
+def imports():
+    begun.wait()
+    import asyncio, concurrent.futures.thread, queue
+    imported.set()
+threading.Thread(target=imports).start()
+def part():
+    begun.set()
+    imported.wait()
+    import asyncio
+    async def task(n):
+        await asyncio.sleep(0.001)
+        seen.append((n, random.random()))
+    async def main():
+        await asyncio.gather(*(task(n) for n in range(3)))
+    asyncio.run(main())
+""",
+    "pools and queues": """
+def part():
+    import queue
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+    items = queue.Queue()
+    def work(n):
+        items.put(n)
+        return n, random.random()
+    with ThreadPoolExecutor(2) as pool:
+        for future in as_completed([pool.submit(work, n) for n in range(4)]):
+            seen.append(future.result())
+    seen.extend([items.get(timeout=5) for _ in range(4)] + [items.qsize(), items.empty()])
+""",
+    "processes": """
+def part():
+    import subprocess
+    seen.append(subprocess.run([sys.executable, "-S", "-c", "print(3)"], capture_output=True, text=True).stdout)
+""",
+    "sockets": """
+def part():
+    import socket
+    with socket.socket() as ours:
+        try:
+            ours.connect(("127.0.0.1", 1))
+        except OSError as error:
+            seen.append(error.errno)
+""",
+}
+
+PROGRAM = """\
+import random, sys, threading, time
+kind, store = sys.argv[1:]
+{early}
+from tracekit import record, replay
+seen = []
+{part}
+if kind == "record":
+    assert "asyncio" not in sys.modules
+    with record("late", run_id="late", store=store) as run:
+        part()
+    print(run.warnings, file=sys.stderr)
+else:
+    with replay("late", store=store) as session:
+        part()
+    print(session.report.verdict.line, file=sys.stderr)
+print(seen)
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Python's own modules import others in each version")
+def test_what_is_imported() -> None:
+    """``from tracekit import record, replay, traced_tool`` imports no more than this: no asyncio, socket, subprocess, logging or wrapt."""
+    found = set(python("-c", LIST, fresh=True).stdout.split())
+    others = {name for name in found if not name.startswith(("tracekit", "_sysconfigdata_"))}
+    assert "orjson" in others
+    assert others - ALLOWED == {"orjson"}
+
+
+@pytest.mark.parametrize("name", [name for name in PARTS if name != "sockets"])
+def test_what_is_imported_inside_a_run_is_captured(tmp_path: Path, name: str) -> None:
+    """A library that is imported after a run has begun, by whatever thread, is captured as one that was there: the replay, in which it was
+    imported before, is exact."""
+    early = "import asyncio, concurrent.futures.thread, queue, subprocess"
+    recorded = python("-c", PROGRAM.format(part=PARTS[name], early=""), "record", str(tmp_path), fresh=True)
+    assert (recorded.returncode, recorded.stderr) == (0, "[]\n")
+    replayed = python("-c", PROGRAM.format(part=PARTS[name], early=early), "replay", str(tmp_path))
+    assert (replayed.stdout, replayed.stderr) == (recorded.stdout, "exact\n")
+
+
+def test_a_socket_that_is_imported_inside_a_run_is_seen(tmp_path: Path) -> None:
+    """A connection made with a socket module that was imported after the run had begun is in its boundary; a replay refuses it."""
+    program = PROGRAM.format(part=PARTS["sockets"], early="")
+    recorded = python("-c", program, "record", str(tmp_path), fresh=True)
+    assert recorded.returncode == 0
+    assert "127.0.0.1:1" in recorded.stderr
+    replayed = python("-c", program, "replay", str(tmp_path), fresh=True)
+    assert "LiveCallBlockedError" in replayed.stderr
