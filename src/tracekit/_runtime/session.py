@@ -8,13 +8,14 @@ Capture points know nothing of replay, sessions know nothing of SDKs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from .._reality import running_loop, running_task
+from .._reality import running_task
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
 from .lane import CALLBACK, NOBODY, ROOT, Lane, started
@@ -67,6 +68,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_modules: Final[Mapping[str, Any]] = sys.modules
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
@@ -827,7 +830,8 @@ def here() -> Scope | None:
 def settled(scope: Scope) -> Scope:
     """``scope``, which the context variable has, in the lane of who is running."""
     lane = scope.lane
-    me = get_ident() if running_loop() is None else owner()
+    events = _modules.get("asyncio.events")  # as ``running_loop``, without a call: each step asks
+    me = get_ident() if events is None or events._get_running_loop() is None else owner()
     if lane.owner == me:
         return scope
     if lane.owner == 0:
