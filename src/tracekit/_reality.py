@@ -61,8 +61,8 @@ _modules: Final[Mapping[str, Any]] = sys.modules
 
 def running_loop() -> Any:
     """The event loop that runs in this thread, or ``None``."""
-    events = _modules.get("asyncio.events")
-    return None if events is None else events._get_running_loop()
+    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # it may just be being imported
+    return None if ask is None else ask()
 
 
 def running_task() -> Any:

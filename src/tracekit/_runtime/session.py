@@ -830,8 +830,8 @@ def here() -> Scope | None:
 def settled(scope: Scope) -> Scope:
     """``scope``, which the context variable has, in the lane of who is running."""
     lane = scope.lane
-    events = _modules.get("asyncio.events")  # as ``running_loop``, without a call: each step asks
-    me = get_ident() if events is None or events._get_running_loop() is None else owner()
+    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # ``running_loop``, without a call
+    me = get_ident() if ask is None or ask() is None else owner()
     if lane.owner == me:
         return scope
     if lane.owner == 0:
