@@ -118,6 +118,19 @@ if TYPE_CHECKING:
     from ._policy.contract import check_transition as check_transition
     from ._runs.by_hand import OpenReplay as OpenReplay
     from ._runs.by_hand import OpenRun as OpenRun
+    from ._runs.reading import Change as Change
+    from ._runs.reading import Edit as Edit
+    from ._runs.reading import FileView as FileView
+    from ._runs.reading import Message as Message
+    from ._runs.reading import ModelCall as ModelCall
+    from ._runs.reading import Prompt as Prompt
+    from ._runs.reading import RunView as RunView
+    from ._runs.reading import StepView as StepView
+    from ._runs.reading import Taken as Taken
+    from ._runs.reading import ToolRequest as ToolRequest
+    from ._runs.reading import plain as plain
+    from ._runs.reading import prompt_of as prompt_of
+    from ._runs.reading import read_run as read_run
     from ._runtime.effects import Below as Below
     from ._runtime.process import NextRun as NextRun
     from ._runtime.process import next_run as next_run
@@ -194,6 +207,19 @@ _HOMES: Final = {
     "Spending": "_runtime.spending",
     "StandIn": "_capture.transports",
     "Step": "_runtime.session",
+    "Change": "_runs.reading",
+    "Edit": "_runs.reading",
+    "FileView": "_runs.reading",
+    "Message": "_runs.reading",
+    "ModelCall": "_runs.reading",
+    "Prompt": "_runs.reading",
+    "RunView": "_runs.reading",
+    "StepView": "_runs.reading",
+    "Taken": "_runs.reading",
+    "ToolRequest": "_runs.reading",
+    "plain": "_runs.reading",
+    "prompt_of": "_runs.reading",
+    "read_run": "_runs.reading",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
     "Telemetry": "_capture.plugins",
@@ -278,14 +304,17 @@ __all__ = [
     "Attempt",
     "Below",
     "Captured",
+    "Change",
     "ChatCompletions",
     "Chunks",
     "Claim",
     "Conversation",
     "Dialect",
+    "Edit",
     "EmbeddingVectors",
     "Endpoint",
     "Exchange",
+    "FileView",
     "Follower",
     "Form",
     "HasPath",
@@ -293,6 +322,8 @@ __all__ = [
     "Headers",
     "Incoming",
     "Integration",
+    "Message",
+    "ModelCall",
     "Native",
     "NextRun",
     "ObservedTransport",
@@ -300,6 +331,7 @@ __all__ = [
     "OpenRun",
     "Outcome",
     "Patch",
+    "Prompt",
     "Reading",
     "Redactor",
     "ReplaceableCall",
@@ -307,16 +339,20 @@ __all__ = [
     "ReplayedTransport",
     "Request",
     "RequestHead",
+    "RunView",
     "Scope",
     "Session",
     "Spec",
     "Spending",
     "StandIn",
     "Step",
+    "StepView",
     "Store",
+    "Taken",
     "TaskSource",
     "Telemetry",
     "Timer",
+    "ToolRequest",
     "Trace",
     "Unfinished",
     "Verdict",
@@ -364,6 +400,9 @@ __all__ = [
     "perform",
     "perform_async",
     "placed",
+    "plain",
+    "prompt_of",
+    "read_run",
     "refuse",
     "register",
     "register_codec",

@@ -12,8 +12,8 @@ import pytest
 from tests.support.cut import cut
 from tests.support.tracing import of_type
 from tracekit import decision, record, traced, traced_model, traced_tool
-from tracekit._runs.reading import Message, ToolRequest, plain, prompt_of, read_run
 from tracekit.errors import RunNotFoundError
+from tracekit.integration import Message, ToolRequest, plain, prompt_of, read_run
 
 
 @traced_tool(side_effect="irreversible", name="pay")
