@@ -248,13 +248,26 @@ def test_a_thread_that_waits_when_the_block_ends(tmp_path: Path) -> None:
     threads: list[threading.Thread] = []
 
     def program(question: str) -> None:
-        items: queue.Queue[int] = queue.Queue()
-        threads[:] = [threading.Thread(target=items.get, kwargs={"timeout": limit}) for limit in (None, LONG)]
+        ready, waiting, over = threading.Condition(), list[int](), list[int]()
+
+        def waits(limit: float | None) -> None:
+            with ready:
+                waiting.append(1)
+                while not over:
+                    ready.wait(limit)
+
+        threads[:] = [threading.Thread(target=waits, args=(limit,)) for limit in (None, LONG)]
         for thread in threads:
             thread.start()
+        both = False
+        while not both:
+            native(1)
+            with ready:  # so each that is counted waits
+                both = len(waiting) == 2
         ask(question)
-        for item in range(2):
-            items.put(item)
+        with ready:
+            over.append(1)
+            ready.notify_all()
         for thread in threads:
             thread.join()
 

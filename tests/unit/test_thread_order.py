@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import queue
+import selectors
 import signal
+import socket
 import sqlite3
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -567,6 +572,139 @@ def test_nothing_can_move(tmp_path: Path, program: Callable[[], None], capsys: p
     assert "everything in the program waits" in capsys.readouterr().err
 
 
+# -- beside threads that are none of the run's -----------------------------------------------------------------------------
+
+
+#: What a thread does, and what ends that.
+_Work = tuple[Callable[[], object], Callable[[], object]]
+
+
+@contextmanager
+def accepting() -> Iterator[_Work]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield lambda: server.accept()[0].close(), lambda: socket.create_connection(server.getsockname()).close()
+
+
+@contextmanager
+def receiving() -> Iterator[_Work]:
+    here, there = socket.socketpair()
+    with here, there:
+        yield lambda: here.recv(1), lambda: there.send(b"1")
+
+
+@contextmanager
+def selecting(kind: type[selectors.BaseSelector]) -> Iterator[_Work]:
+    here, there = socket.socketpair()
+    with here, there, kind() as selector:
+        selector.register(here, selectors.EVENT_READ)
+        yield selector.select, lambda: there.send(b"1")
+
+
+@contextmanager
+def serving() -> Iterator[_Work]:
+    async def serve() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+        server.close()
+
+    def end() -> None:
+        loop, stop = started.result()
+        loop.call_soon_threadsafe(stop.set)
+
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    yield lambda: asyncio.run(serve()), end
+
+
+WAITING: dict[str, Callable[[], AbstractContextManager[_Work]]] = {
+    "accepts": accepting,
+    "receives": receiving,
+    "epoll": partial(selecting, selectors.EpollSelector),
+    "poll": partial(selecting, selectors.PollSelector),
+    "select": partial(selecting, selectors.SelectSelector),
+    "serves": serving,
+}
+
+
+@contextmanager
+def beside(working: AbstractContextManager[_Work]) -> Iterator[None]:
+    """A thread of user code that was there before the run, and knows nothing of it."""
+    with working as (work, end):
+        thread = threading.Thread(target=lambda: work(), name="beside")
+        thread.start()
+        yield
+        end()
+        thread.join()
+
+
+@pytest.mark.parametrize("program", [task_waits_for_an_event, thread_waits_for_an_item], ids=["task", "thread"])
+@pytest.mark.parametrize("waiting", WAITING)
+def test_nothing_can_move_beside_a_server(tmp_path: Path, waiting: str, program: Callable[[], None]) -> None:
+    """A thread that waits for connections or data without a limit, as a server of before the run does, brings nothing about in a replay:
+    nobody from outside has a part in that."""
+    with beside(WAITING[waiting]()):
+        with record("beside", store=tmp_path) as run:
+            program()
+        with pytest.raises(TraceExhaustedError, match="everything in the program waits"), replay(run):
+            program()
+
+
+@pytest.mark.parametrize("limit", ["the socket's", "of poll"])
+def test_a_thread_beside_that_receives_with_a_limit(tmp_path: Path, limit: str) -> None:
+    """A thread from before the run that receives with a time limit goes on when that has run out, and may wake the program then."""
+    here, there = socket.socketpair()
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    if limit == "of poll":
+        here.settimeout(0.2)
+    else:
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 200_000))
+
+    def works() -> None:
+        while (job := jobs.get()) is not None:
+            with suppress(OSError):
+                here.recv(1)
+            job.set()
+
+    def program() -> None:
+        done = threading.Event()
+        jobs.put(done)
+        done.wait()
+        tool("after")
+
+    with here, there, beside(nullcontext((works, lambda: jobs.put(None)))):
+        same(tmp_path, program)
+
+
+def test_a_thread_beside_that_may_be_reached(tmp_path: Path) -> None:
+    """Where a replay may be reached from outside, a thread beside it that waits for data may wake the program: that is no standstill."""
+    here, there = socket.socketpair()
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def works() -> None:
+        while (job := jobs.get()) is not None:
+            here.recv(1)
+            job.set()
+
+    def program() -> None:
+        done = threading.Event()
+        jobs.put(done)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        done.wait()
+        tool("after")
+
+    before = signal.signal(signal.SIGALRM, lambda *_: os.write(there.fileno(), b"1"))
+    try:
+        with here, there, beside(nullcontext((works, lambda: jobs.put(None)))):
+            with record("reached", store=tmp_path) as run:
+                program()
+            with replay(run, guard="context") as session:
+                program()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert session.report.exact, session.report.as_dict()
+
+
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["in the background", "an own handler"])
 @pytest.mark.parametrize("program", [thread_waits_for_an_item, thread_waits_for_a_lock])
 def test_nothing_can_move_where_sigint_does_nothing(tmp_path: Path, program: Callable[[], None], handler: Any) -> None:
@@ -636,44 +774,77 @@ def test_a_thread_that_is_none_of_the_run_is_waited_for(tmp_path: Path) -> None:
         worker.join()
 
 
-WAITS_FOR_EVER = """
-import os, socket, sys, threading
+SLEEPS_FOR_EVER = """
+import ctypes, os, sys, threading
 from tracekit import traced_tool
 
 @traced_tool(side_effect="read_only")
 def ask(name):
     return name
 
-here, there = socket.socketpair()
 mark = sys.argv[1]
 
-def waits():
+def sleeps():
     if os.path.exists(mark):  # in the replay
-        here.recv(1)
+        ctypes.CDLL(None).sleep(1_000_000)
     ask("first")
 
 def asks():
     thread.join() if not os.path.exists(mark) else None
     ask("second")
 
-thread = threading.Thread(target=waits)
+thread = threading.Thread(target=sleeps)
 other = threading.Thread(target=asks)
 thread.start(); other.start(); thread.join(); other.join()
 open(mark, "w").close()
 """
 
+LOOKS_FOR_EVER = """
+import ctypes, os, sys, threading
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(name):
+    return name
+
+mark = sys.argv[1]
+
+def looks():
+    while True:
+        ctypes.CDLL(None).usleep(10_000)
+
+threading.Thread(target=looks, name="looks", daemon=True).start()
+with record("looked at"):
+    ask("first")
+    if os.path.exists(mark):  # in the replay
+        threading.Event().wait()
+open(mark, "w").close()
+"""
+
 
 def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
-    """A thread that waits outside Python for ever is neither overtaken nor called a failure: after a while standard error names it,
-    and the time of ``--grace`` ends the replay as not known."""
-    (tmp_path / "program.py").write_text(WAITS_FOR_EVER)
-    done = python("-m", "tracekit", "run", "program.py", str(tmp_path / "mark"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = python("-m", "tracekit", "replay", "last", "--isolate", "off", "--grace", "0", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert "waits for step" in done.stderr
-    assert "program.py:14" in done.stderr
-    assert "not known" in done.stderr
+    """A thread that sleeps outside Python for ever, and one that is none of the run's and looks at something again and again, are neither
+    overtaken nor called a failure: after a while standard error names them, and the time of ``--grace`` ends the replay as not known."""
+    programs = {"sleeps": SLEEPS_FOR_EVER, "looks": LOOKS_FOR_EVER}
+
+    def told(name: str) -> str:
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "program.py").write_text(programs[name])
+        own = {**os.environ, "TRACEKIT_DIR": str(directory / "store")}
+        done = python("-m", "tracekit", "run", "program.py", str(directory / "mark"), cwd=directory, env=own)
+        assert done.returncode == 0, done.stderr
+        done = python("-m", "tracekit", "replay", "last", "--isolate", "off", "--grace", "0", cwd=directory, env=own)
+        assert done.returncode == 3, done.stderr
+        assert "not known" in done.stderr
+        return done.stderr
+
+    with ThreadPoolExecutor() as pool:
+        sleeps, looks = pool.map(told, programs)
+    assert "waits for step" in sleeps
+    assert "program.py:13" in sleeps
+    assert "'looks', which is none of the run's, at" in looks
+    assert "program.py:19" in looks
 
 
 DIES = """

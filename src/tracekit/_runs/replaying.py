@@ -220,6 +220,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._scope_in(self._partial or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()
+        reached = options["guard"] != "process" or options["allow_hosts"] or self._partial is not None
+        session.threads.sealed = not reached and not self._lineage()[0]
         if self._partial is None:
             session.state.children = self._children = children.ReplayedChildren(session, options, *self._lineage())
             taken.callback(self._children.conclude)

@@ -595,17 +595,22 @@ class Schedule:
                     return
                 settled = self.threads.settled()
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
+                left = False
                 if self._let_look():
                     pause = _SHORT
                 elif self._first() is None:
                     self._since = now
-                    if not self._released and self._nothing_moves() and not self._let_held_go():
+                    if self._released:
+                        pass
+                    elif not self._nothing_moves():
+                        left = settled and self.threads.left_to_others()
+                    elif not self._let_held_go():
                         stuck = self.threads.waiting()
                 elif (choice := self._choice(settled or now - self._since > _COURTESY)) == _NONE:
                     stuck = self.threads.waiting()
                 elif choice is not None:
                     due = self._take(choice)
-                waits = due is None and self._first() is not None
+                waits = left or (due is None and self._first() is not None)
                 if not (waits and settled):
                     self._still_since = 0
                 elif not self._still_since:
@@ -613,7 +618,7 @@ class Schedule:
                 if not waits:
                     last, self._reported = monotonic_ns(), False
                 elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
-                    slow = self._awaited(), self.threads.waiting()
+                    slow = self._awaited(), self.threads.waiting() + (self.threads.others() if left else [])
             if self._failed and monotonic_ns() - self._failed_at > _PATIENCE:
                 self.threads.end_waits()
             if slow is not None:

@@ -5,13 +5,15 @@ There is one definition. A thread is
 - *held*: the schedule holds it until the turn of what it asked for has come;
 - *blocked*: it waits, without a time limit, for something that only another thread of this process can give it: a Python
   lock (and so a condition, an event, a future, a queue), the end of a thread, work for a pool. An event loop is blocked where it
-  has nothing to run, no timer and no file but the pipe by which threads wake it;
+  has nothing to run, no timer and no file but the pipe by which threads wake it. In a process whose replay nothing from outside
+  has a part in (``sealed``), a thread is blocked, too, that waits for pipes and sockets, as a server does: what may come there is
+  not what was recorded;
 - else it counts as *computing*: it runs, or it waits for a processor, or it is in native code of which nobody knows what it
   waits for (a sleep, a database's lock, a socket).
 
-On Linux the kernel says which: what system call a thread is in, at which address it waits, and how often it has run. The address
-of a Python lock is known, so that a mutex of some native library is not taken for one. On other systems only waits
-that Python frames show are known, and everything else counts as computing.
+On Linux the kernel says which: what system call a thread is in, at which address or for which files it waits, and how often it
+has run. The address of a Python lock is known, so that a mutex of some native library is not taken for one. On other systems only
+waits that Python frames show are known, and everything else counts as computing.
 
 A thread that is held or blocked is moved only by another one. So two looks at all threads between which none has run, and in
 which each is held or blocked, prove that nothing in the process can move.
@@ -24,6 +26,7 @@ import gc
 import os
 import selectors
 import signal
+import struct
 import sys
 import threading
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
@@ -40,7 +43,7 @@ from .callsite import is_user_code
 from .lane import Lane
 from .process import process
 
-__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "others_run_user_code"]
+__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "in_debugger", "others_run_user_code"]
 
 _STDLIB: Final = os.path.dirname(os.__file__)
 _TASKS: Final = "/proc/self/task"
@@ -64,6 +67,15 @@ _WAITPID: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(
 _TRANSFERS: Final = {"x86_64": (0, 1, 19, 20), "aarch64": (63, 64, 65, 66)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
+#: Those that wait for one file descriptor to have something (a connection, data), their first argument.
+_RECEIVES: Final = {"x86_64": (0, 19, 43, 45, 47, 288), "aarch64": (63, 65, 202, 207, 212, 242)}.get(
+    os.uname().machine if hasattr(os, "uname") else "", ()
+)
+#: Those that wait for several, and how they are told which: ``epoll``, ``poll``, ``select``.
+_POLLS: Final[Mapping[int, str]] = {
+    "x86_64": {232: "epoll", 281: "epoll", 441: "epoll", 7: "poll", 271: "poll", 23: "select", 270: "select"},
+    "aarch64": {22: "epoll", 441: "epoll", 73: "poll", 72: "select"},
+}.get(os.uname().machine if hasattr(os, "uname") else "", {})
 #: Functions of the standard library that block in a lock of this process and in nothing else, by file and name.
 _WAITS: Final = frozenset(
     (file, name)
@@ -75,6 +87,10 @@ _WAITS: Final = frozenset(
 )
 #: Where an event loop of asyncio waits, by file and name.
 _RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_once"
+#: No less than what the interpreter has once a process takes.
+_INTERPRETER_SIZE: Final = 1 << 20
+#: Whether a thread that is asleep, of which this was seen, can be moved only by what is no concern.
+_Waits = Callable[[int, FrameType, object], bool]
 
 
 #: What interrupts a main thread that is blocked for ever. A program may have a handler of its own for the first, and one that a shell
@@ -186,6 +202,8 @@ class ThreadMonitor:
         self._gates: Final[dict[Any, tuple[int, bool]]] = {}
         #: Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order.
         self.failed = False
+        #: Whether nothing from outside this process has a part in the replay: it is reached by nobody, and reaches nobody.
+        self.sealed = False
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
@@ -382,7 +400,11 @@ class ThreadMonitor:
 
     def blocked(self) -> bool:
         """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
-        return self.at_rest() is not None
+        return self._rest(self._waits_here) is not None
+
+    def left_to_others(self) -> bool:
+        """Whether no thread of the run can move by itself: only others may make it go on."""
+        return self._rest(self._waits_here, ours_only=True) is not None
 
     def at_rest(self, *, by_processes: bool = False) -> object | None:
         """What is seen of the run's threads where nothing in this process can move by itself, else ``None``. Equal answers, at whatever
@@ -391,8 +413,11 @@ class ThreadMonitor:
         ``by_processes``: or is moved only by the end of a child process or by what goes through a pipe to one, or an event loop by what
         comes out of a pipe.
         """
-        first = self._looks(by_processes)
-        if first is None or first != self._looks(by_processes):
+        return self._rest(self._waits_beside_processes if by_processes else self._waits_for_us)
+
+    def _rest(self, waits: _Waits, *, ours_only: bool = False) -> object | None:
+        first = self._looks(waits, ours_only)
+        if first is None or first != self._looks(waits, ours_only):
             return None
         ours, _ = first
         return self.wakes, ours
@@ -407,17 +432,18 @@ class ThreadMonitor:
         looks = {native: member.look() for native, member in self._members.items() if member.ident not in but}
         return None if any(look is True for look in looks.values()) else looks
 
-    def _looks(self, by_processes: bool) -> tuple[dict[int, object], dict[int, object]] | None:
+    def _looks(self, waits: _Waits, ours_only: bool) -> tuple[dict[int, object], dict[int, object]] | None:
         """What was seen of each thread that is not held, of those that take part and of others; ``None`` if one of them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
+        ours_only = ours_only or self.failed  # what others may yet bring makes no failure undone
         frames = sys._current_frames()
         ours: dict[int, object] = {}
         others: dict[int, object] = {}
         for native, ident in self._threads(frames):
             member = self._members.get(native)
-            if native in process.observers or (self.failed if member is None else member.held):
-                continue  # what others may yet bring makes no failure undone
+            if native in process.observers or (ours_only if member is None else member.held):
+                continue
             look = _glance(native, ident) if member is None else member.look()
             if look is None:
                 continue
@@ -429,12 +455,22 @@ class ThreadMonitor:
                 if member is not None:  # it ends, or is in native code that called Python
                     return None
             elif (taking_part and ident == _main() and self._ends(frame)) or not (
-                (self._waits_for_us(native, frame, look) if taking_part else self._rests(native, frame, look))
-                or (by_processes and _waits_for_process(native, frame, look))
+                waits(native, frame, look)
+                if taking_part
+                else self._rests(native, frame, look)
+                or (waits == self._waits_beside_processes and _waits_for_process(native, frame, look))
             ):
                 return None
             (ours if taking_part else others)[native] = look
         return ours, others
+
+    def _waits_here(self, native: int, frame: FrameType, look: object) -> bool:
+        """Whether a thread that is asleep can be moved by another thread of this process only, or by what no replay waits for."""
+        return self._waits_for_us(native, frame, look) or (self.sealed and _waits_for_files(native, frame, look))
+
+    def _waits_beside_processes(self, native: int, frame: FrameType, look: object) -> bool:
+        """Whether a thread that is asleep can be moved by other threads and processes of the run only."""
+        return self._waits_for_us(native, frame, look) or _waits_for_process(native, frame, look)
 
     def _ends(self, frame: FrameType | None) -> bool:
         """Whether the main thread has come to its end, and waits only until a thread that is none of the run's does."""
@@ -488,7 +524,9 @@ class ThreadMonitor:
             return False
         if call[0] != _futex() or len(call) < 5:
             return True
-        return call[1] != _address(self.lock) and (call[4] == 0 or self._is_lock(call[1]))
+        if call[1] == _address(self.lock):
+            return False
+        return call[4] == 0 or self._is_lock(call[1]) or not _is_of_interpreter(call[1])
 
     def _is_lock(self, address: int) -> bool:
         if address not in self._locks and address not in self._strange:
@@ -517,6 +555,17 @@ class ThreadMonitor:
             name = threads[member.ident].name if member.ident in threads else str(member.native)
             found.append(f"thread {name!r} at {line or _place(frame)}")
         return found
+
+    def others(self) -> list[str]:
+        """The threads that are none of the run's and that run user code, each with its line."""
+        frames = sys._current_frames()
+        return [
+            f"thread {thread.name!r}, which is none of the run's, at {line}"
+            for ident, thread in _known_threads()
+            if thread.native_id not in self._members
+            and thread.native_id not in process.observers
+            and (line := _line(frames[ident]) if ident in frames else None) is not None
+        ]
 
     def disband(self) -> None:
         """The replay is over. Where it has failed, whoever waits raises that; else time limits have run out, and other waits go on."""
@@ -562,6 +611,79 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
         frame = frames.get(idents.get(native, 0))
         endless &= not (frame is None or _of_user(frame)) or not _is_limited(native)
     return found, endless
+
+
+def _waits_for_files(native: int, frame: FrameType, look: object) -> bool:
+    """Whether a thread that is asleep waits, without a time limit, for pipes and sockets that no other process of ours has a part in."""
+    call = _call(native)
+    if len(call) < 5:
+        return False
+    files: Collection[int] = ()
+    try:
+        if call[0] in _RECEIVES:
+            files = () if _gives_up(call[1]) else (call[1],)
+        elif not _is_limited(native):
+            kind = _POLLS.get(call[0])
+            files = _epolled(call[1]) if kind == "epoll" else _polled(call) if kind else ()
+    except (OSError, ValueError):
+        return False
+    if not files or child_processes() or in_debugger(frame) or not all(map(_is_pipe_or_socket, files)):
+        return False
+    return _glance(native) == look
+
+
+def _is_pipe_or_socket(fd: int) -> bool:
+    """Not standard input: somebody may type something."""
+    name = "" if fd == 0 else os.readlink(f"/proc/self/fd/{fd}")
+    return name in ("anon_inode:[eventfd]", "anon_inode:inotify") or name.startswith(("pipe:", "socket:"))
+
+
+def _gives_up(fd: int) -> bool:
+    """Whether a socket was given a time limit for what it receives."""
+    if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+        return False
+    import _socket  # what runs beside sockets has it
+
+    copy = _socket.socket(fileno=os.dup(fd))
+    try:
+        return any(copy.getsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, 16))
+    finally:
+        copy.close()
+
+
+def _epolled(epoll: int) -> list[int]:
+    """The descriptors that an ``epoll`` waits for."""
+    lines = _contents(f"/proc/self/fdinfo/{epoll}").decode().splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
+
+
+def _polled(call: Sequence[int]) -> list[int]:
+    """Those of a ``poll`` or ``select``: its arguments, in the memory of this process."""
+    if _POLLS[call[0]] == "poll":
+        found = (struct.unpack_from("=iHH", _memory(call[1], 8 * call[2]), 8 * i)[0] for i in range(call[2]))
+        return [fd for fd in found if fd >= 0]
+    size = (call[1] + 63) // 64 * 8
+    wanted = [_memory(at, size) for at in call[2:5] if at]
+    return [fd for fd in range(call[1]) if any(bits[fd // 8] >> fd % 8 & 1 for bits in wanted)]
+
+
+def _memory(at: int, size: int) -> bytes:
+    """A piece of this process's memory, by the kernel: it may be gone by now."""
+    file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(file, size, at)
+    finally:
+        os.close(file)
+
+
+def in_debugger(frame: FrameType | None) -> bool:
+    """Whether a thread is stopped in a debugger."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if os.path.basename(name) in ("bdb.py", "pdb.py") or "pydev" in name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
@@ -699,6 +821,21 @@ def _address(lock: Any) -> int:
     """Where a thread waits that wants the lock: its first field."""
     found: int | None = ctypes.c_void_p.from_address(id(lock) + object.__basicsize__).value
     return found or 0
+
+
+def _is_of_interpreter(address: int) -> bool:
+    """Whether a thread that waits there, with a time limit, may wait for the interpreter."""
+    begin = _interpreter()
+    return not begin or begin <= address < begin + _INTERPRETER_SIZE
+
+
+@cache
+def _interpreter() -> int:
+    """Where what the interpreter has once a process begins, or 0."""
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+    except (AttributeError, ValueError):
+        return 0
 
 
 @cache

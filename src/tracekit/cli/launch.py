@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
-from types import FrameType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from .._capture import guard, isolation, plugins, stdin, stdout
@@ -45,6 +45,7 @@ from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals
 from .._runtime.session import current
+from .._runtime.threads import in_debugger
 from .._runtime.verdict import Report
 from .._values import from_json
 from ..errors import (
@@ -520,16 +521,7 @@ class Watchdog:
 
 def _debugged() -> bool:
     """Whether a thread of the program is stopped in a debugger."""
-    for frame in sys._current_frames().values():
-        found: FrameType | None = frame
-        while found is not None:
-            if (
-                os.path.basename(found.f_code.co_filename) in ("bdb.py", "pdb.py")
-                or "pydev" in found.f_code.co_filename
-            ):
-                return True
-            found = found.f_back
-    return False
+    return any(map(in_debugger, sys._current_frames().values()))
 
 
 def command_line_text(failure: BaseException | None) -> str:
