@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracekit.integration import Integration
 
-from ._telemetry import ENDPOINTS, SENDERS
+from ._telemetry import ENDPOINTS, SENDERS, traceparent
 
 __all__ = ["integration"]
 
@@ -50,4 +50,5 @@ integration = Integration(
     wrappers=("blockbuster",),
     telemetry=SENDERS,
     ambient=ENDPOINTS,
+    traceparent=traceparent,
 )

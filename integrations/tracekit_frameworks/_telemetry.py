@@ -6,9 +6,24 @@ what the program does (decorators, instrumented clients, evaluations); these bel
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from tracekit.integration import Ambient, Telemetry
 
-__all__ = ["ENDPOINTS", "SENDERS"]
+__all__ = ["ENDPOINTS", "SENDERS", "traceparent"]
+
+
+def traceparent() -> str | None:
+    """The span of OpenTelemetry in which the program is, where it has loaded that: a run that begins now belongs there."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
 
 SENDERS = (
     Telemetry(

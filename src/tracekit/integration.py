@@ -106,7 +106,10 @@ if TYPE_CHECKING:
     from ._capture.wire import tool_arguments as tool_arguments
     from ._journal.entry import READS as READS
     from ._journal.entry import SINGLES as SINGLES
+    from ._journal.entry import event_id as event_id
     from ._journal.entry import family_of as family_of
+    from ._journal.entry import span_id as span_id
+    from ._journal.entry import trace_id as trace_id
     from ._journal.reader import Follower as Follower
     from ._journal.reader import Trace as Trace
     from ._journal.reader import Verdict as Verdict
@@ -248,7 +251,10 @@ _HOMES: Final = {
     "event_data": "_capture.wire",
     "events": "_capture.wire",
     "exception_from_json": "_values",
+    "event_id": "_journal.entry",
     "family_of": "_journal.entry",
+    "span_id": "_journal.entry",
+    "trace_id": "_journal.entry",
     "forbidding": "_capture.guard",
     "from_json": "_values",
     "given": "_capture.calls",
@@ -375,6 +381,7 @@ __all__ = [
     "drive",
     "entered",
     "event_data",
+    "event_id",
     "events",
     "exception_from_json",
     "family_of",
@@ -412,9 +419,11 @@ __all__ = [
     "served",
     "serving",
     "shown",
+    "span_id",
     "to_json",
     "token_usage",
     "tool_arguments",
+    "trace_id",
     "transport_of",
     "trusted",
     "unconnected",

@@ -53,6 +53,7 @@ __all__ = [
     "supply_placeholders",
     "task_sources",
     "telemetry_of",
+    "traceparent",
     "trust",
     "trusted",
     "unregister",
@@ -286,14 +287,15 @@ class Integration:
     caller; ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
     service, by which requests are known that something else sends. ``native`` are the
-    functions by which clients that connect below Python are called; they are watched in every run and replay. ``attach`` puts the seam on
+    functions by which clients that connect below Python are called; they are watched in every run and replay.
+    ``traceparent`` says in which span of a tracing library the program is, as the W3C header of that name does. ``attach`` puts the seam on
     one client object, and says whether
     it knows that kind; ``detach`` takes it away.
     """
 
     __slots__ = (
         "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
-        "native", "patches", "telemetry", "wrappers",
+        "native", "patches", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -312,6 +314,7 @@ class Integration:
         telemetry: Sequence[Telemetry] = (),
         wrappers: Sequence[str] = (),
         native: Sequence[Native] = (),
+        traceparent: Callable[[], str | None] | None = None,
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
     ) -> None:
@@ -328,6 +331,7 @@ class Integration:
         self.telemetry: Final = tuple(telemetry)
         self.wrappers: Final = tuple(wrappers)
         self.native: Final = tuple(native)
+        self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach
 
@@ -398,7 +402,7 @@ class Form:
     """Another form that runs have: events for another system, another tool's recordings, records of one kind of step.
 
     An instance is announced in the entry-point group ``tracekit.forms``, where the command line looks for it. A subclass overrides
-    what the form has: ``export`` (``tracekit export --to NAME``), ``schema`` (``tracekit schema NAME``), ``compared``, and
+    what the form has: ``export`` or ``send`` (``tracekit export --to NAME``), ``schema`` (``tracekit schema NAME``), ``compared``, and
     ``recognises``, ``recorded`` and ``served`` for files of its own (``tracekit verify-determinism FILE``).
     """
 
@@ -406,7 +410,7 @@ class Form:
     name: str = ""
     #: A sentence for ``tracekit export --help``.
     summary: str = ""
-    #: Whether ``export`` can write what was said beside its hash.
+    #: Whether ``export`` leaves out what was said unless it is asked for it.
     payloads: bool = False
 
     @property
@@ -416,6 +420,15 @@ class Form:
 
     def export(self, traces: Sequence[Trace], *, payloads: bool = False) -> Iterable[bytes]:
         """Runs in this form, piece by piece. ``traces`` are verified: each run's own file, then those of its child processes."""
+        raise NotImplementedError
+
+    @property
+    def sends(self) -> bool:
+        """Whether runs are sent in it, not written."""
+        return type(self).send is not Form.send
+
+    def send(self, traces: Sequence[Trace], *, endpoint: str | None = None, payloads: bool = False) -> str:
+        """Send runs in this form to ``endpoint``, else where the form's own settings say; returns a sentence that says what was sent."""
         raise NotImplementedError
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -817,6 +830,15 @@ def credentials() -> list[str]:
     return sorted(
         {name for one in discover().values() for way in one.credentials for name in _names(way) if os.environ.get(name)}
     )
+
+
+def traceparent() -> str | None:
+    """The span in which this program is now, as a W3C ``traceparent``: by an integration, else by the environment of the process."""
+    for one in discover().values():
+        found = None if one.traceparent is None else one.traceparent()
+        if found is not None:
+            return found
+    return os.environ.get("TRACEPARENT")
 
 
 def supply_placeholders(recorded: Iterable[str] = ()) -> Callable[[], None]:

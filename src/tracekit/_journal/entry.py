@@ -19,11 +19,14 @@ __all__ = [
     "SUFFIX",
     "EntryFamily",
     "Limits",
+    "event_id",
     "family_of",
     "link",
+    "span_id",
     "split",
     "too_costly",
     "too_deep",
+    "trace_id",
 ]
 
 # -- entry -------------------------------------------------------------------------------------------------------------
@@ -90,6 +93,31 @@ _FAMILY_OF["span.end"] = ("span", "outcome")
 def family_of(kind: str) -> tuple[str, str] | None:
     """``("tool", "intent")`` for ``tool.call``; ``None`` for a type that is not part of a step."""
     return _FAMILY_OF.get(kind)
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+#
+# Ids of entries for other systems, computed from their place: they take no room in the trace, any reader can compute them, and whoever
+# writes a run twice writes the same ids.
+
+#: The digit of the variant, by what the hash had in its place.
+_VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
+def event_id(run_id: str, segment: str | None, seq: int) -> str:
+    """The id of entry ``seq`` of a run (or of a segment of one), in the form of a random UUID."""
+    text = sha256(f"tracekit event\n{run_id}\n{segment or ''}\n{seq}".encode()).hexdigest()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
+
+
+def span_id(run_id: str, segment: str | None, seq: int) -> str:
+    """The W3C span id of an entry: the beginning of its :func:`event_id`, 16 hex digits, never all zeros."""
+    return event_id(run_id, segment, seq).replace("-", "")[:16]
+
+
+def trace_id(run_id: str) -> str:
+    """The W3C trace id that stands for a run: 32 hex digits, never all zeros."""
+    return sha256(b"tracekit run\n" + run_id.encode()).hexdigest()[:31] + "1"
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

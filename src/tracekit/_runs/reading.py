@@ -302,6 +302,16 @@ class FileView:
         path = f"{above.path}/{label}" if above.path else label
         self.lanes[born["id"]] = Lane(born["id"], path, label)
 
+    def forget(self, step: StepView) -> None:
+        """Drop a step that has ended, for whoever reads along with a run of any length. Lanes stay: what they start refers to them."""
+        if step.kind == "lane":
+            return
+        self.steps.pop(step.seq, None)
+        for seq in (step.answer, *step.chunks):
+            self._belongs.pop(seq, None)
+        if step.kind == "llm":
+            self._calls.pop(step.lane_number, None)
+
     def step_at(self, seq: int) -> StepView | None:
         """The step that the entry ``seq`` belongs to."""
         return self.steps.get(self._belongs.get(seq, seq))

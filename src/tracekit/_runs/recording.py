@@ -264,6 +264,8 @@ class RecordBlock(Block[Run]):
         }
         if present := plugins.credentials():
             about["credentials"] = present
+        if (within := plugins.traceparent()) is not None:
+            about["traceparent"] = within[:512]
         if self._program is not None:
             about["whole_program"] = True
         own = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()

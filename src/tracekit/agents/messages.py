@@ -28,7 +28,7 @@ from ..integration import (
     segment_in,
     valid_run_id,
 )
-from .ids import Origin, trace_id
+from .ids import Origin, span_id, trace_id
 
 __all__ = [
     "OUTSIDE",
@@ -294,7 +294,7 @@ def inject(headers: MutableMapping[str, str], message: Message) -> MutableMappin
         there = next((key for key in headers if key.lower() == "traceparent"), "traceparent")
         ours = f"00-{trace_id(origin.run_id)}-"
         if there not in headers or headers[there].startswith(ours):
-            headers[there] = f"{ours}{_span(origin)}-01"
+            headers[there] = f"{ours}{span_id(*origin)}-01"
     return headers
 
 
@@ -336,10 +336,6 @@ def _present(headers: Mapping[str, str]) -> tuple[str, list[str]]:
             members = [member.strip() for member in value.split(",")]
             return name, [member for member in members if member and not member.startswith(_PREFIX)]
     return "baggage", []
-
-
-def _span(origin: Origin) -> str:
-    return origin.event_id.replace("-", "")[:16]
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, Final
 
 import click
 
-from .._capture.plugins import forms
+from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
 from .._journal.store import Store
+from .._runs.perfetto import Perfetto
 from ..errors import TraceError
+from ..otel import Otlp
 from . import output
 from .output import located
 
 __all__ = ["export"]
 
-#: The forms in which runs can be written.
-_FORMS: Final = {form.name: form for form in forms().values() if form.exports}
-
 #: Keys of an entry that only the trace format itself needs.
 _OWN: Final = frozenset({"hash"})
+
+
+class _Expanded(Form):
+    """Each entry with values in place of references; the entries that only hold such values are left out."""
+
+    name = "expanded"
+    summary = "the entries with every value written out."
+
+    def export(self, traces: Sequence[Trace], *, payloads: bool = False) -> Iterable[bytes]:
+        import orjson
+
+        for trace in traces:
+            for entry in trace.entries():
+                if entry["type"] != "blob":
+                    yield orjson.dumps(_whole(trace, entry), option=orjson.OPT_APPEND_NEWLINE)
+
+
+#: The forms in which runs can be written, or sent.
+_FORMS: Final = {
+    form.name: form for form in (*forms().values(), _Expanded(), Perfetto(), Otlp()) if form.exports or form.sends
+}
 
 
 @click.command()
@@ -30,43 +50,45 @@ _OWN: Final = frozenset({"hash"})
     "--to",
     "form",
     required=True,
-    type=click.Choice([*_FORMS, "expanded"]),
-    help=" ".join(f"{form.name}: {form.summary}" for form in _FORMS.values())
-    + " expanded: the entries with every value written out.",
+    type=click.Choice([*_FORMS]),
+    help=" ".join(f"{form.name}: {form.summary}" for form in _FORMS.values()),
 )
 @click.option(
-    "--payloads", is_flag=True, help="With a form that hashes what was said (inter-agent): what was said, too."
+    "--payloads", is_flag=True, help="What was said, too, where the form leaves it out: messages, arguments, results."
 )
 @click.option("-o", "--output", "target", metavar="FILE", help="Write into a file that is not there yet.")
+@click.option(
+    "--endpoint", metavar="URL", help="Where to send it (otlp; default: as OTEL_EXPORTER_OTLP_ENDPOINT says)."
+)
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-def export(runs: tuple[str, ...], form: str, payloads: bool, target: str | None, store: str | None) -> None:
-    """Write runs in another form, to stdout or into a file.
+def export(
+    runs: tuple[str, ...], form: str, payloads: bool, target: str | None, endpoint: str | None, store: str | None
+) -> None:
+    """Write runs in another form, to stdout or into a file, or send them.
 
     RUN is an id, the beginning of one, "last", or a path; several for agents in several runs that wrote to one another. Every file is
-    verified first. Exit code: 1 for damage, 2 if there is no such run, or the events have no order (a parent in a run that was not
-    named).
+    verified first. Exit code: 1 for damage, 2 if there is no such run, the events have no order (a parent in a run that was not
+    named), or nothing could be sent.
     """
-    if payloads and (form not in _FORMS or not _FORMS[form].payloads):
+    chosen = _FORMS[form]
+    if payloads and not chosen.payloads:
         having = ", ".join(f"--to {one.name}" for one in _FORMS.values() if one.payloads) or "no form"
         raise click.BadParameter(f"only {having} has payloads apart", param_hint="--payloads")
+    if target is not None and chosen.sends:
+        raise click.BadParameter(f"--to {form} is sent, not written; say --endpoint", param_hint="--output")
+    if endpoint is not None and not chosen.sends:
+        raise click.BadParameter(f"--to {form} is written, not sent; say --output", param_hint="--endpoint")
     with output.reported():
         where = Store(store)
         with where.files(*(located(run, where) for run in runs)) as traces:
-            pieces = _expanded(traces) if form == "expanded" else _FORMS[form].export(traces, payloads=payloads)
+            if chosen.sends:
+                output.message(chosen.send(traces, endpoint=endpoint, payloads=payloads))
+                return
+            pieces = chosen.export(traces, payloads=payloads)
             if target is None:
                 _write(sys.stdout.buffer, map(output.escaped, pieces) if sys.stdout.isatty() else pieces)
             else:
                 _into(target, pieces)
-
-
-def _expanded(traces: list[Trace]) -> Iterable[bytes]:
-    """Each entry with values in place of references; the entries that only hold such values are left out."""
-    import orjson
-
-    for trace in traces:
-        for entry in trace.entries():
-            if entry["type"] != "blob":
-                yield orjson.dumps(_whole(trace, entry), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _whole(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
