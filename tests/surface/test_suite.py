@@ -83,7 +83,11 @@ print(seen(), sys.stdout.isatty(), sys.warnoptions, flush=True)
 print("and said", file=sys.stderr)
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: (threading.main_thread().join(), print("from a thread"))).start()
-class Own: pass
+class Own:
+    def __del__(self): print("taken apart", flush=True)
+own = Own()
+left_open = open("left", "w")
+left_open.write("written at the end")
 assert sys.modules["__main__"].Own is Own
 """
 ENDS = ["", "sys.exit(3)", "sys.exit('said at exit')", "os._exit(4)", "os.kill(os.getpid(), 9)", "def", "{}['gone']"]
@@ -108,14 +112,15 @@ def test_a_forked_program_is_as_one_that_is_started(tmp_path: Path, how: str, en
         "tracekit run": ("-m", "tracekit", "run", "program.py"),
     }[how]
     variables = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tmp_path / "more"), "OWN": "ä"}
-    told = [
-        python(*arguments, "a", "b c", input="given\r\n", cwd=tmp_path, env=variables, fresh=fresh)
-        for fresh in (True, False)
-    ]
-    started, forked = [
-        (done.returncode, done.stdout, re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "RUN", done.stderr)) for done in told
-    ]
-    assert forked == started
+
+    def told(*, fresh: bool) -> tuple[object, ...]:
+        left = tmp_path / "left"
+        left.unlink(missing_ok=True)
+        done = python(*arguments, "a", "b c", input="given\r\n", cwd=tmp_path, env=variables, fresh=fresh)
+        run = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "RUN", done.stderr)
+        return done.returncode, done.stdout, run, left.exists() and left.read_text()
+
+    assert told(fresh=False) == told(fresh=True)
 
 
 def test_a_forked_program_begins_with_the_imports_done() -> None:
