@@ -9,10 +9,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 if sys.dont_write_bytecode:
-    # Else each of the thousand processes that the suite starts compiles tracekit, and the SDKs, again.
+    # Else each of the thousand processes that the suite starts compiles tracekit again.
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import freezegun
