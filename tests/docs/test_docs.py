@@ -20,7 +20,7 @@ import tracekit.errors
 from tests.docs.cli_help import PAGE as CLI_PAGE
 from tests.docs.cli_help import pasted, text_of
 from tests.support.pages import Block, blocks, missing, same
-from tests.support.processes import python
+from tests.support.processes import SDKS, python
 from tracekit.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def run_page(page: str, directory: Path) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEKIT_", "PYTEST_"))}
     environment["PYTHONPATH"] = os.pathsep.join(places)
     line = ("-m", "tests.support.pages", str(ROOT / page), str(directory))
-    done = python(*line, env=environment, timeout=110, sdks=True)
+    done = python(*line, env=environment, timeout=110, imports=SDKS)
     return None if done.returncode == 0 else done.stderr
 
 

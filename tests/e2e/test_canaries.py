@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.place import Place
+from tests.support.processes import SDKS
 
 PROGRAM = r"""
 import base64, json, os, subprocess, sys, traceback, urllib.request, warnings
@@ -230,7 +231,7 @@ def said(place: Path) -> str:
 def test_no_secret_of_a_program_is_stored(tmp_path: Path, server: str, secrets: dict[str, str]) -> None:
     """Fields, texts, reprs, exceptions, streams, HTTP in every part of it, processes, files and variables: nothing of it is in plain. The
     replay, without the server, the file and the variable, has all of it from the vault, and is exact."""
-    place = Place(tmp_path / "here", sdks=True)
+    place = Place(tmp_path / "here", imports=SDKS)
     place.directory.mkdir()
     place.program(PROGRAM)
     (place.directory / "settings.ini").write_text(f"API_KEY={secrets['file']}\nX=1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import processes
 from tests.support.place import Place
 from tests.support.stub_provider import stub_provider
 
@@ -55,7 +56,7 @@ SDKS = {
 def test_each_request_of_a_service_replays_alone(tmp_path_factory: pytest.TempPathFactory, sdk: str) -> None:
     """Recorded with a client that was new, and with one that had looked up its platform, in two event loops of one process: each request
     is replayed by ``--entry`` in a new process with a new client, and together in a process that has made the others, exactly."""
-    place = Place(tmp_path_factory.mktemp(sdk), sdks=True)
+    place = Place(tmp_path_factory.mktemp(sdk), imports=processes.SDKS)
     client, create, path = SDKS[sdk]
     create, _, options = create.partition("(")
     source = SERVICE.format(sdk=sdk, client=client, create="CREATE").replace("CREATE(", f"{create}({options}")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 import tracekit
 from tests.integrations.mcp_programs import run, session, text, transport
 from tests.support.cut import cut
+from tests.support.processes import command, python, started
 from tests.support.tracing import entries, of_type, recorded, replayed
 from tracekit import record, recovery, replay, resume
 
@@ -34,10 +36,20 @@ def ledger(tmp_path: Path) -> Path:
     return tmp_path / "ledger"
 
 
+SERVER = str(ROOT / "tests" / "support" / "mcp_server.py")
+#: What a warm interpreter has imported that servers are forked from, and programs that ask them.
+IMPORTS = ",".join(
+    [
+        "mcp.server.mcpserver" if find_spec("mcp.server.mcpserver") else "mcp.server.fastmcp",
+        "mcp.client.sse", "mcp.client.stdio", "mcp.client.streamable_http", "uvicorn.protocols.http.auto",
+    ]
+)  # fmt: skip
+
+
 @pytest.fixture
 def stdio(ledger: Path) -> list[str]:
     """A server by standard input and output: the arguments of its process."""
-    return ["stdio", str(ROOT / "tests" / "support" / "mcp_server.py"), str(ledger)]
+    return ["stdio", *command(SERVER, str(ledger), imports=IMPORTS)[1:]]
 
 
 def asked(ledger: Path) -> list[str]:
@@ -50,32 +62,19 @@ def served(kind: str, ledger: Path) -> Iterator[list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.support.mcp_server", str(ledger), kind, str(port)]
-    server = subprocess.Popen(command, cwd=ROOT)
-    try:
+    with started("-m", "tests.support.mcp_server", str(ledger), kind, str(port), cwd=ROOT, imports=IMPORTS):
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except ConnectionRefusedError:
-                assert server.poll() is None, "the server has ended"
-                time.sleep(0.05)
+                time.sleep(0.01)
         yield [kind, f"http://127.0.0.1:{port}/{'sse' if kind == 'sse' else 'mcp'}"]
-    finally:
-        server.kill()
-        server.wait()
 
 
-def tracekit_of(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def tracekit_of(store: Path, *arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "TRACEKIT_DIR": str(store), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "tracekit", *arguments],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-m", "tracekit", *arguments, cwd=ROOT, env=variables, fresh=fresh, imports=IMPORTS)
 
 
 PROGRAM = "tests.integrations.mcp_programs"
@@ -98,11 +97,13 @@ def test_over_http(kind: str, ledger: Path, tmp_path: Path) -> None:
     assert asked(ledger) == before
 
 
-def test_over_standard_input(stdio: list[str], ledger: Path, tmp_path: Path) -> None:
-    """So does one whose server is a process that it starts: none is started, its command need not be there."""
+def test_over_standard_input(ledger: Path, tmp_path: Path) -> None:
+    """So does one that imports the SDK in the run, and whose server is a process that it starts: none is started, its command need not be
+    there."""
     script = tmp_path / "server.py"
-    script.write_text(Path(stdio[1]).read_text())
-    recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, "everything", "stdio", str(script), str(ledger))
+    script.write_text(Path(SERVER).read_text())
+    arguments = ("everything", "stdio", str(script), str(ledger))
+    recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, *arguments, fresh=True)
     assert recording.returncode == 0, recording.stderr
     assert "not captured" not in recording.stderr
     before = asked(ledger)
@@ -110,7 +111,7 @@ def test_over_standard_input(stdio: list[str], ledger: Path, tmp_path: Path) -> 
         ["started", "look_up river", "book 0A", "book 1A", "book 2A", "refuse full", "travel", "rules", "greeting Ada"]
     )
     script.unlink()
-    again = tracekit_of(tmp_path, "replay", "last")
+    again = tracekit_of(tmp_path, "replay", "last", fresh=True)
     assert (again.returncode, again.stdout) == (0, recording.stdout), again.stderr
     assert asked(ledger) == before
 
@@ -243,12 +244,12 @@ with tracekit.record("crashing"):
 """
 
 
-def test_killed_in_a_call(stdio: list[str], ledger: Path, tmp_path: Path) -> None:
+def test_killed_in_a_call(ledger: Path, tmp_path: Path) -> None:
     """Killed by SIGKILL between a tool's effect and its answer: the intent record is on disk, the call in doubt, and nothing goes on."""
     (tmp_path / "crashing.py").write_text(CRASHING)
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEKIT_DIR": str(tmp_path)}
     killed = subprocess.run(
-        [sys.executable, str(tmp_path / "crashing.py"), *stdio],
+        [sys.executable, str(tmp_path / "crashing.py"), "stdio", SERVER, str(ledger)],
         cwd=ROOT,
         env=variables,
         capture_output=True,

@@ -18,9 +18,9 @@ PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[
 class Place:
     """A directory with a program, and the command line in it."""
 
-    def __init__(self, directory: Path, *, sdks: bool = False) -> None:
+    def __init__(self, directory: Path, *, imports: str = "") -> None:
         self.directory = directory
-        self.sdks = sdks
+        self.imports = imports
         self.store = directory / ".tracekit"
 
     def program(self, text: str, name: str = "agent.py") -> str:
@@ -40,7 +40,7 @@ class Place:
     ) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
-        return python(*arguments, input=input, cwd=self.directory, env=environment, fresh=fresh, sdks=self.sdks)
+        return python(*arguments, input=input, cwd=self.directory, env=environment, fresh=fresh, imports=self.imports)
 
     @property
     def runs(self) -> list[Path]:

@@ -7,6 +7,8 @@ fork of one that has done the imports, with hash seed 0.
 
 What is about the start itself (another hash seed, options of the interpreter) starts an interpreter of its own; a test that
 must begin with nothing imported says ``fresh=True``.
+
+:func:`started` starts a server so, and :func:`command` is a command line with which somebody else does.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import importlib.machinery
 import json
 import os
@@ -25,16 +28,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-__all__ = ["python"]
+__all__ = ["SDKS", "command", "python", "started"]
+
+#: What programs import that ask a provider.
+SDKS = "anthropic,openai"
 
 ROOT = Path(__file__).parents[2]
 #: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, and where
@@ -60,9 +67,10 @@ def python(
     env: Mapping[str, str] | None = None,
     timeout: float = 300,
     fresh: bool = False,
-    sdks: bool = False,
+    imports: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case, ``sdks`` with the SDKs imported too."""
+    """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case. ``imports`` are modules, with commas
+    between them, that the warm interpreter has imported besides tracekit."""
     variables = dict(os.environ if env is None else env)
     if fresh or not _usual(arguments, variables):
         command = [sys.executable, *arguments]
@@ -70,7 +78,25 @@ def python(
             command, input=input, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=timeout
         )
     where = os.fspath(cwd or os.getcwd())
-    return _forked(_control("sdks" if sdks else ""), list(arguments), input.encode(), where, variables, timeout)
+    return _communicated(_warm(imports), list(arguments), input.encode(), where, variables, timeout)
+
+
+@contextmanager
+def started(*arguments: str, cwd: str | os.PathLike[str], imports: str = "") -> Iterator[Fork]:
+    """``python *arguments`` without input, beside the test; it is gone when the block ends."""
+    with open(os.devnull) as nothing:
+        fork = Fork(_warm(imports), list(arguments), (nothing.fileno(), 1, 2), os.fspath(cwd), os.environ)
+    with fork:
+        try:
+            yield fork
+        finally:
+            fork.kill()
+            fork.wait()
+
+
+def command(*arguments: str, imports: str = "") -> list[str]:
+    """A command line that is what ``python *arguments`` is, but for the process that it starts first."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), _warm(imports).address, *arguments]
 
 
 def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
@@ -85,61 +111,97 @@ def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
     return all(variables.get(name) == _VARIABLES.get(name) for name in _AT_START)
 
 
-_servers: dict[str, socket.socket] = {}
+class _Warm(NamedTuple):
+    """A warm interpreter: where it is told to fork by this process, and by others."""
+
+    control: socket.socket
+    address: str
+
+
+_warmed: dict[str, _Warm] = {}
 _starting = threading.Lock()
 
 
-def _control(what: str) -> socket.socket:
-    """The socket to the warm interpreter that has imported ``what`` as well, which is started by the first test that needs it."""
+def _warm(imports: str) -> _Warm:
+    """The warm interpreter that has imported these as well, which is started by the first test that needs it."""
     with _starting:
-        if what not in _servers:
+        if imports not in _warmed:
             ours, theirs = socket.socketpair()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.processes", str(theirs.fileno()), what],
-                cwd=ROOT,
-                env=_VARIABLES,
-                pass_fds=[theirs.fileno()],
-                # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            theirs.close()
-            _servers[what] = ours
-            atexit.register(_end, ours, process)
-        return _servers[what]
+            directory = tempfile.TemporaryDirectory(prefix="tracekit-warm-")
+            address = os.path.join(directory.name, "socket")
+            with theirs, socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen()
+                files = theirs.fileno(), listener.fileno()
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.processes", *map(str, files), imports],
+                    cwd=ROOT,
+                    env=_VARIABLES,
+                    pass_fds=files,
+                    # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            _warmed[imports] = _Warm(ours, address)
+            atexit.register(_end, ours, process, directory)
+        return _warmed[imports]
 
 
-def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+def _end(control: socket.socket, process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirectory[str]) -> None:
     control.close()
     process.wait(30)
+    directory.cleanup()
 
 
-def _forked(
-    control: socket.socket,
+class Fork:
+    """A program forked from a warm interpreter."""
+
+    def __init__(
+        self, warm: _Warm, arguments: list[str], files: Sequence[int], cwd: str, variables: Mapping[str, str]
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(warm.control, [b"x"], [*files, theirs.fileno()])
+            self._talk = ours.makefile("rw")
+        self._talk.write(json.dumps({"arguments": arguments, "cwd": cwd, "variables": dict(variables)}) + "\n")
+        self._talk.flush()
+        self.pid = int(self._talk.readline())
+
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._talk.close()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its status, as that of a ``subprocess.Popen``."""
+        return os.waitstatus_to_exitcode(int(self._talk.readline()))
+
+
+def _communicated(
+    warm: _Warm,
     arguments: list[str],
     input: bytes,
     cwd: str,
     variables: dict[str, str],
     timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    ours, theirs = socket.socketpair()
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feed), (out, stdout), (err, stderr) = pipes
-    socket.send_fds(control, [b"x"], [stdin, stdout, stderr, theirs.fileno()])
-    theirs.close()
-    for end in (stdin, stdout, stderr):
-        os.close(end)
-    with ours, ours.makefile("rw") as talk:
-        talk.write(json.dumps({"arguments": arguments, "cwd": cwd, "variables": variables}) + "\n")
-        talk.flush()
-        pid = int(talk.readline())
+    with Fork(warm, arguments, (stdin, stdout, stderr), cwd, variables) as fork:
+        for end in (stdin, stdout, stderr):
+            os.close(end)
         try:
             said = _communicate(input, feed, out, err, timeout)
         except BaseException:  # a test that takes too long among them
-            os.kill(pid, signal.SIGKILL)
+            fork.kill()
             raise
-        status = os.waitstatus_to_exitcode(int(talk.readline()))
+        status = fork.wait()
     return subprocess.CompletedProcess([sys.executable, *arguments], status, *said)
 
 
@@ -190,59 +252,70 @@ class _Replaced(BaseException):
         self.variables = variables
 
 
-def _serve(control: socket.socket) -> dict[str, Any]:
-    """Fork for each request until the tests have ended; returns the request in each fork."""
+def _serve(control: socket.socket, listener: socket.socket) -> dict[str, Any]:
+    """Fork for each request until the tests have ended; returns the request in each fork.
+
+    Requests come from the tests' process over ``control``, and from others over a connection to ``listener``. Who goes away before
+    the program has ended does not want it any longer: it is killed.
+    """
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    waiting: dict[int, socket.socket] = {}
+    running: dict[int, socket.socket] = {}
     selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
-    selector.register(woken, selectors.EVENT_READ)
+    for file in (control, listener, woken):
+        selector.register(file, selectors.EVENT_READ)
     while True:
-        selector.select()
-        try:
+        ready = [key for key, _ in selector.select()]
+        with suppress(BlockingIOError):
             os.read(woken, 4096)
-        except BlockingIOError:
-            pass
-        _reap(waiting)
-        control.setblocking(False)
-        try:
-            said, files, _, _ = socket.recv_fds(control, 1, 4)
-        except BlockingIOError:
-            continue
-        if not said:
-            sys.exit()
-        talk = socket.socket(fileno=files[3])
-        with talk.makefile("r") as lines:
-            request: dict[str, Any] = json.loads(lines.readline())
-        pid = os.fork()
-        if pid == 0:
-            selector.close()
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for other in (control, talk, *waiting.values()):
-                other.close()
-            for number, file in enumerate(files[:3]):
-                os.dup2(file, number)
+        for key in ready:
+            if key.fileobj is control:
+                said, files, _, _ = socket.recv_fds(control, 1, 4)
+                if not said:
+                    sys.exit()
+                talk = socket.socket(fileno=files.pop())
+            elif key.fileobj is listener:
+                talk, _ = listener.accept()
+                _, files, _, _ = socket.recv_fds(talk, 1, 3)
+            else:
+                if key.data in running:
+                    selector.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGKILL)
+                continue
+            with talk.makefile("r") as lines:
+                request: dict[str, Any] = json.loads(lines.readline())
+            pid = os.fork()
+            if pid == 0:
+                selector.close()
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (control, listener, talk, *running.values()):
+                    other.close()
+                for number, file in enumerate(files):
+                    os.dup2(file, number)
+                    os.close(file)
+                os.close(woken)
+                os.close(waker)
+                return request
+            for file in files:
                 os.close(file)
-            os.close(woken)
-            os.close(waker)
-            return request
-        for file in files[:3]:
-            os.close(file)
-        _answer(talk, pid)
-        waiting[pid] = talk
+            _answer(talk, pid)
+            running[pid] = talk
+            selector.register(talk, selectors.EVENT_READ, pid)
+        _reap(running, selector)
 
 
-def _reap(waiting: dict[int, socket.socket]) -> None:
-    while waiting:
+def _reap(running: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
+    while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with waiting.pop(pid) as talk:
+        with running.pop(pid) as talk:
+            with suppress(KeyError):  # nobody waits for it
+                selector.unregister(talk)
             _answer(talk, status)
 
 
@@ -337,20 +410,16 @@ def _spare() -> None:
         sys.modules.pop(name, None)
 
 
-def _warm(what: str) -> None:
-    """Import what the programs will: all of tracekit but what is run as a program itself, and the SDKs."""
+def _import(more: str) -> None:
+    """Import what the programs will: all of tracekit but what is run as a program itself, and ``more``."""
     atexit.register(_spare)
     import tracekit
 
     for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
         if not module.name.startswith(("tracekit.cli.demo", "tracekit.__main__", "tracekit.testing")):
             __import__(module.name)
-    if what == "sdks":
-        import anthropic
-        import openai
-
-        assert anthropic.Anthropic
-        assert openai.OpenAI
+    for name in filter(None, more.split(",")):
+        importlib.import_module(name)
     _SPARED.update(
         {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
     )
@@ -365,5 +434,5 @@ _MAINS: list[ModuleType] = []
 
 if __name__ == "__main__":
     _PATH[:] = sys.path[1:]
-    _warm(sys.argv[2])
-    _program(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _import(sys.argv[3])
+    _program(_serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import python
+from tests.support.processes import command, python, started
 from tools.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +129,28 @@ def test_a_forked_program_begins_with_the_imports_done() -> None:
     assert python("-c", code).stdout == "True\n"
     assert python("-c", code, fresh=True).stdout == "False\n"
     assert python("-c", code, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout == "False\n"
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", -15)])
+def test_a_command_that_forks(end: str, status: int) -> None:
+    """Who starts it has a process that reads, writes and ends as the program does."""
+    program = f"import os, sys; print(sys.argv, input(), 'tracekit' in sys.modules, flush=True); {end}"
+    done = subprocess.run(command("-c", program, "a"), input="given\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "['-c', 'a'] given True\n"), done.stderr
+
+
+def test_what_was_forked_ends_with_the_command() -> None:
+    """It is not left over when the process is killed that was started for it; nor is one that runs beside a test."""
+    program = "import time; print('begun', flush=True); time.sleep(600)"
+    with subprocess.Popen(command("-c", program), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.kill()
+        assert running.stdout.read() == "", "until nobody writes there any longer"
+    with started("-c", "import time; time.sleep(600)", cwd=ROOT) as server:
+        os.kill(server.pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
 
 
 def test_a_program_that_takes_too_long_ends_alone() -> None:
