@@ -109,13 +109,18 @@ class Wrapped:
             raise
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         try:
             return (yield)
         except AssertionError as problem:
             # The mock of a fixture, which counts at the end what it was asked.
             if self.mode != "replay" or "RESPX: some routes were not called" not in str(problem):
                 raise
+        finally:
+            # Now, when nothing is in place any more that the test has put in place of ours.
+            if self.path and _is_empty(self.path):
+                item.user_properties.append(("tracekit_empty", True))
+            self.path = ""
 
     def wrapped(self, item: pytest.Function) -> Callable[..., Any]:
         function = item.obj
@@ -151,13 +156,6 @@ class Wrapped:
         if self.mode == "record":
             item.user_properties.append(("tracekit_run", run.id))
             self.path = run.path
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        if call.when == "call":
-            if self.path and _is_empty(self.path):
-                item.user_properties.append(("tracekit_empty", True))
-            self.path = ""
 
 
 class Results:
