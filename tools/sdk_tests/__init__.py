@@ -6,8 +6,8 @@ mock server), and takes from ten minutes to an hour. Without ``--checkout`` the 
 
 A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
 ``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
-``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, and keeps the
-rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others: the table names the parts
+``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, or has not
+been replayed, and keeps the rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others: the table names the parts
 that were run, until a run is whole; ``--workers`` is how many processes
 share the tests (one); with arguments for pytest nothing is kept.
 
@@ -164,10 +164,16 @@ class Place:
         return self.left / f"{phase}.jsonl"
 
     def note_failed(self) -> None:
-        """Keep what has failed in any phase, for a run of just that."""
+        """Keep what has failed in any phase, or has not been replayed yet, for a run of just that."""
         left_out = _left_out(self.name)
-        rows = [row for phase in PHASES for row in _read(self.results(phase)).values() if row["outcome"] == "failed"]
-        failed = sorted({row["id"] for row in rows if row["id"] not in left_out})
+        rows = {phase: _read(self.results(phase)) for phase in PHASES}
+        wanted = {one for found in rows.values() for one, row in found.items() if row["outcome"] == "failed"}
+        wanted |= {
+            one
+            for one, row in rows["record"].items()
+            if row["outcome"] == "passed" and not row.get("empty") and one not in rows["replay"]
+        }
+        failed = sorted(wanted - left_out.keys())
         (self.left / "again.txt").write_text("".join(f"{one}\n" for one in failed))
 
     def run(self, phase: str, to_pytest: Sequence[str], again: bool) -> None:
@@ -327,7 +333,7 @@ _HEAD: Final = """\
 Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
 *Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
 (`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
-replays that failed, by the assertion at which each did; those of openai were read in groups, not one by one.
+replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
