@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+from contextlib import redirect_stderr
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,7 +14,7 @@ from blockbuster import BlockBuster
 
 from tests.support import processes
 from tests.support.place import PACKAGES
-from tracekit import record, replay
+from tracekit import InexactReplayError, record, replay
 
 #: All of it happens in the loop, the opening and the end of every run and replay too.
 PROGRAM = '''
@@ -213,3 +215,29 @@ def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
         assert session.report.exact
 
     asyncio.run(both())
+
+
+def test_what_a_replay_says_is_not_taken_for_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That today's variable is another one is said on standard error when it is read, in a watched loop as well."""
+    said = io.TextIOWrapper(io.BytesIO(), "utf-8")
+
+    async def agent() -> tuple[str, str]:
+        watch = BlockBuster()
+        watch.activate()
+        try:
+            with redirect_stderr(said):  # ``blockbuster`` lets pass what is written to the one that it has found
+                return os.environ["ACME_REGION"], str(uuid4())
+        finally:
+            watch.deactivate()
+
+    async def both() -> None:
+        monkeypatch.setenv("ACME_REGION", "east")
+        async with record(store=tmp_path / "store") as run:
+            recorded = await agent()
+        monkeypatch.setenv("ACME_REGION", "west")
+        async with replay(run):
+            assert await agent() == recorded
+
+    with pytest.raises(InexactReplayError):
+        asyncio.run(both())
+    assert b"ACME_REGION" in said.buffer.getvalue()  # type: ignore[attr-defined]

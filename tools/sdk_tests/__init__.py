@@ -6,10 +6,10 @@ mock server), and takes from ten minutes to an hour. Without ``--checkout`` the 
 
 A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
 ``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
-``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, or has not
-been replayed, and keeps the rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others: the table names the parts
-that were run, until a run is whole; ``--workers`` is how many processes
-share the tests (one); with arguments for pytest nothing is kept.
+``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, or has not been
+replayed, and keeps the rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others:
+the table names the parts that were run, until a run is whole. ``--workers`` is how many processes share the tests (one). With arguments
+for pytest nothing is kept.
 
 What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
 asserts what its own mock was asked, below the seam: a replay asks it nothing.

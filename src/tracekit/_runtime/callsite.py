@@ -48,7 +48,7 @@ def caller() -> str | None:
 def say(sentence: str) -> None:
     """A line on standard error, now; where there is none, nothing."""
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # it is closed
+        with suppress(OSError, ValueError), _reality.off_loop():  # it is closed
             sys.stderr.write(f"tracekit: {sentence}\n")
             sys.stderr.flush()
 
