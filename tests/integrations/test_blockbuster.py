@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -219,7 +218,7 @@ def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
 
 def test_what_a_replay_says_is_not_taken_for_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That today's variable is another one is said on standard error when it is read, in a watched loop as well."""
-    said = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    said = (tmp_path / "said").open("w+")
 
     async def agent() -> tuple[str, str]:
         watch = BlockBuster()
@@ -240,4 +239,6 @@ def test_what_a_replay_says_is_not_taken_for_blocking(tmp_path: Path, monkeypatc
 
     with pytest.raises(InexactReplayError):
         asyncio.run(both())
-    assert b"ACME_REGION" in said.buffer.getvalue()  # type: ignore[attr-defined]
+    with said:
+        said.seek(0)
+        assert "ACME_REGION" in said.read()
