@@ -269,7 +269,8 @@ def test_the_first_temporary_file_of_a_program(place: Place) -> None:
 
 def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a directory for temporary files a replay in the same process refuses to open what was there for writing, to remove, rename
-    or replace it, and an existing database; what is new is written, and listed. ``writes="real"`` does it all."""
+    or replace it, and an existing database; what is new is written, and listed. To make a directory that is there
+    changes nothing. ``writes="real"`` does it all."""
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     for path in (here, temporary):
         path.mkdir()
@@ -311,8 +312,10 @@ def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pyt
         Path("new").rename("newer")
         os.remove("newer")
         Path(temporary, "temporary").write_text("changed")
-        os.makedirs("a/b")
+        for _ in range(2):
+            os.makedirs("a/b", exist_ok=True)
         Path("a/b/c").write_text("c")
+        here.mkdir(exist_ok=True)
     assert session.report.exact
     assert [one.facts["name"] for one in session.report.verdict.of("written")] == [
         str(here / name) for name in ("new", "newer", "a", "a/b", "a/b/c")

@@ -1244,6 +1244,13 @@ class _NewFiles:
         return True
 
 
+@_reality.off_loop()
+def _changes_nothing(attempt: Attempt) -> bool:
+    """Whether it is a directory that is made where there is something already: that fails by itself, as ``exist_ok=True`` expects."""
+    path = attempt.target
+    return attempt.operation == "os.mkdir" and isinstance(path, str | bytes) and os.path.lexists(path)
+
+
 def temporary_directories() -> tuple[str, ...]:
     """Directories for temporary files, as prefixes."""
     # ``tempfile.gettempdir`` itself tries them out under a lock, by files that are written and removed: this may be asked meanwhile.
@@ -1324,7 +1331,7 @@ class Guard:
         if attempt.kind == "act":
             return False
         if attempt.kind == "file":
-            if self.scope == "context" and _replaying() is None:
+            if (self.scope == "context" and _replaying() is None) or _changes_nothing(attempt):
                 return False
             return self.dry_run or (self._new is not None and not self._new.permit(attempt))
         elif self.scope == "off":
