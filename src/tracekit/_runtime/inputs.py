@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from threading import RLock
 from typing import Any, Final, NamedTuple, Protocol
 
+from .. import _reality
 from ..errors import LogWriteError
 from .callsite import caller, say
 from .redaction import Redactor
@@ -123,7 +124,8 @@ class ReplayedInputs:
         self._own: Final = own
         self._within: Final = within
         #: Where names begin.
-        self._directory = os.path.abspath(".")
+        with _reality.off_loop():
+            self._directory = os.path.abspath(".")
         self._disk: Disk | None = None
         #: What was recorded of files as steps left them, by the step; found when it is first asked for.
         self._left: dict[int, list[tuple[str, int]]] | None = None
@@ -205,10 +207,12 @@ class ReplayedInputs:
     def _recorded_first(self, kind: str, name: str) -> int:
         return next(iter(self._recorded[kind, name]))
 
+    @_reality.off_loop()
     def _path(self, name: str) -> str:
         path = os.path.join(self._directory, name)
         return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
+    @_reality.off_loop()
     def _lay(self, name: str, seq: int, *, first: bool) -> None:
         if self._disk is None or any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
             return
