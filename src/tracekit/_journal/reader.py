@@ -17,6 +17,7 @@ import orjson
 from .. import _reality
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, too_costly, too_deep
+from .packing import is_packed, nameless, unpacked
 
 __all__ = [
     "ENDS",
@@ -197,12 +198,31 @@ def _newer(version: object) -> bool:
 
 
 def open_trace(path: str) -> BinaryIO:
+    """The content of a trace file from its beginning, that of a compressed one decompressed."""
     try:
-        return open(path, "rb", buffering=_BUFFER)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = unpacked(fd, path) if is_packed(fd) else fd
+        except BaseException:
+            os.close(fd)
+            raise
+        if content != fd:
+            os.close(fd)
+        return open(content, "rb", buffering=_BUFFER)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _content(fd: int, path: str) -> int:
+    """The content of a compressed file in the place of the file itself; none of one that is damaged: whoever reads it through is told."""
+    try:
+        return unpacked(fd, path)
+    except TraceIntegrityError:
+        return nameless()
+    finally:
+        os.close(fd)
 
 
 def not_found(path: str) -> RunNotFoundError:
@@ -574,8 +594,13 @@ class Trace:
         self._blobs: Final = Blobs(self.entry, self.path, limits)
         #: Which file it was, once it is not kept open any more.
         self._released: tuple[int, int] | None = None
+        #: Of a compressed file: what it is on the disk. Its content is open in its place.
+        self._packed: os.stat_result | None = None
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            if is_packed(self._fd):
+                self._packed = os.fstat(self._fd)
+                self._fd = _content(self._fd, self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise not_found(self.path) from None
         except OSError as error:
@@ -593,13 +618,13 @@ class Trace:
     @property
     def file(self) -> tuple[int, ...]:
         """What distinguishes the file from others, and from itself before a change."""
-        facts = os.fstat(self._fd)
+        facts = self._packed or os.fstat(self._fd)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
     @property
     def settled(self) -> bool:
         """Whether the file was left alone for so long that any further change will show in :attr:`file`: time stamps are coarse."""
-        stamp = os.fstat(self._fd).st_ctime_ns
+        stamp = (self._packed or os.fstat(self._fd)).st_ctime_ns
         return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
@@ -730,8 +755,11 @@ class Trace:
         try:
             with open(self.path, "rb", buffering=0) as file:
                 found = os.fstat(file.fileno())
-                if (found.st_dev, found.st_ino) == self._released:
+                if (found.st_dev, found.st_ino) == self._released and self._packed is None:
                     return os.pread(file.fileno(), size, at)
+                if (found.st_dev, found.st_ino) == self._released:
+                    with open(unpacked(file.fileno(), self.path), "rb", buffering=0) as content:
+                        return os.pread(content.fileno(), size, at)
         except (FileNotFoundError, NotADirectoryError):
             pass
         raise not_found(self.path)
@@ -747,7 +775,7 @@ class Trace:
     def release(self) -> None:
         """Keep the file open no longer: from now on it is opened for each read. For whoever is done, and may be asked something still."""
         if self._released is None:
-            found = os.fstat(self._fd)
+            found = self._packed or os.fstat(self._fd)
             self._released = (found.st_dev, found.st_ino)
             self.close()
 
@@ -779,6 +807,8 @@ class Follower:
 
     def __init__(self, path: str, read: Callable[[dict[str, Any]], object]) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if is_packed(self._fd):  # it has ended, and is read to its end
+            self._fd = _content(self._fd, path)
         self._read: Final = read
         self._ends: Final = array("Q", [0])
         self._blobs: Final = Blobs(self.entry, path, DEFAULT)

@@ -19,7 +19,8 @@ import orjson
 from .. import _reality
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .entry import DEFAULT, Limits, too_deep
-from .reader import ENDS, Trace, Verdict, not_found
+from .packing import ends_of, is_packed
+from .reader import ENDS, Trace, Verdict, not_found, open_trace
 from .tip import check_kept, check_tip_hash, make_directory, seal_key, sync_directory, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
@@ -330,7 +331,7 @@ def summary(path: str) -> RunSummary:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            first, last = _parsed(_first_line(file)), _parsed(_last_line(file, size))
+            first, last = map(_parsed, _edges(file, path, size))
     except OSError:
         size, first, last = 0, {}, {}
     end = last.get("type") if last.get("type") in ENDS else None
@@ -350,7 +351,9 @@ def summary(path: str) -> RunSummary:
 def first_entry(path: str) -> dict[str, Any]:
     """What the first line of a trace file says, unverified; empty where there is none."""
     with open(path, "rb") as file:
-        return _parsed(_first_line(file))
+        return _parsed(
+            _edges(file, path, os.fstat(file.fileno()).st_size)[0] if is_packed(file.fileno()) else _first_line(file)
+        )
 
 
 @_reality.off_loop()
@@ -358,6 +361,8 @@ def last_entry(path: str) -> dict[str, Any]:
     """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
+        if is_packed(file.fileno()):
+            return _parsed(_edges(file, path, size)[1])
         if size == 0 or os.pread(file.fileno(), 1, size - 1) != b"\n":
             return {}
         return _parsed(_last_line(file, size))
@@ -368,13 +373,25 @@ def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
 
     With ``marked`` only the lines that have these bytes.
     """
-    with open(path, "rb") as file:
+    with open_trace(path) as file:
         for line in file:
             if marked not in line:
                 continue
             entry = _parsed(line) if line.endswith(b"\n") else {}
             if entry.get("type"):
                 yield entry
+
+
+def _edges(file: Any, path: str, size: int) -> tuple[bytes, bytes]:
+    """The first and the last whole line; empty where there is none, or where it is too long for a summary."""
+    if not is_packed(file.fileno()):
+        return _first_line(file), _last_line(file, size)
+    try:
+        first, last = ends_of(file.fileno(), path, _MOST)
+    except TraceIntegrityError:  # whoever verifies it is told
+        return b"", b""
+    line = first[: first.find(b"\n") + 1]
+    return line, last if last.endswith(b"\n") else b""
 
 
 def _first_line(file: Any) -> bytes:
@@ -829,6 +846,12 @@ class Store:
                     raise _broken(path, verdict)
                 if check is not None:
                     check(trace, verdict)
+                if is_packed(fd):
+                    raise RunStateError(
+                        f"{path} is compressed: nothing can be added to it",
+                        path=path,
+                        next_action=f"`tracekit compress --undo {verdict.run_id}` first",
+                    )
                 size = trace.end_of(verdict.count)
                 stamp = trace.entry(verdict.count)["ts_ns"] if verdict.count else 0
             if size != verdict.size:

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from .._journal.reader import open_trace
 from .._journal.store import Store
 from .._runtime.prices import PriceList, Prices, checked
 from .._runtime.spending import request_tokens, usage_of
-from ..errors import RunNotFoundError, RunStateError, UnknownPriceError
+from ..errors import RunNotFoundError, RunStateError, TraceError, UnknownPriceError
 
 __all__ = ["Estimate", "estimate"]
 
@@ -192,7 +193,7 @@ def _matching(store: Any, wanted: _Wanted, latest: int) -> Iterable[str]:
 
 def _matches(path: str, wanted: _Wanted) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_trace(path) as file:
             first = orjson.loads(file.readline())
             own = first.get("agent_id")
             agent = wanted.agent is None or wanted.agent == own
@@ -203,7 +204,7 @@ def _matches(path: str, wanted: _Wanted) -> bool:
                 agent = agent or _names(line, b"agent.attempt.start", wanted.agent)
                 intent = intent or _names(line, b"intent.received", wanted.intent)
             return agent and intent
-    except (OSError, ValueError):
+    except (OSError, ValueError, TraceError):
         return False
 
 

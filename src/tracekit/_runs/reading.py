@@ -803,7 +803,7 @@ def taken_in(path: str) -> Taken:
                         unpriced.add(str(request.get("model") or request.get("name")))
                     else:
                         cost += paid
-        except OSError:  # pruned meanwhile
+        except (OSError, TracekitError):  # pruned meanwhile, or its compressed content is damaged
             continue
     return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
 

@@ -1,4 +1,4 @@
-"""``tracekit list``: the runs of a store, with how each stands and what it cost."""
+"""The runs of a store: ``tracekit list`` with how each stands and what it cost, ``rm``, ``prune`` and ``compress``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any, Final
 import click
 import orjson
 
+from .._journal.reader import open_trace
 from .._journal.store import RunSummary, Store, holder
+from .._runs import housekeeping
 from .._runs.reading import Taken, taken_in
+from ..errors import TracekitError
 from . import output
-from .output import age, dollars, duration, moment, named, printable, progress, short
+from .output import age, dollars, duration, located, moment, named, printable, progress, short
 
-__all__ = ["list_", "state_of"]
+__all__ = ["compress", "list_", "prune", "rm", "state_of"]
 
 # -- list --------------------------------------------------------------------------------------------------------------
 
@@ -189,12 +192,12 @@ def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
 def _received(path: str, digest: str) -> bool:
     """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
     try:
-        with open(path, "rb") as file:
+        with open_trace(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 return False
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
-    except OSError:
+    except (OSError, TracekitError):
         return False
 
 
@@ -251,3 +254,145 @@ def _cells(row: Row) -> tuple[str, ...]:
         dollars(taken.cost_usd) if taken.cost_usd else "",
         "" if run.count is None else str(run.count),
     )
+
+
+# -- rm, prune, compress -----------------------------------------------------------------------------------------------
+
+_STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Remove what is in doubt, without an end, or answers other runs, too.")
+@_STORE
+def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
+    """Remove runs, with what their child processes wrote and all that is kept of them.
+
+    One that a process has open is never removed. One with a step in doubt, without an end, or by which calls that happen once in the
+    store are answered, is refused without --force (after that a call under such a key is refused for good); then none is removed, and the
+    exit code is 4.
+    """
+    with output.reported():
+        where = Store(store)
+        paths = list(dict.fromkeys(located(run, where) for run in runs))
+        owners = housekeeping.owners_of_keys(where)
+        refused = False
+        for path in paths:
+            for reason in [] if force else housekeeping.needed(where, path, owners):
+                output.message(f"{_stem(path)} is not removed: {reason}")
+                refused = True
+        if refused:
+            output.message("nothing was removed; --force removes what no process has open")
+            raise SystemExit(output.REFUSED)
+        for path in paths:
+            size = housekeeping.remove(where, path)
+            click.echo(f"removed {printable(_stem(path))} ({_bytes(size)})")
+
+
+@click.command()
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    required=True,
+    callback=moment,
+    help="Runs that began before that: 30d, 12h, or a date.",
+)
+@click.option("--keep-failed", is_flag=True, help="Leave runs that failed.")
+@click.option("--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_STORE
+def prune(
+    older_than: datetime, keep_failed: bool, names: tuple[str, ...], dry_run: bool, yes: bool, store: str | None
+) -> None:
+    """Remove old runs that have ended.
+
+    What runs, has no end, has a step in doubt, or answers calls that happen once in the store is always left, and counted. It asks
+    before it removes anything; without a terminal it wants --yes. Exit code: 0, also where there is nothing to remove.
+    """
+    with output.reported():
+        where = named(store, existing=True)
+        owners = housekeeping.owners_of_keys(where)
+        old = [
+            run
+            for run in where.list()
+            if run.started_ns < older_than.timestamp() * 1e9
+            and (not names or any(fnmatchcase(run.name or "", name) for name in names))
+            and not (keep_failed and run.end == "run.failed")
+        ]
+        going: list[RunSummary] = []
+        left: dict[str, int] = {}
+        for run in progress(old, "looking which runs are needed"):
+            reason = next(housekeeping.needed(where, run.path, owners), None)
+            if reason is None:
+                going.append(run)
+            else:
+                why = reason.partition(":")[0] if not reason.startswith("step ") else "a step is in doubt"
+                left[why] = left.get(why, 0) + 1
+        for why, count in left.items():
+            output.message(f"left: {_runs(count)}: {printable(why)}")
+        size = _bytes(sum(run.size for run in going))
+        if not going:
+            output.message("There is no run to remove.")
+            return
+        if dry_run:
+            for run in going:
+                click.echo(f"{printable(run.run_id)}  {short(run.name or '', 30)}  {age(run.started_ns)} old")
+            output.message(f"would remove {_runs(len(going))} ({size})")
+            return
+        if not yes and not click.confirm(f"remove {_runs(len(going))} ({size}) for good?", default=False, err=True):
+            output.message("nothing was removed")
+            return
+        for run in progress(going, "removing"):
+            housekeeping.remove(where, run.path)
+        click.echo(f"removed {_runs(len(going))} ({size})")
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    callback=moment,
+    help="Every complete run that began before that: 7d, 12h, or a date.",
+)
+@click.option("--undo", is_flag=True, help="Write them as they were.")
+@_STORE
+def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, store: str | None) -> None:
+    """Compress complete runs where they lie: about a tenth of their size, and read by every command as before.
+
+    Each is verified first, and what was written is compared with what was there. Hashes, seals and kept tips are of the content, and stay
+    right. Without tracekit, `zcat -f` reads either form. Exit code: 2 for a run that is not complete.
+    """
+    with output.reported():
+        if bool(runs) == (older_than is not None):
+            raise click.UsageError("name runs, or say --older-than AGE")
+        where = Store(store) if runs else named(store, existing=True)
+        paths = [located(run, where) for run in runs]
+        if older_than is not None:
+            paths = [run.path for run in where.list() if run.end and run.started_ns < older_than.timestamp() * 1e9]
+        before = after = done = 0
+        for path in progress(paths, "decompressing" if undo else "compressing"):
+            try:
+                was, now = housekeeping.uncompress(path) if undo else housekeeping.compress(where, path)
+            except TracekitError as error:
+                if older_than is None:
+                    raise
+                output.message(f"left: {error}")
+                continue
+            before, after, done = before + was, after + now, done + 1
+        click.echo(f"{'decompressed' if undo else 'compressed'} {_runs(done)}: {_bytes(before)} -> {_bytes(after)}")
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(path).removesuffix(".jsonl")
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} {'run' if count == 1 else 'runs'}"
+
+
+def _bytes(size: int) -> str:
+    units = [(name, 1024**power) for power, name in enumerate(("bytes", "KiB", "MiB", "GiB"))]
+    name, one = next((unit for unit in reversed(units) if size >= unit[1]), units[0])
+    return f"{size / one:.1f} {name}" if one > 1 else f"{size} {name}"

@@ -1,0 +1,190 @@
+"""Compressed traces: a complete run's file as gzip, under the same name, read as if it were not.
+
+The hash chain and the seal are of the content, so that nothing of what verifies is lost. ``zcat -f`` reads either form.
+The file is two members of gzip: the last line, which says how the run ended, is one of its own, and the header of the first says where that
+begins. So a list of runs decompresses a line of each, not all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from struct import pack, unpack
+from typing import Final
+
+from .. import _reality
+from ..errors import TraceIntegrityError
+
+__all__ = ["ends_of", "is_packed", "nameless", "pack_file", "unpack_file", "unpacked"]
+
+_MAGIC: Final = b"\x1f\x8b\x08"
+#: The header of the first member: a field of our own (``TK``) with the offset of the second one.
+_HEADER: Final = _MAGIC + b"\x04" + b"\0" * 4 + b"\0\xff" + pack("<H", 12) + b"TK" + pack("<H", 8)
+_PLAIN_HEADER: Final = _MAGIC + b"\0" + b"\0" * 4 + b"\0\xff"
+_PIECE: Final = 1 << 20
+#: More than this is no content that a reader expands (bytes): a file of a few MiB could ask for all of the memory.
+_MOST: Final = 4 << 30
+
+
+def is_packed(fd: int) -> bool:
+    """Whether an open file is compressed. A line of a trace begins with ``{``."""
+    return os.pread(fd, 3, 0) == _MAGIC
+
+
+def unpacked(fd: int, path: str) -> int:
+    """The content of a compressed file, as an open file of its own that nobody else has. ``TraceIntegrityError`` where it is damaged."""
+    out = nameless()
+    try:
+        size = 0
+        for piece in _pieces(fd, 0, path):
+            size += len(piece)
+            if size > _MOST:
+                raise _damaged(path, f"it would be larger than {_MOST} bytes")
+            _write(out, piece)
+        os.lseek(out, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(out)
+        raise
+    return out
+
+
+def ends_of(fd: int, path: str, most: int) -> tuple[bytes, bytes]:
+    """The beginning of a compressed file's content, up to ``most`` bytes of it, and its last line."""
+    first = b""
+    for piece in _pieces(fd, 0, path):
+        first += piece
+        if b"\n" in piece or len(first) >= most:
+            break
+    header = os.pread(fd, len(_HEADER) + 8, 0)
+    if header[: len(_HEADER)] != _HEADER:  # compressed by somebody else
+        last = b""
+        for piece in _pieces(fd, 0, path):
+            last = (last + piece)[-most:]
+        return first, last[last.rstrip(b"\n").rfind(b"\n") + 1 :]
+    (offset,) = unpack("<Q", header[len(_HEADER) :])
+    return first, b"".join(_pieces(fd, offset, path))
+
+
+def pack_file(source: int, path: str, last: int) -> None:
+    """Write the content of the open file ``source``, whose last line begins at ``last``, compressed, in the place of the file at ``path``.
+
+    What was written is read again and compared before it takes that place; on the device when this returns.
+    """
+    target = f"{path}.{_reality.urandom(8).hex()}.tmp"
+    out = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            _write(out, _HEADER + pack("<Q", 0))
+            size = os.fstat(source).st_size
+            _member(out, source, 0, last)
+            second = os.lseek(out, 0, os.SEEK_CUR)
+            _write(out, _PLAIN_HEADER)
+            _member(out, source, last, size)
+            os.pwrite(out, pack("<Q", second), len(_HEADER))
+            at = 0
+            for piece in _pieces(out, 0, path):
+                if os.pread(source, len(piece), at) != piece:
+                    raise _damaged(path, "what was compressed is not what was there")
+                at += len(piece)
+            if at != size:
+                raise _damaged(path, "what was compressed is not what was there")
+            _reality.fdatasync(out)
+        finally:
+            os.close(out)
+        _take_place(target, path)
+    except BaseException:
+        _forget(target)
+        raise
+
+
+def unpack_file(fd: int, path: str) -> None:
+    """Write the content of the compressed file ``fd`` in the place of the file at ``path``."""
+    target = f"{path}.{_reality.urandom(8).hex()}.tmp"
+    out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            for piece in _pieces(fd, 0, path):
+                _write(out, piece)
+            _reality.fdatasync(out)
+        finally:
+            os.close(out)
+        _take_place(target, path)
+    except BaseException:
+        _forget(target)
+        raise
+
+
+def _take_place(target: str, path: str) -> None:
+    os.replace(target, path)
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _forget(target: str) -> None:
+    try:
+        os.unlink(target)
+    except FileNotFoundError:
+        pass
+
+
+def _member(out: int, source: int, start: int, end: int) -> None:
+    """Write these bytes of ``source`` as the rest of a gzip member whose header is there."""
+    packer, check, at = zlib.compressobj(6, zlib.DEFLATED, -15), 0, start
+    while at < end:
+        piece = os.pread(source, min(_PIECE, end - at), at)
+        if not piece:
+            break
+        check, at = zlib.crc32(piece, check), at + len(piece)
+        _write(out, packer.compress(piece))
+    _write(out, packer.flush() + pack("<II", check, (at - start) & 0xFFFFFFFF))
+
+
+def _pieces(fd: int, at: int, path: str) -> Iterator[bytes]:
+    """The content from the member that begins at ``at`` on, piece by piece."""
+    reader, rest = zlib.decompressobj(31), b""
+    begun = False
+    try:
+        while True:
+            data = rest or os.pread(fd, _PIECE, at)
+            if not data:
+                if begun and not reader.eof:
+                    raise _damaged(path, "its compressed content is cut off")
+                return
+            at += 0 if rest else len(data)
+            if reader.eof:
+                reader = zlib.decompressobj(31)
+            begun = True
+            piece = reader.decompress(data, _PIECE)
+            rest = reader.unused_data if reader.eof else reader.unconsumed_tail
+            if piece:
+                yield piece
+    except zlib.error as error:
+        raise _damaged(path, f"its compressed content is damaged: {error}") from None
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[_reality.write(fd, data) :]
+
+
+def nameless() -> int:
+    """A new file without a name: in memory where the system has that, else in the directory for temporary files."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tracekit", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _damaged(path: str, problem: str) -> TraceIntegrityError:
+    return TraceIntegrityError(
+        f"{path}: {problem}",
+        path=path,
+        line=None,
+        problem=problem,
+        next_action="don't trust this trace; take a copy that verifies (`tracekit verify`)",
+    )

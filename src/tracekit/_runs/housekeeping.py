@@ -1,0 +1,155 @@
+"""What becomes of runs that are over: removed whole, or compressed where they lie. Nothing that somebody still needs is taken away."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from typing import Final
+
+import orjson
+
+from .._journal.packing import is_packed, pack_file, unpack_file
+from .._journal.reader import Trace
+from .._journal.store import SUFFIX, Store, beside, live_writer, summary
+from .._journal.tip import sync_directory
+from ..errors import RunStateError, TracekitError
+from .recovery import decision_on
+
+__all__ = ["compress", "needed", "owners_of_keys", "remove", "uncompress"]
+
+
+def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = True) -> Iterator[str]:
+    """Why the run in the file at ``path`` is still needed: it runs, something in it is in doubt, other runs are answered by it.
+
+    ``owners`` are the runs that have keys of calls which happen once in the store (see :func:`owners_of_keys`). With ``died`` a run
+    without an end is needed too: it may be resumed.
+    """
+    files = (path, *beside(path))
+    if any(_is_written(file) for file in files):
+        yield "a process has it open"
+        return
+    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    try:
+        decision = decision_on(path)
+    except (TracekitError, OSError):
+        decision = None
+    if decision is None:
+        yield "it can't be read, so that nobody knows what it did"
+    elif decision.in_doubt and decision.leaves_in_doubt:
+        steps = ", ".join(map(str, decision.in_doubt))
+        yield f"step {steps} is in doubt: `tracekit in-doubt` says what to do"
+    elif died and summary(path).end is None:
+        yield "it has no end, and may be resumed"
+    if count := owners.get(run_id, 0):
+        yield f"{count} {'call' if count == 1 else 'calls'} that happen once in this store {'is' if count == 1 else 'are'} answered from it"
+
+
+def owners_of_keys(store: Store) -> Mapping[str, int]:
+    """How many keys of calls that happen once in the store each run has."""
+    found: dict[str, int] = {}
+    directory = os.path.join(store.root, "keys")
+    try:
+        names = [file.path for file in os.scandir(directory) if len(file.name) == 64]
+    except FileNotFoundError:
+        return found
+    for path in names:
+        with suppress(OSError, ValueError, KeyError, TypeError), open(path, "rb") as file:
+            owner = str(orjson.loads(file.readline())["run_id"])
+            found[owner] = found.get(owner, 0) + 1
+    return found
+
+
+def remove(store: Store, path: str) -> int:
+    """Remove the run in the file at ``path``, with all that is kept of it; how many bytes that was.
+
+    ``RunStateError`` if it is being written. Its own file goes first: what is left of a removal that was cut off is of no run.
+    """
+    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    with ExitStack() as stack:
+        for file in (path, *beside(path)):
+            if stack.enter_context(live_writer(file)):
+                raise _is_open(file)
+        size = 0
+        for file in (path, *_all_of(store, run_id)):
+            with suppress(FileNotFoundError):
+                size += os.stat(file).st_size
+                os.unlink(file)
+    if os.path.isdir(store.runs):
+        sync_directory(store.runs)
+    return size
+
+
+#: What the names of a run's other files have after its id, by directory. (Another run may be called RUN.more.)
+_PROCESS: Final = r"(?:[0-9a-f]{16}\.)?"
+_OTHERS: Final = {
+    "runs": re.compile(rf"[0-9a-f]{{16}}\.jsonl|{_PROCESS}(?:vault|cut-\d+(?:\.\d+)?)"),
+    "heads": re.compile(r"[0-9a-f]{16}|"),
+    "settled": re.compile(rf"{_PROCESS}\d+"),
+}
+
+
+def _all_of(store: Store, run_id: str) -> Iterator[str]:
+    """Every file of a run but its own: those of its processes, vaults, what a recovery cut off, kept tips, what was said of its steps."""
+    for directory, others in _OTHERS.items():
+        try:
+            names = sorted(os.listdir(os.path.join(store.root, directory)))
+        except FileNotFoundError:
+            continue
+        for name in names:
+            head, dot, rest = name[: len(run_id)], name[len(run_id) : len(run_id) + 1], name[len(run_id) + 1 :]
+            if head == run_id and dot in (".", "") and others.fullmatch(rest):
+                yield os.path.join(store.root, directory, name)
+
+
+def compress(store: Store, path: str) -> tuple[int, int]:
+    """Compress the files of the run at ``path``; how many bytes they had, and have. ``RunStateError`` for one that is not complete.
+
+    The run is verified first, and what is written is compared with what was there before it takes its place.
+    """
+    before = after = 0
+    with Trace(path) as trace:
+        verdict = store.judge_run(trace)
+    if verdict.state != "complete":
+        raise RunStateError(
+            f"the run {verdict.run_id} is {verdict.state} ({verdict.problem}); only complete runs are compressed",
+            path=path,
+            next_action="`tracekit verify` says what is wrong with it",
+        )
+    for file in (path, *beside(path)):
+        with live_writer(file) as written, open(file, "rb") as source, Trace(file) as trace:
+            if written:
+                raise _is_open(file)
+            size = os.fstat(source.fileno()).st_size
+            before += size
+            if is_packed(source.fileno()) or trace.status.state != "complete":
+                after += size
+                continue
+            pack_file(source.fileno(), file, trace.end_of(trace.status.count - 1))
+            after += os.stat(file).st_size
+    return before, after
+
+
+def uncompress(path: str) -> tuple[int, int]:
+    """Write the files of the run at ``path`` as they were before :func:`compress`; how many bytes they had, and have."""
+    before = after = 0
+    for file in (path, *beside(path)):
+        with open(file, "rb") as source:
+            before += os.fstat(source.fileno()).st_size
+            if is_packed(source.fileno()):
+                unpack_file(source.fileno(), file)
+            after += os.stat(file).st_size
+    return before, after
+
+
+def _is_written(path: str) -> bool:
+    try:
+        with live_writer(path) as written:
+            return written
+    except OSError:
+        return False
+
+
+def _is_open(path: str) -> RunStateError:
+    return RunStateError(f"a process has {path} open", path=path, next_action="wait until its run has ended")
