@@ -540,3 +540,42 @@ def test_the_documentation_has_the_table() -> None:
     text = (Path(PACKAGES[0]).parent / "docs" / "reference" / "settings.md").read_text()
     table = text.partition("<!-- harmless commands -->")[2].partition("<!-- end -->")[0]
     assert table.strip().splitlines()[1:-1] == [*HARMLESS]
+
+
+COLLECTED = """
+import gc, os, subprocess
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+class Holder:
+    def __init__(self):
+        self.process = subprocess.Popen(["uname"], stdout=subprocess.PIPE)
+        self.itself = self
+
+    def __del__(self):
+        self.process.stdout.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+gc.disable()
+print(Holder().process.stdout.read())
+if "PYTHON_COLLECT" in os.environ:
+    gc.collect()
+print(look(1))
+"""
+
+
+def test_a_finalizer_that_ends_a_process(place: Place) -> None:
+    """It is called when its object is collected, and that is chance: a replay in which it comes and one in which it never does are exact,
+    whether it came in the recording or not."""
+    place.program(COLLECTED)
+    for recorded in ({"PYTHON_COLLECT": "1"}, {}):
+        done = place.cli("run", "agent.py", **recorded)
+        assert done.returncode == 0, done.stderr
+        for replayed in ({"PYTHON_COLLECT": "1"}, {}):
+            again = place.cli("replay", "last", **replayed)
+            assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr

@@ -422,6 +422,60 @@ def test_content_that_is_not_kept(place: Place, name: str) -> None:
     assert "is not there here" in again.stderr
 
 
+def test_how_much_is_kept(place: Place) -> None:
+    """``--keep-files SIZE`` before the program says of how large files, ``0`` of none; a process that joins holds to it; what is no size is
+    a usage error."""
+    place.program("import tracekit\nprint(len(open('larger').read()))\n", "child.py")
+    place.program(
+        BEGIN + "print(look(len(open('large').read())))\nsubprocess.run([sys.executable, 'child.py'], check=True)\n"
+    )
+    for name, size in (("large", 300_000), ("larger", 400_000)):
+        (place.directory / name).write_text("x" * size)
+    for size, kept in (("1M", [True, True]), ("350K", [True, False]), ("0", [False, False])):
+        done = place.cli("run", "--keep-files", size, "agent.py")
+        assert done.returncode == 0, done.stderr
+        found = {name: "content" in value for one in values(place) for name, value in one.items()}
+        assert [found["large"], found["larger"]] == kept
+        if size == "1M":
+            for name in found:
+                (place.directory / name).rename(place.directory / f"{name}.away")
+            again = place.cli("replay", "last")
+            assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+            for name in found:
+                (place.directory / f"{name}.away").rename(place.directory / name)
+        for path in place.runs:
+            path.unlink()
+    done = place.cli("run", "--keep-files", "much", "agent.py")
+    assert (done.returncode, "'much' is no size" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_file_by_its_descriptor(place: Place) -> None:
+    """``os.open`` for reading is as ``open``: the recorded content, where a replay lacks the file, and its absence; not a directory's."""
+    place.program(
+        BEGIN
+        + """
+fd = os.open("a.txt", os.O_RDONLY)
+print(look(os.read(fd, 3)), os.pread(fd, 9, 0), os.fstat(fd).st_size, os.get_inheritable(fd))
+os.close(fd)
+try:
+    os.open("none", os.O_RDONLY)
+except FileNotFoundError as error:
+    print(error)
+os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY))
+"""
+    )
+    (place.directory / "a.txt").write_text("content")
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    assert [[*one] for one in values(place)] == [["a.txt"], ["none"]]
+    (place.directory / "a.txt").unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    (place.directory / "none").write_text("today")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
+
+
 def test_what_is_no_regular_file_or_no_reading_of_the_program(place: Place) -> None:
     """Devices, pipes, descriptors, what a library opens for itself, what is installed, what a tool reads."""
     place.program(

@@ -260,6 +260,35 @@ print(read(), look(1))
         assert "exact (" in again.stderr, again.stderr
 
 
+@pytest.mark.usefixtures("layered")
+def test_the_current_directory_of_another_place(place: Place) -> None:
+    """A replay in another directory runs where the recorded run did: the path is the same for the program and for what it makes of it, what
+    is in the directory is there, and what is written goes nowhere, or to ``--writes-to``."""
+    place.program(
+        BEGIN
+        + """
+here = os.getcwd()
+print(look(here), open(os.path.join(here, "log.txt")).read(), os.path.exists(os.path.join(here, "unread.txt")))
+Path(here, "new.txt").write_text("new")
+print(sorted(os.listdir(here)) == sorted(os.listdir(".")), Path("new.txt").resolve())
+"""
+    )
+    (place.directory / "unread.txt").write_text("unread")
+    done = cli(place, "run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    (place.directory / "new.txt").unlink()
+    for there in ("elsewhere", "here"):
+        place.directory = place.directory.rename(place.directory.parent / there)
+        place.store = place.directory / ".tracekit"
+        if there == "elsewhere":
+            again = cli(place, "replay", "last", "--writes-to", "kept", "--", "agent.py")
+            assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+            assert "other current director" not in again.stderr
+            assert [path.name for path in (place.directory / "kept").rglob("*")] == ["new.txt"]
+            assert not (place.directory / "new.txt").exists()
+            assert not (place.directory.parent / "here").exists()
+
+
 def test_the_first_temporary_file_of_a_program(place: Place) -> None:
     """It is made as ever: what the module tries out before, under its lock, is looked at as every other file that is written."""
     place.program(BEGIN + "import tempfile\nwith record('r'):\n    look(os.path.exists(tempfile.mkdtemp()))\n")

@@ -349,11 +349,12 @@ class CapturedProcess(ProcessSteps):
         if isinstance(status, int):
             self.ended_with(status)
 
-    def ended_with(self, status: int, output: Mapping[str, Any] | None = None) -> bool:
-        """The program learns of the end of the process, and of what it wrote. Whether it has not before."""
+    def ended_with(self, status: int, output: Mapping[str, Any] | None = None, *, collected: bool = False) -> bool:
+        """The program learns of the end of the process, and of what it wrote. Whether it has not before. ``collected``: by a finalizer."""
         if not self._ends():
             return False
-        self.step.done({"status": status, **(output or {})}, info={"pid": str(self._pid)})
+        info = {"pid": str(self._pid)} | ({"collected": True} if collected else {})
+        self.step.done({"status": status, **(output or {})}, info=info)
         if self.joining is not None:
             self.joining.heard()
         return True
@@ -426,6 +427,12 @@ class CapturedProcess(ProcessSteps):
         """Its end has come, in an event loop."""
         if self._ends() and self.step.upcoming() is not None:
             self._outcome = self.step.take_next()
+
+    def recall_collected(self) -> int:
+        """How it has ended, as a finalizer asks it: at no place in the run, which may have learnt of it otherwise, or not at all."""
+        entry = None if self._outcome is not None else self.step.upcoming()
+        output = self._outcome.output if self._outcome is not None else None if entry is None else entry.get("output")
+        return int(output["status"]) if isinstance(output, dict) else 0
 
     def recall(self, scope: Scope) -> Any:
         """What the recorded program got when it asked for the status."""

@@ -8,6 +8,7 @@ import builtins
 import errno
 import io
 import os
+import re
 import stat
 import sys
 import threading
@@ -21,6 +22,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 from .. import _reality
+from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import installed, walk
@@ -28,7 +30,7 @@ from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
-__all__ = ["about_to_start", "activate", "deactivate"]
+__all__ = ["about_to_start", "activate", "bytes_of", "deactivate"]
 
 #: Variables that say where a process runs, not what it does: a program may have others in a replay.
 _PLACE: Final = frozenset({
@@ -84,9 +86,10 @@ def _asking_package() -> str | None:
     frame: FrameType | None = _getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
-    if frame is None or not installed(frame.f_code.co_filename):
+    if frame is None:
         return None
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package if package.startswith("tracekit") or installed(frame.f_code.co_filename) else None
 
 
 def _watches(package: str) -> bool:
@@ -192,9 +195,11 @@ def _deleting(original: Any) -> Any:
 #
 # What the program opens for reading. What it has written itself outside every step, it writes in a replay, too: that is no input.
 
-#: How much content is kept, of one file and of all that a run reads, in bytes.
+#: How much content is kept of one file, in bytes, where the user does not say so; of all that a run reads it is so many times as much.
 _ONE: Final = 256 << 10
-_ALL: Final = 16 << 20
+_TIMES: Final = 64
+_KEEP: Final = "TRACEKIT_KEEP_FILES"
+_SIZE: Final = re.compile(r"(\d+)([KMG]?)(?:i?B)?", re.IGNORECASE)
 #: Of a larger file the beginning and the end are hashed.
 _WHOLE: Final = 16 << 20
 _SAMPLE: Final = 1 << 20
@@ -209,11 +214,27 @@ _CREDENTIALS: Final = (
 _HIDDEN: Final = frozenset((".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".config"))
 
 
+def bytes_of(text: str) -> int:
+    """A size as people write it (``256K``, ``4MiB``, ``0``) in bytes; ``ValueError`` where it is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size: say a number of bytes, or one with K, M or G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
 class _Files:
     """What a run has read of files: where its names begin, how much content it has kept, and what each was when it was last looked at."""
 
     def __init__(self) -> None:
         self.directory: Final = os.path.realpath(_getcwd())
+        #: How much content is kept of one file.
+        self.most = _ONE
+        said = os.environ.get(_KEEP)
+        if said:
+            try:
+                self.most = bytes_of(said)
+            except ValueError as error:
+                warn(f"{_KEEP}: {error}; it is {_ONE >> 10}K")
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
         #: The files of which it is recorded how the run found them, before it changed them.
@@ -226,7 +247,12 @@ class _Files:
 
     def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
         """Put the content of a file into what is recorded of it, if it is to be kept."""
-        if keep and len(data) <= _ONE and self.kept + len(data) <= _ALL and not _holds_credentials(name):
+        if (
+            keep
+            and len(data) <= self.most
+            and self.kept + len(data) <= self.most * _TIMES
+            and not _holds_credentials(name)
+        ):
             self.kept += len(data)
             try:
                 value["content"] = data.decode()
@@ -310,6 +336,47 @@ def _opening(original: Any) -> Any:
     return open_file
 
 
+_TO_WRITE: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Of a directory, or of a file that is to have no name, nothing is read.
+_OTHERWISE: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_TMPFILE", 0) | getattr(os, "O_PATH", 0)
+
+
+def _opening_by_number(original: Any) -> Any:
+    """``os.open``: the descriptor of a file."""
+
+    @wraps(original)
+    def open(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is None or type(flags) is not int or not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd"):
+            return original(path, flags, *args, **kwargs)
+        if flags & _TO_WRITE:
+            if not flags & _OTHERWISE:
+                _about_to_write(path, whole=not flags & os.O_TRUNC)
+            return original(path, flags, *args, **kwargs)
+        if scope.live or flags & _OTHERWISE or (_asks() is None and not _library_asks(path)):
+            return original(path, flags, *args, **kwargs)
+        fd: int | None = None
+        try:
+            fd = original(path, flags, *args, **kwargs)
+        except FileNotFoundError:
+            found = _input(scope, path, None)
+            if found is None:
+                raise
+        else:
+            assert fd is not None
+            found = _input(scope, path, fd)
+            if found is _AS_IT_IS:
+                return fd
+            os.close(fd)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        fd = _without_name(_as_bytes(found))
+        os.set_inheritable(fd, False)
+        return fd
+
+    return open
+
+
 def _read_file(scope: Scope, original: Any, path: Any, args: Any, kwargs: Any) -> Any:
     file = None
     try:
@@ -333,14 +400,18 @@ _AS_IT_IS: Final = object()
 
 @_reality.off_loop()
 def _input(scope: Scope, path: Any, file: Any) -> Any:
-    """What a program is given of a file: the content, as text or bytes; ``None``: that it is not there; or ``_AS_IT_IS``."""
+    """What a program is given of a file (or its descriptor): the content, as text or bytes; ``None``: it is not there; or ``_AS_IT_IS``."""
     try:
         where = os.path.realpath(path)
         if where in scope.session.state.extras.of(OwnFiles).paths or installed(where):
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
-        value = None if file is None else _state(files, name, file.fileno(), inside and scope.session.recording)
+        value = (
+            None
+            if file is None
+            else _state(files, name, file if type(file) is int else file.fileno(), inside and scope.session.recording)
+        )
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
     if value is None and file is not None:  # no regular file
@@ -489,9 +560,9 @@ class _Tree:
         self.contents: Final[dict[str, bytes | str]] = {}
 
     @classmethod
-    def look(cls, directory: str, before: _Tree | None, without: set[str]) -> _Tree | None:
+    def look(cls, files: _Files, directory: str, before: _Tree | None, without: set[str]) -> _Tree | None:
         """As it is now; ``None`` where there is too much of it."""
-        tree = cls()
+        tree, most = cls(), files.most
         known = tree if before is None else before
         left, total, busy = [directory], 0, _open_files()
         while left:
@@ -517,9 +588,9 @@ class _Tree:
                         tree.contents[path] = known.contents[path]
                     elif stat.S_ISLNK(about.st_mode):
                         tree.contents[path] = os.readlink(path)
-                    elif stat.S_ISREG(about.st_mode) and about.st_size <= _ONE and total <= _ALL:
+                    elif stat.S_ISREG(about.st_mode) and about.st_size <= most and total <= most * _TIMES:
                         with _descriptors.opened(path, busy) as fd:
-                            tree.contents[path] = os.pread(fd, _ONE, 0)
+                            tree.contents[path] = os.pread(fd, most, 0)
         return tree
 
     def state(self, files: _Files, path: str) -> dict[str, Any] | None:
@@ -566,7 +637,7 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
             return False
         runs = os.path.dirname(os.path.realpath(scope.session.log.path))
         store = os.path.dirname(runs)
-        now = files.trees[root] = None if store == root else _Tree.look(root, before, {runs, store})
+        now = files.trees[root] = None if store == root else _Tree.look(files, root, before, {runs, store})
         if before is None or now is None:
             return now is not None
         then, since = before.versions, now.versions
@@ -625,17 +696,18 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     if known is not None and known[0] == version:
         return known[1]
     size = about.st_size
-    data = b"".join(_pieces(fd, size))
+    whole = max(_WHOLE, files.most)
+    data = b"".join(_pieces(fd, size, whole))
     value: dict[str, Any] = {"size": size, "sha256": sha256(data).hexdigest()}
-    if size > _WHOLE:
+    if size > whole:
         value["sampled"] = True
-    files.take(value, name, data, keep)
+    files.take(value, name, data, keep and size <= whole)
     files.seen[name] = version, value
     return value
 
 
-def _pieces(fd: int, size: int) -> Iterator[bytes]:
-    spans = [(0, size)] if size <= _WHOLE else [(0, _SAMPLE), (size - _SAMPLE, size)]
+def _pieces(fd: int, size: int, whole: int) -> Iterator[bytes]:
+    spans = [(0, size)] if size <= whole else [(0, _SAMPLE), (size - _SAMPLE, size)]
     for at, end in spans:
         while at < end and (piece := os.pread(fd, min(end - at, _SAMPLE), at)):
             at += len(piece)
@@ -663,10 +735,13 @@ def _without_name(data: bytes) -> int:
     return fd
 
 
+def _as_bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else bytes(content)
+
+
 def _recorded_file(original: Any, path: Any, content: str | bytes, args: Any, kwargs: Any) -> Any:
     """A file of this content, opened as the program has asked for."""
-    data = content.encode() if isinstance(content, str) else bytes(content)
-    fd = _without_name(data)
+    fd = _without_name(_as_bytes(content))
     if args:
         args = (fd, *args[1:])
     else:
@@ -879,6 +954,7 @@ def _always() -> list[Patch]:
     return [
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
         *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
+        _Around(os, "open", _opening_by_number),
         _Around(os, "getcwd", _directory),
         _Around(builtins, "input", _answering),
         _Around(os, "listdir", _listing),

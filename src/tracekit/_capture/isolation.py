@@ -164,6 +164,8 @@ class ScratchLayer:
         self._covered: Final[list[_Covered]] = []
         #: Directories that could not be covered: what is written there is written.
         self.open: Final[list[str]] = []
+        #: Where a directory is seen, too, and which it is; see :meth:`show`.
+        self._shown: tuple[str, str] | None = None
 
     @classmethod
     def enter(cls, passes: Iterable[str] = ()) -> ScratchLayer | str:
@@ -245,7 +247,20 @@ class ScratchLayer:
 
     def covers(self, path: str) -> bool:
         """Whether what is written to this path (a real one) goes into the layer."""
+        if self._shown is not None and (path + os.sep).startswith(self._shown[0] + os.sep):
+            path = self._shown[1] + path[len(self._shown[0]) :]
         return self._under(path) and not self._passing(path)
+
+    def show(self, directory: str, place: str) -> bool:
+        """Have ``directory`` seen at ``place``, too, for this process and its children, whatever is there; whether that was possible."""
+        try:
+            os.makedirs(place, exist_ok=True)
+        except OSError:
+            return False
+        if not self._under(place) or _mount(directory, place, "", _BIND | _RECURSIVE):
+            return False
+        self._shown = place, directory
+        return True
 
     def _under(self, path: str) -> bool:
         return any(path == one.path or path.startswith(one.path + os.sep) for one in self._covered)
@@ -259,11 +274,11 @@ class ScratchLayer:
         for one in self._covered:
             above = f"/proc/self/fd/{one.above}/above"
             found += (change for change in _walk(above, f"/proc/self/fd/{one.below}", one.path))
-        return sorted(found)
+        shown = self._shown
+        return sorted(one for one in found if shown is None or not one.path.startswith(shown[0] + os.sep))
 
-    def keep(self, directory: str) -> None:
+    def keep(self, directory: str, cwd: str) -> None:
         """Copy what has been written into ``directory``: what is in the working directory by its path from there."""
-        cwd = os.getcwd()
         for change in self.changes():
             if not change.removed:
                 inside = os.path.relpath(change.path, cwd) if change.path.startswith(cwd + os.sep) else ""
@@ -274,6 +289,9 @@ class ScratchLayer:
     def leave(self) -> None:
         """Take the layer away from this process: what it writes from now on is written, and what it has written is gone."""
         cwd = os.getcwd()
+        if self._shown is not None:
+            _umount(self._shown[0])
+            cwd = self._shown[1] if cwd == self._shown[0] else cwd
         for one in reversed(self._covered):
             _umount(one.path)
         with suppress(OSError):

@@ -25,7 +25,7 @@ from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["kept"]
+__all__ = ["by_finalizer", "kept"]
 
 _in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
 _FINALIZE: Final = weakref.finalize.__call__.__code__
@@ -108,7 +108,7 @@ def _refuse(family: str, name: str) -> None:
     """Refuse a captured call outside of every run, in a process that has replayed."""
     if _in_handler.get():
         who = "a handler that was registered inside a replay, after the end of that"
-    elif _finalizes(sys._getframe(1)):
+    elif by_finalizer():
         who = "a finalizer after a replay, which may have made the object that was collected"
     else:
         return
@@ -120,7 +120,9 @@ def _refuse(family: str, name: str) -> None:
     )
 
 
-def _finalizes(frame: FrameType | None) -> bool:
+def by_finalizer() -> bool:
+    """Whether the running code was called because an object is collected: when that happens is the interpreter's business."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_weakref_callback(frame):
             return True

@@ -25,6 +25,7 @@ from . import commands, guard, inputs
 from .callers import telemetry
 from .commands import CapturedProcess, ProcessSteps
 from .guard import Attempt
+from .leftovers import by_finalizer
 from .patch import Patch, Switch
 from .threads import name_of, parent_lane
 
@@ -304,6 +305,8 @@ def _poll(original: Any) -> Any:
             steps = vars(self).get(_STEPS)
             return original(self) if steps is None or steps.real else self.returncode
         observer, scope = at
+        if isinstance(observer, CapturedProcess) and by_finalizer():
+            return _collected(original, self, observer)
         if observer.live:
             status = _outside_the_run(original, self)
             observer.note(scope, status)
@@ -323,6 +326,8 @@ def _wait(original: Any) -> Any:
             steps = vars(self).get(_STEPS)
             return original(self, timeout) if steps is None or steps.real else self.returncode
         observer, scope = at
+        if isinstance(observer, CapturedProcess) and by_finalizer():
+            return _collected(original, self, observer, timeout)
         if not observer.live:
             recorded = observer.recall(scope)
             if recorded is None:
@@ -337,6 +342,17 @@ def _wait(original: Any) -> Any:
         return status
 
     return wait
+
+
+def _collected(ask: Any, process: Any, captured: CapturedProcess, *args: Any) -> Any:
+    """A finalizer asks how a process has ended. It does so when its object is collected, so that is no event of the run."""
+    if not captured.live:
+        process.returncode = captured.recall_collected()
+        return process.returncode
+    status = _outside_the_run(ask, process, *args)
+    if status is not None:
+        captured.ended_with(status, collected=True)
+    return status
 
 
 def _communicate(original: Any) -> Any:
@@ -442,7 +458,8 @@ def _send_signal(original: Any) -> Any:
             by_loop = isinstance(steps, CapturedProcess) and _observer_of(self) is None
             if steps.over if by_loop else self.poll() is not None:
                 return
-            steps.signal(scope, sig)
+            if not (isinstance(steps, CapturedProcess) and by_finalizer()):
+                steps.signal(scope, sig)
         if steps.real:
             _outside_the_run(original, self, sig)
 

@@ -517,8 +517,9 @@ class Index:
                 return OTHER
             self.repeated.discard(step)  # a person had given it up, and then said what it gave
             meta = entry.get("meta")
-            if meta and meta.get("abandoned"):
-                # Nobody waits for it: the caller had left. It is no event of the simulation.
+            if meta and (meta.get("abandoned") or meta.get("collected")):
+                # Nobody waits for it: the caller had left, or it was a finalizer, which comes when the interpreter likes. It is no event
+                # of the simulation.
                 self.abandoned.add(seq)
                 self.answer[seq] = step
                 return EVENT

@@ -1162,8 +1162,11 @@ class _Files:
         self._reported = False
         #: Whether files are to be what they were: not where the program changes the user's own.
         self._lays: Final[bool] = instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]
+        self._cwd: Final = os.getcwd()
         if self._lays:
             self._enter([instructions["store"]])
+        if instructions["trusted"]:
+            self._go_where_it_was(first_meta(instructions["path"]).get("program_command"))
 
     def _enter(self, passes: list[str]) -> None:
         if self._kept_in is not None:
@@ -1179,6 +1182,15 @@ class _Files:
                 f"--writes-to can't be had here, since there is no scratch layer: {found}",
                 next_action="replay without it: files that were there before are not changed, and new ones are written where they are",
             )
+
+    def _go_where_it_was(self, command: Any) -> None:
+        """Have the current directory at the place where it was in the recording: its path reaches prompts and files."""
+        then = command.get("cwd") if isinstance(command, Mapping) else None
+        layer: isolation.ScratchLayer | None = self._layer
+        if layer is None or not isinstance(then, str) or not os.path.isabs(then) or then == self._cwd:
+            return
+        if layer.show(self._cwd, then):
+            os.chdir(then)
 
     def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
         """Bring a file to what was recorded of it, in the layer; see :class:`~tracekit._runtime.inputs.Disk`."""
@@ -1212,7 +1224,7 @@ class _Files:
         if self._layer is not None:
             changes = self._layer.changes()
             if changes and self._kept_in is not None:
-                self._layer.keep(self._kept_in)
+                self._layer.keep(self._kept_in, self._cwd)
                 self._print(f"written in a scratch layer and kept in {self._kept_in}", [one.text for one in changes])
             elif changes:
                 self._print("written in a scratch layer, and gone", [one.text for one in changes])
@@ -1220,9 +1232,8 @@ class _Files:
             why = f", since there is no scratch layer here ({self._why_not})" if self._why_not else ""
             self._print(f"written, and there{why}", sorted(self._wrote))
 
-    @staticmethod
-    def _print(what: str, paths: list[str]) -> None:
-        cwd = os.getcwd() + os.sep
+    def _print(self, what: str, paths: list[str]) -> None:
+        cwd = self._cwd + os.sep
         more = f" and {len(paths) - _MAX_REASONS} more" if len(paths) > _MAX_REASONS else ""
         named = ", ".join(path.removeprefix(cwd) for path in paths[:_MAX_REASONS])
         print(plain(f"tracekit: files: {what}: {named}{more}"), file=sys.stderr)

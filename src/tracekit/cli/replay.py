@@ -11,6 +11,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
+from .._capture.inputs import bytes_of
 from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
@@ -348,7 +349,7 @@ class _LikePython(click.Command):
                 if after <= len(args):
                     args = [*args[:after], "--", *args[after:]]
                 break
-            at += 2 if args[at] in ("--name", "--store", "--user-module") else 1
+            at += 2 if args[at] in ("--name", "--store", "--user-module", "--keep-files") else 1
         return super().parse_args(ctx, args)
 
 
@@ -365,9 +366,19 @@ class _LikePython(click.Command):
     metavar="NAME",
     help="An installed package that counts as the program's own code.",
 )
+@click.option(
+    "--keep-files",
+    metavar="SIZE",
+    help="Keep the content of files of up to that size (256K by default; 0 keeps none), and 64 times as much in a run.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
-    module: str | None, name: str | None, store: str | None, user_modules: tuple[str, ...], command: tuple[str, ...]
+    module: str | None,
+    name: str | None,
+    store: str | None,
+    user_modules: tuple[str, ...],
+    keep_files: str | None,
+    command: tuple[str, ...],
 ) -> None:
     """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
 
@@ -379,6 +390,12 @@ def run(
         raise click.UsageError(f"there is no script {command[0]!r}")
     if store is not None:
         os.environ["TRACEKIT_DIR"] = os.path.abspath(store)
+    if keep_files is not None:
+        try:
+            bytes_of(keep_files)
+        except ValueError as error:
+            raise click.UsageError(f"--keep-files: {error}") from None
+        os.environ["TRACEKIT_KEEP_FILES"] = keep_files
     environment = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "") or _SEED}
     if not environment["PYTHONHASHSEED"].isdigit():
         environment["PYTHONHASHSEED"] = _SEED
