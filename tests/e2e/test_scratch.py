@@ -225,6 +225,33 @@ print(there(), look(1))
 
 
 @pytest.mark.usefixtures("layered")
+def test_what_code_below_python_changes(place: Place) -> None:
+    """Under ``tracekit run`` a file in the working directory that native code has made or changed by itself is in a replay as it was."""
+    place.program(
+        BEGIN
+        + """
+import ctypes
+libc = ctypes.CDLL(None)
+
+def write(name, data):
+    fd = libc.open(name.encode(), os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    libc.write(fd, data, len(data))
+    libc.close(fd)
+
+print(os.path.exists("native.db"), os.path.getsize("log.txt"), look(1))
+write("native.db", b"made")
+write("log.txt", b"changed by native code")
+"""
+    )
+    done = cli(place, "run", "agent.py")
+    assert done.stdout == "False 4 1\n", done.stderr
+    before = files(place)
+    again = cli(place, "replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert files(place) == before
+
+
+@pytest.mark.usefixtures("layered")
 def test_what_a_process_changes_between_two_readings(place: Place) -> None:
     """The program writes a file, a process and then a tool change it, and the program reads on: each reading has what it had, as an input
     of the program or of code below it, in a directory of another day as well."""

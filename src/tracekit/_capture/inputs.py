@@ -30,7 +30,7 @@ from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
-__all__ = ["about_to_start", "activate", "bytes_of", "deactivate"]
+__all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
 
 #: Variables that say where a process runs, not what it does: a program may have others in a replay.
 _PLACE: Final = frozenset({
@@ -544,7 +544,8 @@ def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
                 scope.session.input_read(scope, "left", name, value, own=False)
 
 
-# A process changes what it likes. So the directory that it runs in is looked at before it starts and when its end is known.
+# A process changes what it likes, and so does code below Python. So the directory that a process runs in is looked at before it starts and
+# when its end is known, and the working directory of a whole program when that begins and ends.
 
 #: A directory with more in it than that is not looked through.
 _ENTRIES: Final = 2_000
@@ -562,36 +563,50 @@ class _Tree:
     @classmethod
     def look(cls, files: _Files, directory: str, before: _Tree | None, without: set[str]) -> _Tree | None:
         """As it is now; ``None`` where there is too much of it."""
-        tree, most = cls(), files.most
-        known = tree if before is None else before
-        left, total, busy = [directory], 0, _open_files()
+        tree = cls()
+        versions, contents = tree.versions, tree.contents
+        known, kept = ({}, {}) if before is None else (before.versions, before.contents)
+        left, total = [directory], 0
+        unread: list[tuple[str, bool]] = []
         while left:
             try:
                 with os.scandir(left.pop()) as found:
                     entries = list(found)
             except OSError:
                 continue
-            if len(tree.versions) + len(entries) > _ENTRIES:
+            if len(versions) + len(entries) > _ENTRIES:
                 return None
             for entry in entries:
-                with suppress(OSError):
-                    about, path = entry.stat(follow_symlinks=False), entry.path
-                    if stat.S_ISDIR(about.st_mode):
-                        if entry.name not in _OTHERS and path not in without:
-                            tree.versions[path] = (0,)
-                            left.append(path)
-                        continue
-                    version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-                    tree.versions[path] = version
-                    total += about.st_size
-                    if known.versions.get(path) == version and path in known.contents:
-                        tree.contents[path] = known.contents[path]
-                    elif stat.S_ISLNK(about.st_mode):
-                        tree.contents[path] = os.readlink(path)
-                    elif stat.S_ISREG(about.st_mode) and about.st_size <= most and total <= most * _TIMES:
-                        with _descriptors.opened(path, busy) as fd:
-                            tree.contents[path] = os.pread(fd, most, 0)
+                path = entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in _OTHERS and path not in without:
+                        versions[path] = (0,)
+                        left.append(path)
+                    continue
+                try:
+                    about = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                versions[path] = version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                total += about.st_size
+                if path in kept and known[path] == version:
+                    contents[path] = kept[path]
+                elif entry.is_symlink() or (
+                    stat.S_ISREG(about.st_mode) and about.st_size <= files.most and total <= files.most * _TIMES
+                ):
+                    unread.append((path, entry.is_symlink()))
+        tree._read(unread, files.most)
         return tree
+
+    def _read(self, paths: list[tuple[str, bool]], most: int) -> None:
+        busy = _open_files() if paths else set()
+        for path, link in paths:
+            with suppress(OSError):
+                if link:
+                    self.contents[path] = os.readlink(path)
+                else:
+                    with _descriptors.opened(path, busy) as fd:
+                        self.contents[path] = os.pread(fd, most, 0)
 
     def state(self, files: _Files, path: str) -> dict[str, Any] | None:
         """What was there, as far as it was looked at."""
@@ -608,6 +623,20 @@ class _Tree:
         value: dict[str, Any] = {"size": len(content), "sha256": sha256(content).hexdigest()}
         files.take(value, name, content, inside)
         return value
+
+
+def look_around(scope: Scope) -> Callable[[], None]:
+    """A program is about to begin as the run of ``scope``: how it finds what it changes in the working directory is recorded when it calls
+    the result, at its end."""
+    files = scope.session.state.extras.of(_Files)
+
+    def look() -> None:
+        if not scope.session.state.ended and not scope.session.state.discarded:
+            with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+                _look(scope, files, files.directory, None)
+
+    look()
+    return look
 
 
 @_reality.off_loop()
@@ -641,7 +670,7 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
         if before is None or now is None:
             return now is not None
         then, since = before.versions, now.versions
-        changed = [path for path in sorted({*then, *since}) if then.get(path) != since.get(path)]
+        changed = [] if then == since else sorted({path for path, _ in then.items() ^ since.items()})
         for path in changed:
             if path not in files.found:
                 files.found.add(path)

@@ -27,7 +27,7 @@ from itertools import pairwise
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
-from .._capture import guard, isolation, plugins, stdin, stdout
+from .._capture import guard, inputs, isolation, plugins, stdin, stdout
 from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
@@ -846,6 +846,8 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
     role.user_modules = tuple(instructions["user_modules"])
     block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
     run = block.__enter__()
+    scope = current.get()
+    look = inputs.look_around(scope) if scope is not None else None
     pid = os.getpid()
     over: list[bool] = []
 
@@ -854,6 +856,8 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
         if ended.error is None:
             run.set_result({"status": ended.status})
         error = ended.error
+        if look is not None and os.getpid() == pid:
+            look()
         with _without_run_warnings():
             block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if os.getpid() == pid:
@@ -866,6 +870,8 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
         if not over and not (scope is not None and scope.live):  # inside a live tool call, its effect stays in doubt
             over.append(True)
             run.set_result({"status": status})
+            if look is not None:
+                look()
             with _without_run_warnings():
                 block.leave()
             _print_recorded(block)
