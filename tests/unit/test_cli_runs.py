@@ -220,3 +220,30 @@ def test_nothing_is_added_to_a_compressed_run(tmp_path: Path) -> None:
         assert call(*words).exit_code == 4
     assert Path(run.path).read_bytes() == packed
     assert [*recovery.scan()] == []
+
+
+# -- completion ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_shell_completes_ids_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of the store whose ids begin so, each with its name and how it ended; an empty store offers none."""
+
+    def offered(words: str) -> list[str]:
+        environment = {
+            "_TRACEKIT_COMPLETE": "zsh_complete",
+            "COMP_WORDS": f"tracekit {words}",
+            "COMP_CWORD": str(len(words.split(" "))),
+        }
+        done = CliRunner().invoke(main, [], prog_name="tracekit", env=environment)
+        return done.stdout.split("\n")
+
+    assert not any("nightly" in line for line in offered("show night"))
+    recorded("nightly-1")
+    recorded("nightly-2")
+    recorded("other")
+    for command in ("show", "verify", "rm", "compress", "failures", "recovery abort"):
+        lines = offered(f"{command} night")
+        assert [line for line in lines if line in ("nightly-1", "nightly-2", "other")] == ["nightly-2", "nightly-1"], (
+            command
+        )
+        assert any(line.startswith("nightly-1, completed") for line in lines)

@@ -11,7 +11,7 @@ import click
 
 from .._journal.entry import SINGLES, family_of
 from .._journal.reader import ENDS, Trace
-from .._journal.store import Store, beside, lane_of, name_of
+from .._journal.store import beside, lane_of, name_of
 from .._runtime.divergence import differences
 from .._values import dumps
 from . import output
@@ -39,15 +39,15 @@ executions.add_command(show, "show")
 
 
 @executions.command("trace")
-@click.argument("run", metavar="RUN")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.argument("run", metavar="RUN", shell_complete=output.complete_run)
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--expand", is_flag=True, help="Put values in place of the references to them.")
 def trace(run: str, store: str | None, expand: bool) -> None:
     """Print the entries of RUN as JSON lines.
 
     Exit code: 0 for a whole trace, with or without an end; 1 for a broken one, of which the entries that verify are printed.
     """
-    with output.reported(), Trace(located(run, where := Store(store))) as file:
+    with output.reported(), Trace(located(run, where := output.readable(store, run))) as file:
         verdict = where.judge_run(file)
         output.emit(whole(file, verdict.run_id, 1, expand))
         if verdict.state == "broken":
@@ -56,9 +56,9 @@ def trace(run: str, store: str | None, expand: bool) -> None:
 
 
 @executions.command("diff")
-@click.argument("old", metavar="RUN")
-@click.argument("new", metavar="OTHER")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.argument("old", metavar="RUN", shell_complete=output.complete_run)
+@click.argument("new", metavar="OTHER", shell_complete=output.complete_run)
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
     """Compare the steps of two runs, those of their child processes included: their kinds, names, inputs and outcomes.
@@ -68,7 +68,7 @@ def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
     Exit code: 0 if there is none, else 1.
     """
     with output.reported():
-        where = Store(store)
+        where = output.readable(store, old, new)
         with Trace(located(old, where)) as one, Trace(located(new, where)) as other:
             where.check(one)
             where.check(other)

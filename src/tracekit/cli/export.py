@@ -10,7 +10,6 @@ import click
 
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
-from .._journal.store import Store
 from .._runs.perfetto import Perfetto
 from ..errors import TraceError
 from ..otel import Otlp
@@ -45,7 +44,7 @@ _FORMS: Final = {
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
 @click.option(
     "--to",
     "form",
@@ -60,7 +59,7 @@ _FORMS: Final = {
 @click.option(
     "--endpoint", metavar="URL", help="Where to send it (otlp; default: as OTEL_EXPORTER_OTLP_ENDPOINT says)."
 )
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 def export(
     runs: tuple[str, ...], form: str, payloads: bool, target: str | None, endpoint: str | None, store: str | None
 ) -> None:
@@ -79,7 +78,7 @@ def export(
     if endpoint is not None and not chosen.sends:
         raise click.BadParameter(f"--to {form} is written, not sent; say --output", param_hint="--endpoint")
     with output.reported():
-        where = Store(store)
+        where = output.readable(store, *runs)
         with where.files(*(located(run, where) for run in runs)) as traces:
             if chosen.sends:
                 output.message(chosen.send(traces, endpoint=endpoint, payloads=payloads))

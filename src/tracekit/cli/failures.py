@@ -18,7 +18,7 @@ __all__ = ["failures"]
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
 @click.option(
     "--type", "kind", metavar="TYPE", type=click.Choice([kind.value for kind in FailureType]), help="Of this type only."
 )
@@ -34,7 +34,7 @@ __all__ = ["failures"]
 @click.option(
     "--since", metavar="TIME", callback=moment, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
 )
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def failures(
     runs: tuple[str, ...],
@@ -61,7 +61,7 @@ def failures(
     with output.reported():
         where = named(store)
         found = recorded_failures(
-            *(located(run, where) for run in runs), store=store, type=kind, tool=tool, agent=agent, recoverable=recoverable,
+            *(located(run, where) for run in runs), store=where.root, type=kind, tool=tool, agent=agent, recoverable=recoverable,
             strategy=strategy, since=since, on_damage=report,
         )  # fmt: skip
         if as_json:

@@ -18,6 +18,7 @@ import orjson
 from .. import _reality
 from .._journal.store import Store
 from .._runs.recovery import FOR, Decision
+from .._runs.remote import fetched_run, fetched_store, is_url
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -41,6 +42,7 @@ __all__ = [
     "age",
     "aside",
     "brief",
+    "complete_run",
     "console",
     "dollars",
     "duration",
@@ -48,6 +50,7 @@ __all__ = [
     "escaped",
     "exit_code",
     "fail",
+    "local",
     "local_time",
     "located",
     "message",
@@ -57,6 +60,7 @@ __all__ = [
     "plain",
     "printable",
     "progress",
+    "readable",
     "reported",
     "short",
     "shown",
@@ -345,6 +349,8 @@ def named(store: str | None, *, existing: bool = False) -> Store:
 
     With ``existing`` the default one must exist too: else a wrong directory would pass for a store without runs.
     """
+    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
+        return fetched_store(str(where), None, progress)
     found = Store(store)
     if existing and not os.path.isdir(found.runs):
         raise click.UsageError(
@@ -357,8 +363,26 @@ def named(store: str | None, *, existing: bool = False) -> Store:
     return found
 
 
+def readable(store: str | None, *runs: str) -> Store:
+    """The store to read ``runs`` from: a directory, or what is at a URL, as far as it is needed for them."""
+    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
+        if all(map(is_url, runs)):
+            return Store()
+        return fetched_store(str(where), runs[0].partition(".")[0] if len(runs) == 1 else None, progress)
+    return Store(store)
+
+
+def local(store: str | None) -> Store:
+    """The store in which something is to be changed: a directory; what is at a URL is only read."""
+    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
+        raise click.UsageError(f"{where} is a URL, and what is there is only read: copy the store here first")
+    return Store(store)
+
+
 def located(run: str, store: Store) -> str:
     """The path of the trace file of ``run``; ``RunNotFoundError`` if there is none."""
+    if is_url(run):
+        return fetched_run(run)
     if run == "last":
         runs = store.list()
         if not runs:
@@ -374,6 +398,27 @@ def located(run: str, store: Store) -> str:
         if os.path.isfile(run):  # any file: whoever reads it reports what is wrong with it
             return os.path.abspath(run)
         raise
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """What the shell offers for RUN: the ids of the store that begin so, the newest first, each with its name and how it ended."""
+    from click.shell_completion import CompletionItem
+
+    try:
+        store = ctx.params.get("store")
+        if is_url(store or os.environ.get("TRACEKIT_DIR")):
+            return []
+        found = Store(store).list()
+    except (OSError, TracekitError):
+        return []
+    offered = [CompletionItem("last", help="the newest run")] if "last".startswith(incomplete) else []
+    for run in found:
+        if run.run_id.startswith(incomplete):
+            ended = (run.end or "no end").removeprefix("run.")
+            offered.append(
+                CompletionItem(run.run_id, help=f"{short(run.name or '', 30)}, {ended}, {age(run.started_ns)} ago")
+            )
+    return offered[:200]
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------------

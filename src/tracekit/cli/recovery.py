@@ -28,7 +28,7 @@ __all__ = ["in_doubt", "recovery", "resume"]
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
-@click.argument("run")
+@click.argument("run", shell_complete=output.complete_run)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
@@ -68,7 +68,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     """
     supplied = _supplied(options["supply"])
     try:
-        where = Store(store)
+        where = output.local(store)
         path = str(located(run, where))
         decision = decision_on(
             path,
@@ -138,6 +138,9 @@ def _supplied(given: tuple[str, ...]) -> dict[int, Any]:
 # The other subcommands of ``tracekit recovery``.
 
 _STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+_READ_STORE: Final = click.option(
+    "--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit)."
+)
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept in the log.")
 _BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the user of the system).")
@@ -153,7 +156,7 @@ def recovery() -> None:
 
 @recovery.command("scan")
 @click.option("--all", "every", is_flag=True, help="Verify every run whole, those that have ended too.")
-@_STORE
+@_READ_STORE
 @_JSON
 def scan(every: bool, store: str | None, as_json: bool) -> None:
     """List the runs that did not end, or are broken, and whether they may be resumed.
@@ -214,7 +217,7 @@ def _count(where: Store) -> None:
 
 
 @click.command("in-doubt")
-@_STORE
+@_READ_STORE
 @_JSON
 def in_doubt(store: str | None, as_json: bool) -> None:
     """List every irreversible step of which nobody knows whether it happened, over all runs, those that have ended too.
@@ -273,7 +276,7 @@ def _print_uncertain(console: Any, one: UncertainStep) -> None:
 
 
 @recovery.command("abort")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @_REASON
 @_BY
 @click.option(
@@ -307,7 +310,7 @@ def abort(
         if tools:
             sys.path.insert(0, "")  # as `python -m` has it
         done = give_up(
-            located(run, Store(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
+            located(run, output.local(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
         )  # fmt: skip
         if as_json:
             output.emit(done.as_dict())
@@ -324,7 +327,7 @@ def abort(
 
 
 @recovery.command("settle")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="STEP", type=click.IntRange(1))
 @click.option("--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, and gave this ("-": stdin).')
 @click.option("--not-done", is_flag=True, help="It was not done; a resumed run makes it again.")
@@ -355,7 +358,7 @@ def settle(
             raise click.UsageError("say --done OUTPUT.json or --not-done")
         if not reason.strip():
             raise click.BadParameter("say why", param_hint="--reason")
-        path = located(run, Store(store))
+        path = located(run, output.local(store))
         tree = None if done is None else _tree(done)
         try:
             seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)

@@ -20,7 +20,8 @@ from .._runs.replaying import kinds_that_go_live
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message
+from .output import DIFFERENT, INCOMPLETE, RIGHT, complete_run, emit, fail, located, message
+from .output import local as output_local
 
 __all__ = [
     "check_given",
@@ -159,7 +160,7 @@ def follow(
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
@@ -232,7 +233,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     except ValueError as error:
         raise click.UsageError(f"--{error}") from None
     try:
-        where = Store(store)
+        where = output_local(store)
         path = str(located(run, where))
         with Trace(path) as trace:
             where.check(trace)

@@ -83,7 +83,7 @@ def state_of(run: RunSummary) -> str:
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--limit", metavar="N", type=click.IntRange(0), help="The first N only, 0 for all (as text 50).")
 @click.option(
     "--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name (nightly, 'nightly*'). Repeatable."
@@ -262,7 +262,7 @@ _STORE: Final = click.option("--store", metavar="DIR", help="The directory of ru
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
 @click.option("--force", is_flag=True, help="Remove what is in doubt, without an end, or answers other runs, too.")
 @_STORE
 def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
@@ -273,7 +273,7 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
     exit code is 4.
     """
     with output.reported():
-        where = Store(store)
+        where = output.local(store)
         paths = list(dict.fromkeys(located(run, where) for run in runs))
         owners = housekeeping.owners_of_keys(where)
         refused = False
@@ -311,6 +311,7 @@ def prune(
     before it removes anything; without a terminal it wants --yes. Exit code: 0, also where there is nothing to remove.
     """
     with output.reported():
+        output.local(store)
         where = named(store, existing=True)
         owners = housekeeping.owners_of_keys(where)
         old = [
@@ -349,7 +350,7 @@ def prune(
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
 @click.option(
     "--older-than",
     metavar="AGE",
@@ -367,7 +368,7 @@ def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, sto
     with output.reported():
         if bool(runs) == (older_than is not None):
             raise click.UsageError("name runs, or say --older-than AGE")
-        where = Store(store) if runs else named(store, existing=True)
+        where = output.local(store) if runs else named(output.local(store).root, existing=True)
         paths = [located(run, where) for run in runs]
         if older_than is not None:
             paths = [run.path for run in where.list() if run.end and run.started_ns < older_than.timestamp() * 1e9]

@@ -100,9 +100,9 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="[STEP]", required=False)
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--all", "every", is_flag=True, help="Clock and random reads, lanes and other bookkeeping, too.")
 @click.option(
     "--kind",
@@ -152,7 +152,7 @@ def show(
     """
     choice = Choice(every=every, kinds=kinds, lanes=lanes, agents=agents, failed=failed, first=first)
     with output.reported():
-        where = Store(store)
+        where = output.readable(store, run)
         path = located(run, where)
         if follow:
             _follow(path, choice, as_json)

@@ -11,7 +11,6 @@ import click
 from .._capture.plugins import forms
 from .._journal import schema as format_schema
 from .._journal.reader import Trace, Verdict
-from .._journal.store import Store
 from . import output
 from .output import located, printable
 
@@ -25,10 +24,10 @@ _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "brok
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
 @click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_json: bool) -> None:
     """Check that a trace is whole, unchanged, and cleanly ended.
@@ -40,7 +39,7 @@ def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_js
     with output.reported():
         if head is not None and not _is_hash(head):
             raise click.BadParameter("a tip hash is 64 hexadecimal digits", param_hint="--head")
-        where = Store(store)
+        where = output.readable(store, run)
         path = located(run, where)
         verdict = where.verify(path, head=head)
         breaches = _breaches(path, verdict) if by_schema else []

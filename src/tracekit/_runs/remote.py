@@ -1,0 +1,156 @@
+"""Stores and runs at a URL (``s3://``, ``gs://`` …): fetched into a directory of this process, read there, and gone with it.
+
+What is fetched is what is asked for: the files of one run, or every run of a store. Nothing is ever written there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import Any, Final
+
+from .._journal.store import SEGMENT, SUFFIX, Store
+from ..errors import RunStateError, TraceError
+
+__all__ = ["fetched_run", "fetched_store", "is_url"]
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+#: A name that is taken over: of a file in one directory, whatever a server says.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
+
+#: Passes the items on; shows how far it is.
+Progress = Callable[[list[str], str], Iterable[str]]
+
+
+def is_url(text: object) -> bool:
+    """Whether a store, or a run, is named by a URL."""
+    return isinstance(text, str) and _URL.match(text) is not None
+
+
+def fetched_store(url: str, run: str | None = None, progress: Progress = lambda items, what: items) -> Store:
+    """The store at ``url``, as one on this machine: all of it, or, with ``run``, what is needed to find and read that run."""
+    remote = _Remote(url.rstrip("/"))
+    names = remote.names("runs")
+    if not names:
+        raise TraceError(
+            f"there is no store at {url} (it has no directory 'runs'), so nothing was looked at",
+            next_action="name the directory that holds 'runs' and 'heads'",
+        )
+    root = _directory()
+    wanted = names if run is None or run == "last" else [name for name in names if name.startswith(run)]
+    runs = [name for name in wanted if name.endswith(SUFFIX) and not SEGMENT.fullmatch(name.removesuffix(SUFFIX))]
+    if run == "last" and len(runs) > 1:
+        newest = remote.newest("runs", runs).removesuffix(SUFFIX)
+        wanted = [name for name in names if name.startswith(newest)]
+    stems = {name.removesuffix(SUFFIX) for name in wanted}
+    files = [f"runs/{name}" for name in wanted]
+    files += [f"heads/{name}" for name in remote.names("heads") if name in stems]
+    for directory in ("settled", "keys"):
+        files += [
+            f"{directory}/{name}"
+            for name in remote.names(directory)
+            if directory == "keys" or name.startswith(tuple(stems))
+        ]
+    for file in progress(files, f"fetching from {url}"):
+        remote.get(file, os.path.join(root, file))
+    os.makedirs(os.path.join(root, "runs"), mode=0o700, exist_ok=True)
+    if run is not None and run != "last":  # the others, so that an ambiguous or misspelt id is answered as anywhere
+        for name in set(names) - set(wanted):
+            open(os.path.join(root, "runs", name), "xb").close()
+    return Store(root)
+
+
+def fetched_run(url: str) -> str:
+    """The trace file at ``url``, with those of its child processes and its kept tip, as a file on this machine; its path."""
+    directory, _, name = url.rpartition("/")
+    stem = name.removesuffix(SUFFIX)
+    if directory.rpartition("/")[2] == "runs":
+        return fetched_store(directory.rpartition("/")[0], stem).find(stem)
+    remote, root = _Remote(directory), _directory()
+    names = [one for one in remote.names("") if one == name or (one.endswith(SUFFIX) and one.startswith(f"{stem}."))]
+    for one in names if name in names else [name]:
+        remote.get(one, os.path.join(root, one))
+    return os.path.join(root, name)
+
+
+def _directory() -> str:
+    """A directory of this process alone, gone when it ends, however that is."""
+    made = tempfile.mkdtemp(prefix="tracekit-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+class _Remote:
+    """A directory at a URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url: Final = url
+        scheme = url.partition(":")[0]
+        try:
+            fsspec: Any = import_module("fsspec")
+        except ModuleNotFoundError:
+            raise RunStateError(
+                f"{url} is a URL, and the package fsspec is not installed",
+                next_action="pip install 'tracekit-replay[remote]'",
+            ) from None
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            extra = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}.get(scheme)
+            how = f"pip install 'tracekit-replay[{extra}]'" if extra else "install what it names"
+            raise RunStateError(f"{url} can't be read: {error}", next_action=how) from None
+        except ValueError as error:
+            raise TraceError(
+                f"{url} can't be read: {error}", next_action="use s3://, gs:// or another protocol of fsspec"
+            ) from None
+
+    def _place(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}" if name else self._root
+
+    def _listed(self, directory: str) -> Iterator[dict[str, Any]]:
+        try:
+            found = self._files.ls(self._place(directory), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except Exception as error:
+            raise self._unreadable(directory, error) from error
+        for one in found:
+            name = str(one["name"]).rpartition("/")[2]
+            if one.get("type") == "file" and _NAME.fullmatch(name):
+                yield {**one, "name": name}
+
+    def names(self, directory: str) -> list[str]:
+        """The names of the files in a directory; none where there is no such directory."""
+        return sorted(str(one["name"]) for one in self._listed(directory))
+
+    def newest(self, directory: str, names: list[str]) -> str:
+        """Which of these files was written last: the run that ended, or went on, last."""
+        keys = ("LastModified", "mtime", "updated", "created")
+        stamps = {
+            one["name"]: str(next((one[key] for key in keys if one.get(key)), "")) for one in self._listed(directory)
+        }
+        return max(names, key=lambda name: (stamps.get(name, ""), name))
+
+    def get(self, name: str, target: str) -> None:
+        """Fetch a file."""
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        try:
+            self._files.get_file(self._place(name), target)
+        except FileNotFoundError:
+            raise TraceError(
+                f"there is no trace {self.url}/{name}",
+                next_action="`tracekit list --store URL` lists runs",
+            ) from None
+        except Exception as error:
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: Exception) -> TraceError:
+        return TraceError(
+            f"{self.url}/{name} can't be read: {type(error).__name__}: {error}".rstrip("/"),
+            next_action="see whether the address is right, and whether this user has credentials for it",
+        )

@@ -1,0 +1,103 @@
+"""A store, or a run, may be at a URL: every command that reads takes it, and nothing is written there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from click.testing import CliRunner, Result
+
+from tracekit import record, traced_tool
+from tracekit.cli import main
+
+URL = "memory://bucket/traces"
+
+
+@traced_tool(side_effect="irreversible", name="pay")
+def pay(cents: int) -> int:
+    if cents < 0:
+        raise ConnectionResetError("the answer was lost")
+    return cents
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def bucket() -> Iterator[None]:
+    """A store of three runs in an object store, one of them with a payment in doubt; nothing of it is on the disk."""
+    for name, cents in (("one", 1), ("two", 2)):
+        with record(name, run_id=name):
+            pay(cents)
+    with pytest.raises(ConnectionResetError), record("lost", run_id="lost"):
+        pay(-1)
+    root = Path(os.environ["TRACEKIT_DIR"])
+    files = fsspec.filesystem("memory")
+    for path in root.rglob("*"):
+        if path.is_file():
+            files.pipe_file(f"/bucket/traces/{path.relative_to(root)}", path.read_bytes())
+            path.unlink()
+    yield
+    files.rm("/bucket", recursive=True)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_every_command_that_reads_takes_a_url() -> None:
+    """A store by --store or TRACEKIT_DIR, a run by its id there or by its own URL."""
+    assert {json.loads(line)["run_id"] for line in call("list", "--json", "--store", URL).stdout.splitlines()} == {
+        "one",
+        "two",
+        "lost",
+    }
+    assert "pay(cents=2)" in call("show", "two", "--store", URL).stdout
+    assert "pay(cents=2)" in call("show", f"{URL}/runs/two.jsonl").stdout
+    assert call("verify", "two", "--store", URL).exit_code == 0
+    assert call("verify", "last", "--store", URL).exit_code == 0
+    assert call("failures", "--store", URL, "--json").stdout.count("ConnectionResetError") >= 1
+    assert call("executions", "diff", "one", "two", "--store", URL).exit_code == 1
+    assert call("export", "one", "--to", "expanded", "--store", URL).exit_code == 0
+    doubt = call("in-doubt", "--store", URL)
+    assert (doubt.exit_code, "pay(cents=-1)" in doubt.stdout) == (1, True)
+    assert call("recovery", "scan", "--store", URL).exit_code == 1
+
+
+@pytest.mark.usefixtures("bucket")
+def test_what_is_not_there_is_an_error() -> None:
+    """A run, a store, a protocol that nobody knows: what, where, and what next; exit code 2."""
+    missing = call("show", "twoo", "--store", URL)
+    assert (missing.exit_code, "two" in missing.stderr.split("next:")[1]) == (2, True)
+    for words in (
+        ["list", "--store", "memory://nothing"],
+        ["list", "--store", "nobody://x"],
+        ["show", "memory://nothing/x.jsonl"],
+    ):
+        done = call(*words)
+        assert done.exit_code == 2, done.output
+        assert "next:" in done.stderr
+
+
+@pytest.mark.usefixtures("bucket")
+def test_what_is_at_a_url_is_only_read() -> None:
+    """Commands that change something refuse, and it stays as it is."""
+    files = fsspec.filesystem("memory")
+    before = {name: files.cat_file(name) for name in files.find("/bucket")}
+    for words in (
+        ["rm", "one"], ["prune", "--older-than", "0s", "--yes"], ["compress", "one"], ["recovery", "abort", "one", "--reason", "x"],
+        ["recovery", "settle", "lost", "2", "--not-done", "--reason", "x"], ["recovery", "resume", "one"], ["replay", "one"],
+    ):  # fmt: skip
+        done = call(*words, "--store", URL)
+        assert (done.exit_code, "is only read" in done.stderr) == (2, True), (words, done.output)
+    assert {name: files.cat_file(name) for name in files.find("/bucket")} == before
+
+
+@pytest.mark.usefixtures("bucket")
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error names the extra that brings it."""
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    done = call("list", "--store", URL)
+    assert (done.exit_code, "tracekit-replay[remote]" in done.stderr) == (2, True)
