@@ -230,12 +230,14 @@ def emit_spans(
     store: str | os.PathLike[str] | Store | None = None,
     processor: SpanProcessor | None = None,
     content: bool = False,
+    exit_timeout: float = 5.0,
 ) -> SpanEmitter:
     """From now on emit each run that this process records in ``store`` as spans, too; those that are open now included.
 
     ``processor`` gets each span once it has ended (``on_end``); the default is the SDK's ``BatchSpanProcessor`` with OTLP over HTTP, where
-    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like say. ``content`` adds messages, arguments and results. Child processes of a run belong to
-    it; each worker of a server calls it for itself. What a resumed run adds is exported afterwards.
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like say. ``content`` adds messages, arguments and results. The end of the process waits at
+    most ``exit_timeout`` seconds for what is not sent yet. Child processes of a run belong to it; each worker of a server calls it for
+    itself. What a resumed run adds is exported afterwards.
     """
     sdk = _Sdk()
     if processor is None:
@@ -243,17 +245,18 @@ def emit_spans(
 
         # Its thread is no part of the run in which this may be called.
         processor = EmptyContext().run(lambda: BatchSpanProcessor(_exporter(None)))
-    return SpanEmitter(store_at(store), processor, sdk, content)
+    return SpanEmitter(store_at(store), processor, sdk, content, exit_timeout)
 
 
 class SpanEmitter:
     """What :func:`emit_spans` returns. At the end of the process it is stopped by itself."""
 
-    def __init__(self, store: Store, processor: SpanProcessor, sdk: _Sdk, content: bool) -> None:
+    def __init__(self, store: Store, processor: SpanProcessor, sdk: _Sdk, content: bool, exit_timeout: float) -> None:
         self._store: Final = store
         self._processor: Final = processor
         self._sdk: Final = sdk
         self._content: Final = content
+        self._exit_timeout: Final = exit_timeout
         open_now = {os.path.basename(one.log.path) for one in process.sessions if one.recording}
         #: The names of files that were looked at.
         self._known: set[str] = set(_names(store.runs)) - open_now
@@ -275,12 +278,15 @@ class SpanEmitter:
         self._wake.set()
         return asked.wait(timeout=timeout) and bool(self._processor.force_flush(int(timeout * 1000)))
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Emit what is in the files, and end; what a collector has not taken within ``timeout`` seconds is left. Idempotent."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Emit what is in the files, and end. Idempotent.
+
+        What a collector has not taken within ``timeout`` seconds (``exit_timeout``, where nothing is said) is left.
+        """
         atexit.unregister(self.stop)
         self._stopping = True
         self._wake.set()
-        self._thread.join(timeout=timeout)
+        self._thread.join(timeout=self._exit_timeout if timeout is None else timeout)
 
     # -- in the thread ---------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import tracekit
 from tests.support.cut import cut
+from tests.support.place import Place
 from tests.support.stub_provider import stub_provider
 from tests.support.tracing import entries, of_type
 from tracekit import RunStateError, record, traced, traced_tool
@@ -383,6 +384,35 @@ def test_a_run_that_was_open_before_is_emitted_and_others_are_not(tmp_path: Path
     assert [one.name for one in exporter.get_finished_spans()] == ["execute_tool pay", "invoke_agent open"]
 
 
+def test_a_replay_beside_it_sends_nothing_and_fails_as_soon(
+    tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter]
+) -> None:
+    """A replay is no run: nothing of it is emitted; one that is stuck is known to be, though the emitter's thread goes on."""
+    emitter, exporter = live
+    ready = threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    def tell() -> None:
+        ready.set()
+
+    def program() -> None:
+        thread = threading.Thread(target=ready.wait)
+        thread.start()
+        tell()
+        thread.join()
+
+    with record("shop", store=tmp_path) as run:
+        program()
+    assert emitter.flush(60)
+    count = len(exporter.get_finished_spans())
+    ready.clear()
+    with pytest.raises(tracekit.ReplayError), tracekit.replay(run, store=tmp_path):
+        program()
+    ready.set()
+    assert emitter.flush(60)
+    assert len(exporter.get_finished_spans()) == count == 2
+
+
 def test_the_recording_is_the_same_with_it(tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter]) -> None:
     """No entry more and none less: what reads along is no part of the run."""
 
@@ -469,7 +499,7 @@ from tracekit.otel import emit_spans
 @traced_tool(side_effect="read_only")
 def look(order): return order
 
-emit_spans()
+emit_spans(exit_timeout=100)
 with record("shop"):
     look("a")
     subprocess.run([sys.executable, "child.py"], check=True)
@@ -522,6 +552,23 @@ def test_a_process_emits_what_it_has_at_its_end_with_its_children(tmp_path: Path
     assert {
         (span.name, span.span_id.hex(), span.parent_span_id.hex() or "0" * 16) for span in collector.spans
     } == exported
+
+
+def test_an_unmodified_program_is_emitted_and_replays(tmp_path: Path, collector: Collector) -> None:
+    """`tracekit run --spans`: the collector has what the program called when it has ended; its replay sends nothing, and is exact."""
+    place = Place(tmp_path)
+    program = "import random, time\nfrom tracekit import traced_tool\n" + CHILD.replace(
+        "order\n\ninside", "order\n\nprint(random.random(), time.time())\ninside"
+    )
+    place.program(program)
+    done = place.cli("run", "--spans", "--name", "agent", "agent.py", OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    assert done.returncode == 0, done.stderr
+    assert {span.name for span in collector.spans} == {"execute_tool inside", "invoke_agent agent"}
+    count = len(collector.requests)
+    again = place.cli("replay", place.run, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == done.stdout
+    assert len(collector.requests) == count
 
 
 def test_the_batch_processor_of_the_sdk_takes_them(tmp_path: Path) -> None:

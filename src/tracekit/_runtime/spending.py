@@ -852,6 +852,7 @@ def _price(
 ) -> float | None:
     about = request.get("info") or {}
     usage = meta.get("usage") or foreseen
+    prices.learn(model, about.get("price"))
     known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
     if known is not None or not usage:
         return float(known or 0.0)

@@ -844,6 +844,10 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
     stdout.capture()
     process.role = role = RecordedProgram(command=program)
     role.user_modules = tuple(instructions["user_modules"])
+    if instructions["spans"]:
+        from ..otel import emit_spans
+
+        emit_spans()
     block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
     run = block.__enter__()
     scope = current.get()

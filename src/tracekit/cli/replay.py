@@ -372,6 +372,11 @@ class _LikePython(click.Command):
     metavar="SIZE",
     help="Keep the content of files of up to that size (256K by default; 0 keeps none), and 64 times as much in a run.",
 )
+@click.option(
+    "--spans",
+    is_flag=True,
+    help="Send what is recorded as spans of OpenTelemetry, too, where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
     module: str | None,
@@ -379,6 +384,7 @@ def run(
     store: str | None,
     user_modules: tuple[str, ...],
     keep_files: str | None,
+    spans: bool,
     command: tuple[str, ...],
 ) -> None:
     """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
@@ -408,5 +414,6 @@ def run(
         "arguments": list(command if module is not None else command[1:]),
         "cwd": os.getcwd(),
         "user_modules": list(user_modules),
+        "spans": spans,
     }
     launch(instructions, environment)
