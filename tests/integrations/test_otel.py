@@ -384,6 +384,22 @@ def test_a_run_that_was_open_before_is_emitted_and_others_are_not(tmp_path: Path
     assert [one.name for one in exporter.get_finished_spans()] == ["execute_tool pay", "invoke_agent open"]
 
 
+def test_a_child_process_that_was_killed_is_emitted_as_far_as_it_came(
+    tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter]
+) -> None:
+    """Once its run has ended; the same as is exported afterwards."""
+    emitter, exporter = live
+    program = f"import os, signal\n{CHILD}\nos.kill(os.getpid(), signal.SIGKILL)"
+    with record("shop", store=tmp_path) as run:
+        subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    assert emitter.flush(60)
+    spans = named([*exporter.get_finished_spans()])
+    killed = next(span for name, span in spans.items() if name.startswith("process:"))
+    assert dict(killed.attributes or {})["tracekit.state"] == "no end"
+    assert parent_of(spans["execute_tool inside"]) == killed.context.span_id
+    assert canonical(exporter.get_finished_spans()) == canonical(spans_of(run, store=tmp_path, content=True))
+
+
 def test_a_replay_beside_it_sends_nothing_and_fails_as_soon(
     tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter]
 ) -> None:

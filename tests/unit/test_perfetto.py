@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,26 @@ def test_each_lane_is_a_track_and_each_hop_an_arrow(store: Path) -> None:
     started = {event["id"]: event for event in events if event["ph"] == "s"}
     assert {hops[one]["tid"] for one in hops} == {tid for name, tid in tracks.items() if name != "main"}
     assert {started[one]["tid"] for one in hops} == {tracks["main"]}
+
+
+def test_calls_of_one_lane_that_overlap_are_on_tracks_of_their_own(store: Path) -> None:
+    """Two streams that are read in turns: neither is inside the other, and both are whole."""
+
+    @traced_tool(side_effect="read_only", name="pages")
+    def pages(name: str) -> Iterator[str]:
+        time.sleep(0.002)  # slices are as long as it takes, and here longer than the shortest
+        yield name
+        time.sleep(0.002)
+        yield name
+
+    with record("shop", store=store) as run:
+        first, second = pages("a"), pages("b")
+        assert next(first) + next(second) + next(first) == "aba"
+        assert [*first, *second] == ["b"]
+    events = exported(run, store=store)
+    tracks = {event["tid"] for event in events if event["ph"] == "X" and event["name"] == "pages"}
+    assert len(tracks) == 2
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == {"main", "main (2)"}
 
 
 def test_messages_between_runs_are_arrows(store: Path) -> None:
