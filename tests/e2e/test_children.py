@@ -385,7 +385,7 @@ with record("parent") as opened:
 
 def test_a_stale_replay_never_goes_live(place: Place) -> None:
     """A process that belongs to a replay which is over does nothing at all."""
-    words = ("run_id", "directory", "lane", "pool", "program", "redact", "instrument", "options")
+    words = ("run_id", "trace", "lane", "pool", "program", "redact", "instrument", "options")
     told = json.dumps({"mode": "replay", "reports": str(place.root / "gone"), **dict.fromkeys(words, "/x#1")})
     done = place.python("child.py", "alone", TRACEKIT_JOIN=told)
     assert done.returncode == 1
@@ -397,7 +397,7 @@ def test_a_variable_of_a_replay_without_its_words_is_told_clearly(place: Place) 
     """What lacks in it is named, and where it comes from; nothing is done."""
     done = place.python("child.py", "alone", TRACEKIT_JOIN='{"mode": "replay"}')
     assert done.returncode == 1
-    assert "TRACEKIT_JOIN is none of tracekit's: it names a replay, and has no run_id, directory, lane" in done.stderr
+    assert "TRACEKIT_JOIN is none of tracekit's: it names a replay, and has no run_id, trace, lane" in done.stderr
     assert place.effects == []
 
 

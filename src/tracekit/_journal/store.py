@@ -34,6 +34,7 @@ __all__ = [
     "beside",
     "entries_of",
     "fate",
+    "file_beside",
     "first_entry",
     "holder",
     "holds_its_run",
@@ -110,16 +111,24 @@ def holds_its_run(path: str, run_id: object) -> bool:
 
 
 @lru_cache(256)
-def segment_in(path: str, run_id: str) -> str | None:
-    """The segment of ``run_id`` that this file holds; ``None`` for the run's own file, whatever it is called."""
+def segment_in(path: str) -> str | None:
+    """The segment that this file holds, by its name; ``None`` for a run's own file."""
     name = os.path.basename(path)
     found = SEGMENT.fullmatch(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
-    return found["segment"] if found is not None and found["run"] == run_id else None
+    return None if found is None else found["segment"]
 
 
 def segment_of(lane_path: str) -> str:
     """The name of the segment of a child process whose lane has this path: 16 hex digits."""
     return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def file_beside(path: str, segment: str | None) -> str:
+    """The file of a segment (``None``: the run's own) of the run of which the file at ``path`` is a part: ``<stem>.<16 hex>.jsonl``."""
+    directory, name = os.path.split(os.path.abspath(path))
+    stem = name.removesuffix(SUFFIX)
+    part = SEGMENT.fullmatch(stem)
+    return os.path.join(directory, _stem(stem if part is None else part["run"], segment) + SUFFIX)
 
 
 # -- lock --------------------------------------------------------------------------------------------------------------
@@ -434,12 +443,12 @@ _NAME: Final = re.compile("[0-9a-f]{16}")
 
 
 @_reality.off_loop()
-def beside(path: str, run_id: str | None = None) -> tuple[str, ...]:
-    """The segments that lie beside the run's file at ``path``, by the name of that, or by the id that it says. A segment has none."""
+def beside(path: str) -> tuple[str, ...]:
+    """The segments that lie beside the run's file at ``path``, by the name of that. A segment has none."""
     directory, name = os.path.split(os.path.abspath(path))
     if is_segment(path):
         return ()
-    stem = run_id if run_id is not None and valid_run_id(run_id) else name.removesuffix(SUFFIX)
+    stem = name.removesuffix(SUFFIX)
     try:
         names = [one for one in os.listdir(directory) if one.startswith(f"{stem}.") and one.endswith(SUFFIX)]
     except OSError:
@@ -486,14 +495,12 @@ def segment_state(path: str) -> dict[str, Any]:
 @_reality.off_loop()
 def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdict]) -> Verdict:
     """The verdict on a run whose own file has ``verdict``, given those of its segments by ``judge``. They carry a ``state`` each."""
-    directory, stem = os.path.split(os.path.abspath(trace.path))
-    stem = verdict.run_id if verdict.run_id and valid_run_id(verdict.run_id) else stem.removesuffix(SUFFIX)
     listed = {str(segment.get("segment")): segment for segment in verdict.segments}
-    for path in beside(trace.path, verdict.run_id):
+    for path in beside(trace.path):
         listed.setdefault(name_of(path), {"unlisted": True})
     judged = []
     for name, said in sorted(listed.items()):
-        state, problem = _judged(trace, os.path.join(directory, f"{stem}.{name}{SUFFIX}"), name, said, judge)
+        state, problem = _judged(trace, file_beside(trace.path, name), name, said, judge)
         left_open = state == "incomplete" and bool(said.get("open"))
         if left_open:  # the run's end says so itself: it is as it was
             problem = f"open: its process had not ended it when the run ended ({problem})"
@@ -547,9 +554,8 @@ def _linked(parent: Trace, first: dict[str, Any]) -> bool:
             return _has(parent, cause)
         if not (isinstance(segment, str) and _NAME.fullmatch(segment)):
             return False
-        path = os.path.join(os.path.dirname(os.path.abspath(parent.path)), f"{parent.status.run_id}.{segment}{SUFFIX}")
         try:
-            with Trace(path, parent.limits) as trace:
+            with Trace(file_beside(parent.path, segment), parent.limits) as trace:
                 return _has(trace, cause)
         except (RunNotFoundError, TraceIntegrityError):
             return False
@@ -657,16 +663,23 @@ class HasPath(Protocol):
 
 
 class Store:
-    """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is."""
+    """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is.
+
+    With ``file`` the run that it makes goes to that file, and its segments lie beside it. What runs share (the secret, keys) is in
+    ``root`` as ever; the tip hash of such a run is not kept.
+    """
 
     @_reality.off_loop()
-    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str] | None = None, *, file: str | os.PathLike[str] | None = None
+    ) -> None:
         self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
-        self.runs: Final = os.path.join(self.root, "runs")
+        self.file: Final = None if file is None else os.path.abspath(file)
+        self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)
         self.tips: Final = os.path.join(self.root, "heads")
 
     def __repr__(self) -> str:
-        return f"<Store {self.root}>"
+        return f"<Store {self.root}>" if self.file is None else f"<Store {self.root}, {self.file}>"
 
     # -- names -----------------------------------------------------------------------------------------------------------
 
@@ -677,6 +690,8 @@ class Store:
                 f"{run_id!r} can't be a run id",
                 next_action="use letters, digits, '.', '_' and '-', 128 at most, a letter or digit first, no '..'",
             )
+        if self.file is not None:
+            return file_beside(self.file, segment)
         return os.path.join(self.runs, _stem(run_id, segment) + SUFFIX)
 
     @_reality.off_loop()
@@ -695,7 +710,7 @@ class Store:
 
     def segments(self, run_id: str) -> tuple[str, ...]:
         """The files of a run's segments."""
-        return beside(os.path.join(self.runs, run_id + SUFFIX))
+        return beside(self.path(run_id))
 
     @_reality.off_loop()
     def list(self) -> tuple[RunSummary, ...]:
@@ -785,6 +800,8 @@ class Store:
         """
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
+        if self.file is not None and segment is None:
+            self._check_file(self.file)
         seal_key()  # A key that can't be read is an error now, not when the run is to be complete.
         vault_key()
         try:
@@ -794,11 +811,7 @@ class Store:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileExistsError:
-            raise RunStateError(
-                f"there is a run {_stem(run_id, segment)} in {self.root} already",
-                run_id=run_id,
-                next_action="choose another run id",
-            ) from None
+            raise self._there(path, run_id, segment) from None
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
         try:
@@ -812,7 +825,29 @@ class Store:
             os.close(fd)
             raise
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
-        return Journal(fd, path, run_id, durability=durability, **more)
+        return Journal(fd, path, run_id, durability=durability, root=self.root, **more)
+
+    def _there(self, path: str, run_id: str, segment: str | None) -> RunStateError:
+        if self.file is not None:
+            return RunStateError(
+                f"there is a file {path} already",
+                run_id=run_id,
+                next_action="name another file, or remove this one (it is a recorded run) to record it again",
+            )
+        return RunStateError(
+            f"there is a run {_stem(run_id, segment)} in {self.root} already",
+            run_id=run_id,
+            next_action="choose another run id",
+        )
+
+    @staticmethod
+    def _check_file(path: str) -> None:
+        name = os.path.basename(path)
+        if not name.endswith(SUFFIX) or name == SUFFIX or SEGMENT.fullmatch(name.removesuffix(SUFFIX)):
+            raise RunStateError(
+                f"{path} can't be the file of a run",
+                next_action="name it ….jsonl (one that ends in 16 hexadecimal digits before that is of a child process)",
+            )
 
     @_reality.off_loop()
     def reopen(
@@ -875,6 +910,7 @@ class Store:
             head=verdict.head.encode(),
             size=size,
             ts=stamp,
+            root=self.root,
             **more,
         )
         return journal, verdict
@@ -891,6 +927,8 @@ class Store:
         key: bytes | None = None,
     ) -> None:
         """Keep the tip of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
+        if self.file is not None:
+            return
         key = seal_key() if key is None else key
         path = os.path.join(self.tips, _stem(run_id, segment))
         try:
@@ -902,7 +940,7 @@ class Store:
     def _make(self, path: str, sync: bool) -> None:
         if make_directory(self.root, sync=sync):
             _ignored_by_git(self.root)
-        make_directory(path, sync=sync)
+        make_directory(path, sync=sync, mode=0o700 if self.file is None else 0o777)
 
     # -- verifying -------------------------------------------------------------------------------------------------------
 

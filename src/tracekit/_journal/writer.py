@@ -80,11 +80,14 @@ class Journal:
         head: bytes = GENESIS,
         size: int = 0,
         ts: int = 0,
+        root: str | None = None,
         encode_read: Callable[[Any], bytes] = orjson.dumps,
     ) -> None:
         self.path: Final = path
         self.run_id: Final = run_id
         self.durability: Final = durability
+        #: The directory of the store that it belongs to, which has what runs share (the secret, keys).
+        self.root: Final = os.path.dirname(os.path.dirname(os.path.abspath(path))) if root is None else root
         self.closed = False
         #: Entries that could not be written while the program went on.
         self.lost = 0

@@ -18,7 +18,7 @@ from .. import _reality
 from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
-from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
+from .._journal.store import SEGMENT, Store, beside, file_beside, live_writer, segment_in, valid_run_id
 from .._runtime.around import Around, AroundStep
 from .._runtime.callsite import say
 from .._runtime.effects import RecoveredLog
@@ -617,11 +617,10 @@ _APART: Final = 4
 
 
 class PeerCalls:
-    """The keys of the store as ``me``, whose recording is ``session``, finds them; ``runs`` is where the logs are."""
+    """The keys of the store as ``me``, whose recording is ``session``, finds them."""
 
-    def __init__(self, session: Recording, runs: str, keys: Keys, me: Owner) -> None:
+    def __init__(self, session: Recording, keys: Keys, me: Owner) -> None:
         self._session: Final = session
-        self._runs: Final = runs
         self._keys: Final = keys
         self._me: Final = me
 
@@ -655,7 +654,9 @@ class PeerCalls:
         right = valid_run_id(has.run_id) and (has.segment is None or SEGMENT.fullmatch(f"x.{has.segment}"))
         if not right:
             raise self._unsure(has, "its name is none of a run")
-        return os.path.join(self._runs, has.run_id + (f".{has.segment}" if has.segment else "") + SUFFIX)
+        if has.run_id == self._me.run_id:
+            return file_beside(self._session.log.path, has.segment)
+        return Store(self._session.log.journal.root).path(has.run_id, has.segment)
 
     def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> Call | None:
         """What the log of ``has`` says; ``None`` where it did not make the call, and will not unless it is ``writing``."""
@@ -957,19 +958,17 @@ class Once:
         self.session: Final = session
         self._inner: Final = inner
         journal = session.log.journal
-        runs, name = os.path.split(os.path.abspath(journal.path))
-        part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
-        self.me: Final = Owner(session.run_id, None if part is None else part["segment"])
-        self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
-        self._peers: Final = PeerCalls(session, runs, self._keys, self.me)
+        self.me: Final = Owner(session.run_id, segment_in(journal.path))
+        self._keys: Final = Keys(journal.root, sync=journal.durability != "none")
+        self._peers: Final = PeerCalls(session, self._keys, self.me)
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
-        self.shared = past is not None and _has_segments(runs, session.run_id)
+        self.shared = past is not None and bool(beside(file_beside(journal.path, None)))
         #: Whether each key that this recording has has its file; one thread sees to it.
         self._published = self.shared
         self._publishing: Final = threading.RLock()
         #: For those that had none: should the machine die, no process is left that could ask for them.
-        self._unsynced: Final = Keys(os.path.dirname(runs), sync=False)
+        self._unsynced: Final = Keys(journal.root, sync=False)
         #: Why none of the keys in the log can be made again.
         self._strange: ContractViolationError | None = None
         if past is not None:
@@ -1224,11 +1223,6 @@ class Once:
                 f"`tracekit recovery settle {self.session.run_id} {call.seq} --done OUTPUT.json | --not-done --reason TEXT`",
             )
         )
-
-
-def _has_segments(runs: str, run_id: str) -> bool:
-    with os.scandir(runs) as files:
-        return any(file.name.startswith(f"{run_id}.") and file.name != run_id + SUFFIX for file in files)
 
 
 def _in_store(spec: Spec) -> bool:

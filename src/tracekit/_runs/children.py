@@ -19,7 +19,7 @@ from .. import _reality, errors
 from .._capture import guard, instrumentation
 from .._capture.commands import BECOMING, STATUS, note_status
 from .._journal.reader import ENDS, Trace
-from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
+from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._policy.once import share
 from .._runtime.callsite import caller, say
 from .._runtime.lane import Lane
@@ -555,7 +555,8 @@ class RecordedChild:
             {
                 "mode": "record",
                 "run_id": journal.run_id,
-                "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
+                "store": journal.root,
+                "file": file_beside(journal.path, None),
                 "lane": lane.path,
                 "pool": pool,
                 "arguments": shown_arguments(session, (words or [])[1:]),
@@ -688,11 +689,10 @@ class RecordedChildren:
         if not self._awaited:
             return
         session = self.session
-        directory = os.path.dirname(os.path.abspath(session.log.journal.path))
         with self._counting:
             ended = set()
             for path in list(self._awaited):
-                file = os.path.join(directory, f"{session.run_id}.{segment_of(path)}{SUFFIX}")
+                file = file_beside(session.log.journal.path, segment_of(path))
                 if os.path.exists(file) and not is_open(file):
                     ended.add(path)
             if ended:
@@ -728,7 +728,7 @@ class RecordedChildren:
         for path in paths:
             self._awaited.pop(path, None)
         above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
-        for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
+        for lane, segment in segments_of(file).items():
             if lane in self._counted or segment.path == file or above.isdisjoint(_from(lane)):
                 continue
             if paths and lane not in paths and is_open(segment.path):
@@ -753,8 +753,7 @@ class RecordedChildren:
         boundary = self.session.state.boundary
         if not self.invited or boundary is None:
             return
-        path = os.path.abspath(self.session.log.journal.path)
-        joined = segments_of(os.path.dirname(path), self.session.run_id)
+        joined = segments_of(self.session.log.journal.path)
         for lane in self.invited:
             if lane in joined and not joined[lane].indirect:
                 boundary.captured(lane)
@@ -781,9 +780,9 @@ def _cause(session: Recording) -> dict[str, Any]:
         journal.flush()
     with journal.held():
         cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
-    segment = SEGMENT.fullmatch(os.path.basename(journal.path)[: -len(SUFFIX)])
+    segment = segment_in(journal.path)
     if segment is not None:
-        cause["segment"] = segment["segment"]
+        cause["segment"] = segment
     return cause
 
 
@@ -801,9 +800,7 @@ def patterns(session: Recording | Replay) -> list[list[Any]]:
 def _below(scope: Scope, session: Recording, lane: Lane) -> None:
     """Count the process of ``lane`` as part of the open call that starts it."""
     if scope.call is not None:
-        journal = session.log.journal
-        name = f"{journal.run_id}.{segment_of(lane.path)}{SUFFIX}"
-        scope.call.started(os.path.join(os.path.dirname(journal.path), name))
+        scope.call.started(file_beside(session.log.journal.path, segment_of(lane.path)))
 
 
 class SegmentFile(NamedTuple):
@@ -815,18 +812,14 @@ class SegmentFile(NamedTuple):
 
 
 @_reality.off_loop()
-def segments_of(directory: str, run_id: str) -> dict[str, SegmentFile]:
-    """The segments of a run in a directory, by the path of their lane."""
+def segments_of(trace: str) -> dict[str, SegmentFile]:
+    """The segments of the run of which the file at ``trace`` is a part, by the path of their lane."""
     found: dict[str, SegmentFile] = {}
     with suppress(OSError):
-        for name in sorted(os.listdir(directory)):
-            match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
-            if match is None or match["run"] != run_id:
-                continue
-            path = os.path.join(directory, name)
+        for path in beside(file_beside(trace, None)):
             meta = first_entry(path).get("meta") or {}
             lane = meta.get("lane")
-            if isinstance(lane, str) and segment_of(lane) == match["segment"]:
+            if isinstance(lane, str) and segment_of(lane) == segment_in(path):
                 found[lane] = SegmentFile(path, meta.get("arguments"), bool(meta.get("indirect")))
     return found
 
@@ -851,7 +844,7 @@ class ReplayedChildren:
         session.schedule.others_rest = self.rest
         self._options: Final = options
         self._path: Final = path
-        self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
+        self._trace: Final = os.path.abspath(session.trace.path)
         self._recorded: dict[str, SegmentFile] | None = None
         #: The directory for the reports of all processes of the replay, grandchildren included.
         self._reports = reports
@@ -872,7 +865,7 @@ class ReplayedChildren:
     @property
     def recorded(self) -> dict[str, SegmentFile]:
         if self._recorded is None:
-            self._recorded = segments_of(self._directory, self.session.run_id)
+            self._recorded = segments_of(self._trace)
         return self._recorded
 
     @_reality.off_loop()
@@ -954,7 +947,7 @@ class ReplayedChildren:
         return {
             "mode": "replay",
             "run_id": self.session.run_id,
-            "directory": self._directory,
+            "trace": self._trace,
             "lane": path,
             "agent": scope.agent,
             "program": process.role.program,

@@ -240,7 +240,7 @@ def transcribed_session(
 
 def name_of(path: str, run_id: str) -> str:
     """The name of a trace file in a transcript: the run id, with the name of the segment where it is one."""
-    segment = segment_in(path, run_id)
+    segment = segment_in(path)
     return run_id if segment is None else f"{run_id}.{segment}"
 
 

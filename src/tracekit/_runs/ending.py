@@ -102,7 +102,7 @@ def end_log(
         if store is not None:
             store.keep_tip(
                 journal.run_id, journal.seq, journal.head.decode(),
-                segment=segment_in(journal.path, journal.run_id), durable=journal.durability != "none",
+                segment=segment_in(journal.path), durable=journal.durability != "none",
             )  # fmt: skip
     except LogWriteError:
         if not isinstance(error, LogWriteError):

@@ -61,17 +61,19 @@ def leave() -> None:
 
 def _record(ticket: Mapping[str, Any]) -> str | None:
     """Join a run that is being recorded; returns why that is not possible, else ``None``."""
-    run_id, root, lane = ticket["run_id"], ticket["store"], ticket["lane"]
-    if not valid_run_id(run_id) or not isinstance(lane, str) or not isinstance(root, str):
+    run_id, root, lane, path = ticket["run_id"], ticket["store"], ticket["lane"], ticket["file"]
+    if not valid_run_id(run_id) or not all(isinstance(one, str) for one in (lane, root, path)):
         return f"{processes.VARIABLE} is none of tracekit's"
     store = Store(root)
-    path = store.path(run_id)
+    if path != store.path(run_id):
+        store = Store(root, file=path)
+    places = (store.runs, path) if store.file is not None else (store.root, store.runs, path)
     try:
-        foreign = any(os.stat(place).st_uid != os.getuid() for place in (store.root, store.runs, path))
+        foreign = any(os.stat(place).st_uid != os.getuid() for place in places)
     except OSError:
-        return f"run {run_id} is not in {store.root}"
+        return f"run {run_id} is not in {store.runs}"
     if foreign:
-        return f"{store.root} is another user's"
+        return f"{store.runs} is another user's"
     if summary(path).end is not None:
         return f"run {run_id} has ended"
     process.role = _recorded(store, ticket)

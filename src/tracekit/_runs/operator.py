@@ -13,7 +13,7 @@ from .. import _reality
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SUFFIX, segment_state
+from .._journal.store import SUFFIX, beside, segment_state
 from .._policy.once import under_policies
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT
@@ -125,9 +125,9 @@ def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
     return {"by": clean(by or operator())[0], "reason": clean(reason)[0], "at": _reality.time_ns()}
 
 
-def segments(path: str, run_id: str) -> list[dict[str, Any]]:
+def segments(path: str) -> list[dict[str, Any]]:
     """The files of a run's other processes, each with entry count and tip hash, or as open."""
-    return [segment_state(segment) for segment in store_of(path).segments(run_id)]
+    return [segment_state(segment) for segment in beside(path)]
 
 
 def completed(session: Recording) -> None:
@@ -453,7 +453,7 @@ def _end(session: Recording, end: dict[str, Any]) -> None:
     journal.flush()
     with journal.held():
         session.state.ended = True
-        end["segments"] = segments(journal.path, session.run_id)
+        end["segments"] = segments(journal.path)
         journal.append_last(
             "run.aborted", 0, ROOT, lambda count: b',"meta":%b' % dumps_in_order(end | {"count": count}), True
         )

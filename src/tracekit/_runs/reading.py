@@ -97,7 +97,7 @@ def read_run(path: str, store: Store | None = None) -> RunView:
         trace = stack.enter_context(Trace(path))
         verdict = where.judge_run(trace)
         files = [FileView(trace, verdict).read()]
-        for other in beside(path, verdict.run_id):
+        for other in beside(path):
             file = stack.enter_context(Trace(other))
             view = FileView(file, where.judge(file), name_of(other)).read()
             if view.first or view.found.state == "broken":

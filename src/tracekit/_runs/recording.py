@@ -85,6 +85,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULTS: Final[dict[str, Any]] = {
     "run_id": None,
     "store": None,
+    "path": None,
     "durability": "effects",
     "agent": None,
     "identity": None,
@@ -227,7 +228,9 @@ class RecordBlock(Block[Run]):
         return self._record(options, outer)
 
     def _record(self, options: dict[str, Any], outer: Scope | None) -> Run:
-        store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        store = (
+            options["store"] if isinstance(options["store"], Store) else Store(options["store"], file=options["path"])
+        )
         spending = None if options["budget"] is None else Spending(options["budget"])
         if self.called_from is not None:
             callers.include(self.called_from)
@@ -394,6 +397,7 @@ def record(
     *,
     run_id: str | None = None,
     store: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | None = None,
     durability: Durability = "effects",
     agent: str | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -409,6 +413,7 @@ def record(
     *,
     run_id: str | None = None,
     store: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | None = None,
     durability: Durability = "effects",
     agent: str | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -421,7 +426,8 @@ def record(
 ) -> Any:
     """Record a run: ``with record("billing") as run:``, ``async with``, or ``@record("billing")`` on a function.
 
-    Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``).
+    Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``), or
+    into the new file ``path`` (``….jsonl``); those of child processes lie beside it, as ``<stem>.<16 hexadecimal digits>.jsonl``.
     ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
     effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
     ``budget`` limits what the run may spend: a call that would go over is not made and raises ``BudgetExceededError``.
@@ -438,6 +444,9 @@ def record(
         arguments.taken_as("name", name, str, "a string")
     arguments.run_id(run_id)
     arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    arguments.taken_as("path", path, (str, os.PathLike), "the path of a file")
+    if path is not None and isinstance(store, Store):
+        raise TypeError("record() takes a Store or a path, not both")
     arguments.taken_as("agent", agent, str, "a string")
     arguments.taken_as("identity", identity, Mapping, "a mapping")
     arguments.taken_as("metadata", metadata, Mapping, "a mapping")
@@ -446,6 +455,7 @@ def record(
         "name": getattr(name, "__qualname__", None) if bare is not None else name,
         "run_id": run_id,
         "store": store,
+        "path": path,
         "durability": durability,
         "agent": agent,
         "identity": identity,

@@ -13,7 +13,20 @@ import orjson
 from .. import _reality
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry, shown_as
+from .._journal.store import (
+    SEGMENT,
+    SUFFIX,
+    Store,
+    beside,
+    fate,
+    file_beside,
+    first_entry,
+    holder,
+    holds_its_run,
+    last_entry,
+    name_of,
+    shown_as,
+)
 from .._journal.tip import make_directory, read_tip, sync_directory
 from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
@@ -557,7 +570,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
 
 def _host(trace: Trace, path: str) -> str | None:
     """The machine that a file was written on; a child process's may leave it to its run."""
-    for entry in (trace.entry(1), first_entry(os.path.join(os.path.dirname(path), owner_of(path, 0).run_id + SUFFIX))):
+    for entry in (trace.entry(1), first_entry(file_beside(path, None))):
         environment = _meta(entry).get("environment")
         if isinstance(environment, dict) and environment.get("host"):
             return str(environment["host"])
@@ -666,7 +679,7 @@ def decided(
         Originals(trace.path).lacking(entries),
         verdict,
         holder=holder,
-        segments=_segments(trace.path, run_id, segments),
+        segments=_segments(trace.path, segments),
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
         secret=lambda: _secret(trace.path),
@@ -680,12 +693,12 @@ def decided(
     return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
 
 
-def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Segment]:
+def _segments(path: str, segments: Sequence[str] | None) -> list[Segment]:
     if segments is None:
-        segments = () if SEGMENT.fullmatch(run_id) else store_of(path).segments(run_id)
+        segments = beside(path)
     found = []
     for segment in segments:
-        name = os.path.basename(segment)[len(run_id) + 1 : -len(SUFFIX)]
+        name = name_of(segment)
         meta = first_entry(segment).get("meta")
         lane = meta.get("lane") if isinstance(meta, dict) else None
         inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again

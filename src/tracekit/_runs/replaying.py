@@ -19,7 +19,7 @@ from .._capture import callers, instrumentation, plugins, processes, randomness,
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, segment_of
+from .._journal.store import Store, file_beside, segment_of
 from .._runtime.callsite import caller, say
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
@@ -588,7 +588,7 @@ def replay(
 
 _really_exit: Final = os._exit
 #: What the ticket of a replay must contain.
-_NEEDED: Final = ("run_id", "directory", "lane", "pool", "program", "redact", "instrument", "options", "reports")
+_NEEDED: Final = ("run_id", "trace", "lane", "pool", "program", "redact", "instrument", "options", "reports")
 
 
 def join_replay(ticket: Mapping[str, Any]) -> None:
@@ -735,13 +735,13 @@ class ReplayedProcess(JoinedProcess):
         self._block: _SegmentReplay | None = None
         patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
         self._options: Final = {**ticket["options"], "store": None, "live": (), "redact": patterns}
-        self._directory: Final = ticket["directory"]
+        self._trace: Final = ticket["trace"]
         self._run_id: Final = ticket["run_id"]
         self._reports: Final = ticket["reports"]
 
     def begin(self, ticket: Mapping[str, Any]) -> None:
         """Answer this process from its segment from now on, or, where it has none, guard it."""
-        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(self._lane)}.jsonl")
+        path = file_beside(self._trace, segment_of(self._lane))
         plugins.supply_placeholders(ticket["options"]["credentials"])
         if ticket["instrument"]:
             instrumentation.instrument()
@@ -805,7 +805,7 @@ class ReplayedProcess(JoinedProcess):
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         lane = place["lane"]
-        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
+        path = file_beside(self._trace, segment_of(lane))
         token = current.set(None)
         block = _SegmentReplay(path, self._options, lane, self._reports, place["agent"])
         report = _report_on(None)

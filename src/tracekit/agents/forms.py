@@ -35,7 +35,7 @@ class InterAgent(Form):
         def expand(value: Any, before: int) -> Any:
             return trace.expand(value, before=before)
 
-        seen = view.View(expand, segment_in(trace.path, trace.status.run_id or ""))
+        seen = view.View(expand, segment_in(trace.path))
         found, spoke = [], False
         for entry in entries:
             spoke = spoke or entry["type"] in _MESSAGES

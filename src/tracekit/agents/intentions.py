@@ -404,7 +404,7 @@ class Ledger:
                 run_id=session.run_id,
                 next_action="see why the log can't be written, or why the run had ended",
             )
-        return Ref(kind, seq, session.run_id, segment_in(session.log.path, session.run_id))
+        return Ref(kind, seq, session.run_id, segment_in(session.log.path))
 
 
 def _dangling(what: str, cause: Ref | None) -> DanglingCauseError:

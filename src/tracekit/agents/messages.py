@@ -212,7 +212,7 @@ def _noted(
     session = scope.session
     seq = session.note(scope, kind, name, input=input, output=output, signature=signature, info=info)
     # 0: the log could not be written, or the run has ended. An event that is not recorded can't be referred to.
-    return Origin(session.run_id, segment_in(session.log.path, session.run_id), seq) if seq else None
+    return Origin(session.run_id, segment_in(session.log.path), seq) if seq else None
 
 
 def as_message(value: Any, by: str) -> Message:

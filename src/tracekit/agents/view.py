@@ -415,8 +415,8 @@ def events(*traces: Trace, payloads: bool = False) -> Iterator[Event]:
     Broken files raise ``TraceIntegrityError``. ``payloads`` adds each event's payload.
     """
     for trace in traces:
-        verdict = trace.check()
-        segment = segment_in(trace.path, verdict.run_id or "")
+        trace.check()
+        segment = segment_in(trace.path)
 
         def expand(value: Any, before: int, trace: Trace = trace) -> Any:
             return trace.expand(value, before=before)
@@ -499,7 +499,7 @@ class Observed:
         self._observer: Callable[[Event], object] | None = observer
         self._warn: Final = warn
         self._follower: Final = Follower(path, self._read)
-        self._view: Final = View(self._follower.expand, segment_in(path, run_id))
+        self._view: Final = View(self._follower.expand, segment_in(path))
 
     def poll(self) -> None:
         """Deliver what is new."""

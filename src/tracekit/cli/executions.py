@@ -49,7 +49,7 @@ def trace(run: str, store: str | None, expand: bool) -> None:
     """
     with output.reported(), Trace(located(run, where := output.readable(store, run))) as file:
         verdict = where.judge_run(file)
-        output.emit(whole(file, verdict.run_id, 1, expand))
+        output.emit(whole(file, 1, expand))
         if verdict.state == "broken":
             output.message(f"broken: {printable(str(verdict.problem))}")
             sys.exit(output.DIFFERENT)
@@ -84,7 +84,7 @@ def _all_steps(trace: Trace) -> list[dict[str, Any]]:
     """The steps of a run, then those of each of its child processes, sorted by lane, each with how it ended."""
     found = list(_steps(trace))
     processes = []
-    for path in beside(trace.path, trace.status.run_id):
+    for path in beside(trace.path):
         with Trace(path) as file:
             if len(file):
                 processes.append((lane_of(file.entry(1), name_of(path)), name_of(path), [*_steps(file), _end(file)]))

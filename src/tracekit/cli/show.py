@@ -188,16 +188,16 @@ def _print_entries(path: str, where: Store, first: int, expand: bool) -> None:
     """Print every entry as it stands in the file."""
     with Trace(path) as trace:
         verdict = where.judge_run(trace)
-        output.emit(whole(trace, verdict.run_id, first, expand))
+        output.emit(whole(trace, first, expand))
         _report(verdict.state, verdict.problem, verdict.line, always=True)
     sys.exit(_EXIT[verdict.state])
 
 
-def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterator[dict[str, Any]]:
+def whole(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
     """The entries of a run from ``first`` on, then those of its child processes with the names of their segments."""
     for entry in trace.entries(first=first, damaged=True):
         yield _expanded(trace, entry) if expand else entry
-    for path in beside(trace.path, run_id):
+    for path in beside(trace.path):
         with Trace(path) as file:
             for entry in file.entries(damaged=True):
                 yield {"segment": name_of(path), **(_expanded(file, entry) if expand else entry)}
