@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import register as register
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
+    from ._capture.plugins import supply_placeholders as supply_placeholders
     from ._capture.plugins import trusted as trusted
     from ._capture.transports import ObservedTransport as ObservedTransport
     from ._capture.transports import ReplayedTransport as ReplayedTransport
@@ -115,6 +116,8 @@ if TYPE_CHECKING:
     from ._journal.reader import Verdict as Verdict
     from ._journal.store import HasPath as HasPath
     from ._journal.store import Store as Store
+    from ._journal.store import beside as segments_beside
+    from ._journal.store import is_segment as is_segment
     from ._journal.store import segment_in as segment_in
     from ._journal.store import valid_run_id as valid_run_id
     from ._policy.budget import cost_usd as cost_usd
@@ -134,6 +137,8 @@ if TYPE_CHECKING:
     from ._runs.reading import plain as plain
     from ._runs.reading import prompt_of as prompt_of
     from ._runs.reading import read_run as read_run
+    from ._runs.recording import lend as lend
+    from ._runtime.callsite import is_user_code as is_user_code
     from ._runtime.effects import Below as Below
     from ._runtime.process import NextRun as NextRun
     from ._runtime.process import next_run as next_run
@@ -260,9 +265,12 @@ _HOMES: Final = {
     "given": "_capture.calls",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
+    "is_segment": "_journal.store",
+    "is_user_code": "_runtime.callsite",
     "json_lines": "_capture.wire",
     "json_value": "_capture.wire",
     "keeping": "_capture.transports",
+    "lend": "_runs.recording",
     "live_async": "_capture.calls",
     "message": "_capture.http",
     "named": "_capture.notes",
@@ -283,9 +291,11 @@ _HOMES: Final = {
     "register_tasks": "_capture.plugins",
     "reported": "_capture.transports",
     "segment_in": "_journal.store",
+    "segments_beside": "_journal.store:beside",
     "served": "_capture.http1",
     "serving": "_capture.transports",
     "shown": "_capture.plugins",
+    "supply_placeholders": "_capture.plugins",
     "to_json": "_values",
     "token_usage": "_capture.wire",
     "tool_arguments": "_capture.wire",
@@ -390,9 +400,12 @@ __all__ = [
     "given",
     "here",
     "instrumented",
+    "is_segment",
+    "is_user_code",
     "json_lines",
     "json_value",
     "keeping",
+    "lend",
     "live_async",
     "message",
     "named",
@@ -416,10 +429,12 @@ __all__ = [
     "register_tasks",
     "reported",
     "segment_in",
+    "segments_beside",
     "served",
     "serving",
     "shown",
     "span_id",
+    "supply_placeholders",
     "to_json",
     "token_usage",
     "tool_arguments",

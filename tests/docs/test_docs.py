@@ -35,6 +35,8 @@ _INLINE = re.compile(r"`([^`]+)`")
 #: Options of other programs, and of programs in examples.
 GROUPS = ("tracekit.integrations", "tracekit.commands", "tracekit.forms")
 FOREIGN_OPTIONS = {"--api-key", "--checkout", "--password", "--quick"}
+#: Those of the pytest plugin.
+FOREIGN_OPTIONS |= {"--record-mode", "--block-network", "--tracekit-update", "--tracekit-allow-host"}
 
 
 def does_something(block: Block) -> bool:

@@ -103,7 +103,7 @@ def test_what_child_processes_write_lies_beside_it(tmp_path: Path) -> None:
     with Trace(str(run)) as trace:
         assert "its file is missing" in str(Store().judge_run(trace).problem)
     run.rename(run.with_name("other.jsonl"))
-    code = "from program import main, replay\\nwith replay('traces/other.jsonl') as session: main()\\nassert session.report.exact"
+    code = "from program import main, replay\nwith replay('traces/other.jsonl') as session: main()\nassert session.report.exact"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "effects").read_text() == "1\n2\n"

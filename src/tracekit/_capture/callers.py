@@ -328,13 +328,17 @@ def _package_of(path: str) -> str:
 
 
 def _add(places: set[str]) -> None:
-    # The standard library as a whole and tracekit itself are never user code, whoever calls from there.
-    places = {
-        place for place in places if not _under(place, {_OWN}) and (_packaged(place) or not _under(place, {STDLIB}))
-    }
+    # The standard library as a whole, tracekit itself and its integrations are never user code, whoever calls from there.
+    places = {place for place in places if not _is_own(place) and (_packaged(place) or not _under(place, {STDLIB}))}
     if not places <= _included:
         _included.update(places)
         _reclassify()
+
+
+def _is_own(place: str) -> bool:
+    """Whether a place is tracekit's, or an integration's that lies beside it where it is installed."""
+    directory, name = os.path.split(place)
+    return _under(place, {_OWN, _INTEGRATIONS}) or (name.startswith("tracekit_") and directory == os.path.dirname(_OWN))
 
 
 def _packaged(path: str) -> bool:

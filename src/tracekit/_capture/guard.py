@@ -1175,6 +1175,7 @@ _NEXT: Final[dict[Kind, str]] = {
     "stdin": "let a @traced_tool ask, so that the replay answers it; or record the program by `tracekit run`, which captures it",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
 }
+_NEXT_NO_NETWORK: Final = "the network is blocked here; for a server of the test's own, allow_hosts=[{host!r}]"
 _NEXT_RESUMED: Final = (
     "a resumed run can't start processes before it has come to the end of its log: let a @traced_tool start this one, so that "
     "the log answers it; or give the run up with `tracekit recovery abort`"
@@ -1352,6 +1353,25 @@ class Guard:
                 return
             self._let_through.add(attempt.sock)
         permitted(attempt)
+
+
+class NoNetwork(Guard):
+    """Blocks what goes over a network, replay or not; processes, files and listening are free."""
+
+    def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
+        super().__init__("process", allow_hosts)
+
+    def blocks(self, attempt: Attempt) -> bool:
+        return (
+            attempt.kind in ("connect", "lookup", "send", "native")
+            and not _is_pipe(attempt)
+            and super().blocks(attempt)
+        )
+
+
+def _is_pipe(attempt: Attempt) -> bool:
+    """Whether it is sent to a process of this one, not over a network."""
+    return attempt.kind == "send" and attempt.operation in _FEEDING
 
 
 class Watch(Guard):
@@ -1573,13 +1593,16 @@ def _say() -> Refuse | None:
 
 def _error(attempt: Attempt, caller: Caller, guards: Iterable[Guard]) -> LiveCallBlockedError:
     resumes = any(guard.resumes for guard in guards)
+    alone = all(isinstance(guard, NoNetwork) for guard in guards)
     action = _NEXT_RESUMED if resumes and attempt.kind == "process" else _next(attempt)
     if attempt.kind == "file" and not any(guard.dry_run for guard in guards):
         action = _NEXT_WRITTEN
     thread = current_thread()
     where = "" if caller.own else f", in thread {thread.name!r}, in a package's code"
     scope = _replaying()
-    who = "resumed run" if resumes else "replay"
+    who = "resumed run" if resumes else "program" if alone else "replay"
+    if alone:
+        action = _NEXT_NO_NETWORK.format(host=attempt.text)
     return LiveCallBlockedError(
         f"the {who} was about to {_VERBS[attempt.kind]} {attempt.text} ({attempt.operation}{where}); it was not done",
         run_id=None if scope is None else scope.session.run_id,

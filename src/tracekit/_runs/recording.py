@@ -30,7 +30,7 @@ from .ending import drain, drain_async
 from .environment import Program, environment, file_hash, this_program
 from .run import UNSET, Run, register, unregister
 
-__all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "record"]
+__all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "lend", "record"]
 
 # -- what is not captured ----------------------------------------------------------------------------------------------
 #
@@ -127,6 +127,25 @@ class _Enclosing:
 def enclose(session: Session, block: Replacement) -> None:
     """The first ``record()`` inside ``session`` is that run itself, as ``block`` gives it."""
     session.state.extras.of(_Enclosing).block = block
+
+
+class _Lent:
+    """An open run in the place of each ``record()`` inside it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run: Final = run
+
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
+        enclose(self._run._session, self)
+        return self._run
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        pass
+
+
+def lend(run: Run) -> None:
+    """Each ``record()`` inside the open ``run`` is that run: for who runs code that may record itself in a run of theirs."""
+    enclose(run._session, _Lent(run))
 
 
 def _enclosing(session: Session) -> Replacement | None:

@@ -4,6 +4,7 @@
 - ``assert_replays(run, function)``: the recorded run replays exactly
 - ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire protocols
 - ``ticking_clock()``: entries dated by a deterministic clock, for traces that are the same each time
+- ``no_network()``: a block in which nothing goes over a network
 - ``crash_at("after-effect")``: the process dies at a named point; ``CRASH_POINTS`` lists them
 
 Nothing here imports an SDK or pytest.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from .clock import TickingClock, ticking_clock
 from .crash import CRASH_POINTS, RECOVERY_POINTS, crash_at
 from .model import Failure, ScriptedModel, ToolUse
+from .network import no_network
 from .replays import assert_replays
 from .store import temporary_store
 
@@ -26,6 +28,7 @@ __all__ = [
     "ToolUse",
     "assert_replays",
     "crash_at",
+    "no_network",
     "temporary_store",
     "ticking_clock",
 ]

@@ -1,0 +1,127 @@
+"""The pytest plugin: tests that replay a recorded run, beside them in ``traces/``.
+
+::
+
+    @pytest.mark.tracekit
+    def test_remind():
+        assert remind("acme") == "sent to acme"
+
+``pytest --record-mode=once`` records ``traces/<module>/<test>.jsonl`` where there is none; from then on, and in CI, the test is replayed
+from it: no network, no key, no side effect. The fixture ``tracekit_run`` does the same, and is the run.
+
+This module is what pytest loads. tracekit itself is imported when the first test that uses it is collected.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ._traces import TestRun, Traces
+
+__all__ = ["tracekit_run"]
+
+MODES = ("none", "once", "new_episodes", "all", "rewrite")
+MARKER = "tracekit"
+FIXTURE = "tracekit_run"
+
+_TRACES = pytest.StashKey["Traces"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tracekit", "recorded runs as tests")
+    group.addoption(
+        "--tracekit-update",
+        action="store_true",
+        help="record those tests again, live, whose recording is missing or is not what the program does any more",
+    )
+    group.addoption(
+        "--tracekit-allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="what a replay, or --block-network, lets through: a host, host:port, or the path of a socket (may be repeated)",
+    )
+    parser.addini(
+        "tracekit_record_mode", "the mode of --record-mode where it is not given; in CI always none", default="none"
+    )
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """The two options that pytest-recording has as well, where it is not installed: their values are the same."""
+    group = parser.getgroup("tracekit", "recorded runs as tests")
+    for name, options in (
+        (
+            "--record-mode",
+            {
+                "choices": MODES,
+                "default": None,
+                "help": "none: replay only (the default); once: record what has no recording; new_episodes: replay, and record what comes "
+                "after its end; all: record everything anew; rewrite: the same, the old recordings removed first",
+            },
+        ),
+        ("--block-network", {"action": "store_true", "help": "no test reaches the network, but while it is recorded"}),
+    ):
+        try:
+            group.addoption(name, **options)
+        except ValueError:  # "already added"
+            pass
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "tracekit(path=None, **options): replay the run recorded in traces/<module>/<test>.jsonl (or in path, beside the test file); "
+        "options are those of tracekit.replay and tracekit.record",
+    )
+    if config.getoption("block_network", False):
+        traces_of(config)
+
+
+def record_mode(config: pytest.Config) -> str:
+    """The mode that was asked for; in CI nothing is recorded unless the command line says so."""
+    given = config.getoption("record_mode", None)
+    if given is not None:
+        return str(given)
+    return "none" if os.environ.get("CI") else str(config.getini("tracekit_record_mode"))
+
+
+def traces_of(config: pytest.Config) -> Traces:
+    """The part of the plugin that works, made when it is first needed."""
+    found = config.stash.get(_TRACES, None)
+    if found is None:
+        from ._traces import Traces
+
+        found = config.stash[_TRACES] = Traces(config, record_mode(config))
+        config.pluginmanager.register(found, "tracekit_traces")
+    return found
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
+    """A module that has traces may make its clients while it is imported: they get placeholders for keys that are not there."""
+    if os.path.isdir(os.path.join(module_path.parent, "traces", module_path.stem)):
+        traces_of(parent.config).importing(module_path)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker(MARKER) is not None or FIXTURE in getattr(item, "fixturenames", ()):
+        traces_of(item.config).collected(item)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has ended: what it says of its traces."""
+    said = getattr(node, "workeroutput", {}).get("tracekit")
+    if said is not None:
+        traces_of(node.config).heard(said)
+
+
+@pytest.fixture
+def tracekit_run(request: pytest.FixtureRequest) -> TestRun:
+    """The run of this test: recorded, or replayed from ``traces/<module>/<test>.jsonl``, as ``--record-mode`` says."""
+    return traces_of(request.config).run_of(request.node)

@@ -1,0 +1,114 @@
+"""What a test says whose replay fails: what differs, where, and the commands that go on from there, in forty lines at most."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import shlex
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+from tracekit.errors import (
+    DivergenceError,
+    InexactReplayError,
+    LiveCallBlockedError,
+    TraceExhaustedError,
+    TracekitError,
+    UnconsumedStepsError,
+)
+from tracekit.integration import is_user_code
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ._traces import TestRun
+
+#: How long a report is, and how much of that the differences and the way to the call may take.
+_LINES: Final = 40
+_FRAMES: Final = 6
+_WIDTH: Final = 160
+
+
+def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
+    """The report on ``error``, the failure of the replay of a test, or what kept that from beginning."""
+    start = item.config.invocation_params.dir
+    path = _shown(str(run.path), start)
+    step = error.step if isinstance(error.step, int) else None
+    way = _way(error, start)
+    tail = [f"  trace   {path}" + (f", step {step}" if step else "")]
+    if _exists(run):
+        tail.append(f"  show    tracekit show {shlex.quote(path)}" + (f" {step}" if step else ""))
+    tail += _next(error, run, item)
+    first, *rest = error.what.splitlines() or [type(error).__name__]
+    if _exists(run):
+        first = f"{_KINDS.get(type(error), 'the replay failed')}: {first}"
+    head = [_clip(first)]
+    left = _LINES - len(head) - len(way) - len(tail) - 1
+    if len(rest) > left:
+        rest = [*rest[: left - 1], f"  … {len(rest) - left + 1} more lines"]
+    return "\n".join([*head, *map(_clip, rest), *way, *tail])
+
+
+def refusal_of(error: TracekitError, item: pytest.Item) -> str:
+    """The report on a test without a run that would have reached the network."""
+    way = _way(error, item.config.invocation_params.dir)
+    lines = [
+        f"the network is blocked: {error.what}",
+        *way,
+        "  next    --tracekit-allow-host=HOST lets a server of the test's own be reached",
+    ]
+    return "\n".join(map(_clip, lines))
+
+
+_KINDS: Final[dict[type[BaseException], str]] = {
+    DivergenceError: "the test does something else than its recording",
+    TraceExhaustedError: "the test does more than its recording",
+    UnconsumedStepsError: "the test does less than its recording",
+    LiveCallBlockedError: "the test would go live",
+    InexactReplayError: "the test does not do exactly what it did",
+}
+
+
+def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
+    """What to do: the error's own advice, and the command that records the test again."""
+    command = f"pytest {shlex.quote(item.nodeid)}"
+    if not _exists(run):
+        return [f"  record  {command} --record-mode=once"]
+    lines = []
+    advice = error.next_action
+    if advice and not isinstance(error, DivergenceError | TraceExhaustedError | UnconsumedStepsError):
+        lines.append(f"  next    {advice}")
+    return [*lines, f"  update  {command} --tracekit-update    (records it again, if the change is meant)"]
+
+
+def _exists(run: TestRun) -> bool:
+    return run.path.exists()
+
+
+def _way(error: TracekitError, start: Any) -> list[str]:
+    """The lines of the user's own code that led to the call, the test's first."""
+    found: list[tuple[str, int, str]] = []
+    for frame, at in traceback.walk_tb(error.__traceback__):
+        if is_user_code(frame.f_code.co_filename):
+            found.append((frame.f_code.co_filename, at, frame.f_code.co_name))
+    if not found and error.location:
+        file, _, line = error.location.rpartition(":")
+        if line.isdigit():
+            found.append((file, int(line), ""))
+    if len(found) > _FRAMES:
+        found = [found[0], *found[-_FRAMES + 1 :]]
+    lines = []
+    for n, (file, number, name) in enumerate(found):
+        source = linecache.getline(file, number).strip()
+        inside = f" in {name}" if name else ""
+        lines.append(_clip(f"  {'where  ' if n == 0 else '       '} {_shown(file, start)}:{number}{inside}: {source}"))
+    return lines
+
+
+def _shown(path: str, start: Any) -> str:
+    shown = os.path.relpath(path, start)
+    return path if shown.startswith("..") else shown
+
+
+def _clip(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

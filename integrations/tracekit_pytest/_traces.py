@@ -1,0 +1,622 @@
+"""Which trace a test has, and what is done with it: replayed, recorded, gone on with, put in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+import tracekit
+from tracekit.errors import LiveCallBlockedError, ReplayError, TraceError, TracekitError
+from tracekit.integration import (
+    READS,
+    SINGLES,
+    Trace,
+    current,
+    entered,
+    family_of,
+    instrumented,
+    is_segment,
+    lend,
+    segments_beside,
+    supply_placeholders,
+)
+from tracekit.testing import no_network
+
+from ._report import refusal_of, report_of
+
+#: What the marker takes for a replay, for a recording, and for both.
+_OF_REPLAY: Final = ("strict", "guard", "allow_hosts", "dry_run", "writes", "live_env", "live_files", "on_divergence")
+_OF_RECORD: Final = ("name", "agent", "identity", "input", "metadata", "budget", "durability", "user_modules")
+_OF_BOTH: Final = ("redact",)
+
+_SUFFIX: Final = ".jsonl"
+#: What a file name can't hold somewhere, and how long a trace's may be, so that those of its segments are none too long either.
+_FORBIDDEN: Final = re.compile(r"[<>?%*:|\"'/\\\s\x00-\x1f]")
+_LONGEST: Final = 180
+
+_RUN: Final = pytest.StashKey["TestRun"]()
+
+
+class MissingTraceError(TraceError):
+    """A test has no recording, and none is made in this mode."""
+
+
+class TestRun:
+    """The run of one test: ``path`` is its trace, ``recording`` whether it is being recorded (else it is replayed).
+
+    ``result`` is the recorded result (``None`` while it is recorded), ``set_result(value)`` sets the one of now, ``report`` is the report
+    of the replay, complete when the test has ended.
+    """
+
+    __test__ = False
+
+    def __init__(self, item: pytest.Item, path: Path, options: Mapping[str, Any], root: Path, mode: str) -> None:
+        self.path: Final = path
+        self.nodeid: Final = item.nodeid
+        self.recording = False
+        #: Where a recording is until the test has passed.
+        self.place: Final = root / f"{path.stem[:80]}-{_short_hash(str(path))}"
+        self.mode = mode
+        self.options: Final = options
+        #: What ended its replay, or kept it from beginning.
+        self.failure: TracekitError | None = None
+        #: Where the recording of a test that failed was left.
+        self.kept: Path | None = None
+        self._block: Any = None
+        self._run: Any = None
+        self._scope: Any = None
+
+    def __repr__(self) -> str:
+        return f"<TestRun {self.path}>"
+
+    # -- what a test sees ----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return str(self._run.run_id if not self.recording else self._run.id)
+
+    @property
+    def result(self) -> Any:
+        return None if self.recording else self._run.result
+
+    @property
+    def report(self) -> Any:
+        """The report of the replay; ``None`` while it is recorded."""
+        return None if self.recording else self._run.report
+
+    def set_result(self, value: Any) -> None:
+        self._run.set_result(value)
+
+    # -- its course ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._block is not None
+
+    def reset(self, mode: str) -> None:
+        """Once more, from the beginning, in another mode."""
+        self.mode, self.failure, self.kept = mode, None, None
+        self._block = self._run = self._scope = None
+
+    def open(self) -> None:
+        """Begin to replay or record, as the mode says."""
+        there = self.path.exists()
+        if self.mode == "rewrite" and there:
+            _remove(self.path)
+            there = False
+        record = self.mode in ("all", "rewrite") or (not there and self.mode != "none")
+        try:
+            if not there and not record:
+                raise MissingTraceError("the test has no recording")
+            block = (
+                self._recording() if record else self._resumption() if self.mode == "new_episodes" else self._replay()
+            )
+            with warnings.catch_warnings():
+                # On another machine, with another commit, each test of a suite would warn: the report of a failure says it.
+                warnings.filterwarnings("ignore", r"tracekit: (replay of|resuming) ", RuntimeWarning)
+                self._run = block.__enter__()
+        except TracekitError as error:
+            self.failure = error
+            raise
+        self._block = block
+        self._scope = current.get()
+        lend(self._run if self.recording else block.as_run())
+
+    def _options(self, *names: str) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name in names}
+
+    def _replay(self) -> Any:
+        return tracekit.replay(self.path, **self._options(*_OF_REPLAY, *_OF_BOTH))
+
+    def _recording(self) -> Any:
+        self.recording = True
+        shutil.rmtree(self.place, ignore_errors=True)
+        options = self._options(*_OF_RECORD, *_OF_BOTH)
+        return tracekit.record(options.pop("name", self.nodeid), store=self._store(), **options)
+
+    def _resumption(self) -> Any:
+        """The recording again, without its end: it is followed to there, and gone on with."""
+        self.recording = True
+        shutil.rmtree(self.place, ignore_errors=True)
+        store = self._store()
+        with Trace(str(self.path)) as trace:
+            run_id = trace.check().run_id
+            count = len(trace)
+        runs = Path(store) / "runs"
+        runs.mkdir(parents=True, mode=0o700)
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        (runs / f"{run_id}{_SUFFIX}").write_bytes(b"".join(lines[: count - 1]))
+        for segment in segments_beside(str(self.path)):
+            shutil.copyfile(segment, runs / f"{run_id}{segment[-len(_SUFFIX) - 17 :]}")
+        self._followed = count - 1
+        return tracekit.resume(
+            str(run_id), store=store, original_is_dead=True, **self._options(*_OF_BOTH, "user_modules")
+        )
+
+    def _store(self) -> str:
+        """A store of this test's own: what happens once in a store happens once in each recording. Its placeholders are those of all."""
+        store = self.place
+        home = store.parent.parent
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (home / ".gitignore").exists():
+            (home / ".gitignore").write_text("*\n")
+        store.mkdir(parents=True, mode=0o700)
+        secret = home / "secret"
+        if secret.exists():
+            shutil.copy(secret, store / "secret")
+        return str(store)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What runs here is in the run, also where a test runner's task has lost it."""
+        if self._scope is None or current.get() is not None:
+            yield
+        else:
+            with entered(self._scope):
+                yield
+
+    def close(self, error: BaseException | None) -> None:
+        """End it as the test ends, with ``error``; raises what the replay says against it."""
+        block, self._block = self._block, None
+        recorded = self.recording
+        try:
+            with warnings.catch_warnings():
+                if error is not None:
+                    warnings.filterwarnings("ignore", "tracekit: ", tracekit.errors.InexactReplayWarning)
+                block.__exit__(
+                    None if error is None else type(error), error, None if error is None else error.__traceback__
+                )
+        except ReplayError as failure:
+            self.failure = failure
+            raise
+        finally:
+            if isinstance(error, ReplayError) and self.failure is None:
+                self.failure = error
+            if recorded:
+                self._keep_or_publish(error is None and self.failure is None)
+
+    def _keep_or_publish(self, passed: bool) -> None:
+        """The recording of a test that passed takes the place of the one before; of one that failed it stays where it is."""
+        runs = self.place / "runs"
+        whole = sorted(runs.glob(f"*{_SUFFIX}"))
+        own = next((file for file in whole if not is_segment(str(file))), None)
+        if own is None:
+            return
+        if not passed:
+            self.kept = own
+            return
+        if self.mode == "new_episodes" and self.path.exists() and not self._went_on(own):
+            shutil.rmtree(self.place, ignore_errors=True)
+            self.recording = False
+            return
+        secret = self.place.parent.parent / "secret"
+        if not secret.exists() and (self.place / "secret").exists():
+            shutil.copy(self.place / "secret", secret)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        old = {Path(file) for file in segments_beside(str(self.path))}
+        for file in [one for one in whole if one != own] + [own]:
+            name = self.path.stem + file.name[len(own.stem) :]
+            _move(file, self.path.with_name(name))
+            old.discard(self.path.with_name(name))
+        for file in old:
+            file.unlink()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def _went_on(self, file: Path) -> bool:
+        with Trace(str(file)) as trace:
+            kinds = [entry["type"] for entry in trace.entries(first=self._followed + 1)]
+        return any(kind in SINGLES or kind in READS or family_of(kind) is not None for kind in kinds)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _remove(path: Path) -> None:
+    for file in (*map(Path, segments_beside(str(path))), path):
+        file.unlink()
+
+
+def _move(file: Path, target: Path) -> None:
+    """Put a file in its place, whole: from another file system by a copy beside it. Those who may read the tests may read it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(file, 0o666 & ~mask)
+    try:
+        os.replace(file, target)
+    except OSError:
+        beside = target.with_name(f".{target.name}.new")
+        shutil.copy2(file, beside)
+        os.replace(beside, target)
+
+
+def path_of(item: pytest.Item, given: str | os.PathLike[str] | None) -> Path:
+    """The trace of a test: ``traces/<module>/<test>.jsonl`` beside its file, or the one that its marker names."""
+    if given is not None:
+        return item.path.parent / given
+    owner = getattr(item, "cls", None)
+    name = item.name if owner is None else f"{owner.__qualname__}.{item.name}"
+    plain = _FORBIDDEN.sub("-", name)
+    if plain != name or len(os.fsencode(plain)) > _LONGEST:  # two names must not become one
+        plain = os.fsdecode(os.fsencode(plain)[: _LONGEST - 9]).rstrip("\ufffd") + "-" + _short_hash(name)
+    return item.path.parent / "traces" / item.path.stem / f"{plain}{_SUFFIX}"
+
+
+def _marked(item: pytest.Item) -> tuple[Path, dict[str, Any]]:
+    """The path and the options that the markers of a test give: of two, the closer one counts."""
+    path: str | os.PathLike[str] | None = None
+    options: dict[str, Any] = {}
+    for mark in item.iter_markers("tracekit"):
+        given = dict(mark.kwargs)
+        if mark.args:
+            given.setdefault("path", mark.args[0])
+        unknown = given.keys() - {"path", *_OF_REPLAY, *_OF_RECORD, *_OF_BOTH}
+        if unknown or len(mark.args) > 1:
+            what = ", ".join(sorted(unknown)) or "more than one path"
+            raise pytest.UsageError(f"{item.nodeid}: pytest.mark.tracekit does not take {what}")
+        path = path if path is not None else given.pop("path", None)
+        options = {**given, **options}
+    options.pop("path", None)
+    return path_of(item, path), options
+
+
+class Traces:
+    """The hooks that run where a test uses the plugin, or the network is blocked for all."""
+
+    def __init__(self, config: pytest.Config, mode: str) -> None:
+        self.config: Final = config
+        self.mode: Final = mode
+        self.update: Final = bool(config.getoption("tracekit_update", False))
+        self._block_network: Final = bool(config.getoption("block_network", False))
+        self._hosts: Final = tuple(config.getoption("tracekit_allow_host", ()))
+        self._exit: Final = ExitStack()
+        home = os.environ.get("TRACEKIT_DIR")
+        self._root: Final = (Path(home) if home else config.rootpath / ".tracekit").absolute() / "tests"
+        self._supplied: Final[set[str]] = set()
+        #: The traces that the tests of each module have, and what was done.
+        self._used: Final[dict[str, set[str]]] = {}
+        self._said: Final[dict[str, list[str]]] = {"recorded": [], "unused": []}
+        if not instrumented():
+            tracekit.instrument()
+            self._exit.callback(tracekit.uninstrument)
+
+    # -- collection ------------------------------------------------------------------------------------------------------
+
+    def importing(self, module: Path) -> None:
+        """Supply placeholders for the credentials that the traces of a module were recorded with."""
+        if self.mode != "none" or self.update:
+            return
+        for file in sorted((module.parent / "traces" / module.stem).glob(f"*{_SUFFIX}")):
+            self._supply(file)
+
+    def _supply(self, file: Path) -> None:
+        try:
+            with Trace(str(file)) as trace:
+                recorded = (trace.entry(1).get("meta") or {}).get("credentials")
+        except (TracekitError, OSError, IndexError):
+            return  # whoever replays it says what is wrong
+        names = frozenset(name for name in recorded or () if isinstance(name, str))
+        if names - self._supplied:
+            self._supplied.update(names)
+            self._exit.callback(supply_placeholders(names))
+
+    def collected(self, item: pytest.Item) -> None:
+        path, options = _marked(item)
+        hosts = (*options.get("allow_hosts", ()), *self._hosts)
+        if hosts:
+            options["allow_hosts"] = hosts
+        item.stash[_RUN] = TestRun(item, path, options, self._root, self.mode)
+        self._used.setdefault(str(item.path), set()).add(str(path))
+
+    def run_of(self, item: pytest.Item) -> TestRun:
+        return item.stash[_RUN]
+
+    # -- a test ----------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+        run = item.stash.get(_RUN, None)
+        recorded = run is not None and (self.update or self.mode != "none")
+        if not self._block_network or recorded:
+            return (yield)
+        with no_network(allow_hosts=self._hosts):
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
+    def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        """With ``--tracekit-update``: a test whose replay fails is run once more, and recorded."""
+        run = item.stash.get(_RUN, None)
+        if not self.update or run is None:
+            return None
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        run.reset("none")
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if run.failure is not None:
+            run.reset("all")
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        run = item.stash.get(_RUN, None)
+        if run is None:
+            return (yield)
+        try:
+            return (yield)
+        except BaseException as error:
+            if run.is_open:
+                self._close(run, item, error)
+            raise
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
+    def pytest_runtest_setup_of_trace(self, item: pytest.Item) -> None:
+        """A test that has no recording, and gets none, fails before a fixture does anything."""
+        run = item.stash.get(_RUN, None)
+        if run is not None and run.mode == "none" and not run.path.exists():
+            run.open()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
+        """The run begins before the first fixture of the test alone: what is made for several tests is in none of their runs."""
+        if fixturedef.scope == "function":
+            run = request.node.stash.get(_RUN, None)
+            if run is not None and not run.is_open:
+                try:
+                    run.open()
+                except BaseException as error:
+                    # As the fixture's own failure: without it the fixture would count as one whose setup has not ended.
+                    fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
+                    raise
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        run = item.stash.get(_RUN, None)
+        if run is None:
+            return (yield)
+        if not run.is_open:
+            run.open()
+        undo = _entering(item, run)
+        try:
+            result = yield
+        except BaseException as error:
+            self._close(run, item, error)
+            raise
+        finally:
+            undo()
+        self._close(run, item, _kept_by_unittest(item))
+        return result
+
+    def _close(self, run: TestRun, item: pytest.Item, error: BaseException | None) -> None:
+        skipped = isinstance(error, pytest.skip.Exception | pytest.xfail.Exception)
+        try:
+            run.close(error)
+        except ReplayError:
+            if skipped:
+                return
+            kept = getattr(item, "_excinfo", None)
+            if kept:  # of a unittest class: this failure explains the others
+                kept.clear()
+            raise
+        if run.recording and run.kept is None:
+            self._said["recorded"].append(_shown(run.path, self.config))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        run = item.stash.get(_RUN, None)
+        if run is None or run.recording:
+            return (yield)
+        with no_network(allow_hosts=tuple(run.options.get("allow_hosts", ()))):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        run = item.stash.get(_RUN, None)
+        kept = getattr(item, "_excinfo", None)
+        excinfo = kept[0] if kept else call.excinfo
+        error = None if excinfo is None else excinfo.value
+        if run is None:
+            if excinfo is not None and isinstance(error, LiveCallBlockedError):  # by --block-network
+                call.excinfo = _fail(refusal_of(error, item), excinfo.tb)
+            return (yield)
+        ours = isinstance(error, TracekitError) and (
+            isinstance(error, ReplayError | MissingTraceError) or error is run.failure
+        )
+        told = run.failure is not None and call.when == "teardown"
+        if ours:
+            assert excinfo is not None
+            text = report_of(error, run, item)  # type: ignore[arg-type]
+            shown = _fail(text, excinfo.tb)
+            if kept:
+                kept[0] = shown
+            else:
+                call.excinfo = shown
+        elif excinfo is not None:
+            _hide_own_frames(excinfo.value)
+        report = yield
+        if ours:
+            if told:  # the test has failed by it already
+                report.outcome, report.longrepr = "passed", None
+            elif call.when == "setup":
+                report.when = "call"  # the replay of the test fails, whichever of its parts was running
+            cleaned = [(name, _without(content, run)) for name, content in report.sections]
+            report.sections = [(name, content) for name, content in cleaned if content.strip()]
+        elif report.failed and run.kept is not None:
+            kept_as = f"The recording is {run.kept} (`tracekit show {run.kept}`)."
+            report.sections.append(
+                ("tracekit", f"the test failed while it was recorded: {run.path} is as it was.\n{kept_as}")
+            )
+        return report
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._exit.close()
+        self._said["unused"] += self._unused(session)
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output["tracekit"] = self._said
+
+    def heard(self, said: Mapping[str, list[str]]) -> None:
+        """What a worker has done. Each collects all tests, so that all name the same unused traces."""
+        for key, values in said.items():
+            self._said[key] += [value for value in values if value not in self._said[key]]
+
+    def _unused(self, session: pytest.Session) -> list[str]:
+        """The traces beside the modules of this session that no test of theirs has; nothing where only a part was collected."""
+        arguments = [str(one) for one in session.config.args]
+        if any("::" in one for one in arguments) or self.config.getoption("lf", False) or session.testsfailed < 0:
+            return []
+        found: set[str] = set()
+        for module, used in self._used.items():
+            place = Path(module).parent / "traces"
+            own = place / Path(module).stem
+            gone = [one for one in place.iterdir() if one.is_dir() and not _has_module(one)] if place.is_dir() else []
+            for directory in (own, *gone):
+                for file in directory.glob(f"*{_SUFFIX}"):
+                    if not is_segment(str(file)) and str(file) not in used:
+                        found.add(_shown(file, self.config))
+        return sorted(found)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        recorded, unused = sorted(self._said["recorded"]), sorted(self._said["unused"])
+        if recorded:
+            terminalreporter.section("traces recorded", sep="-")
+            for path in recorded:
+                terminalreporter.line(path)
+        if unused:
+            terminalreporter.section("traces that no test uses", sep="-")
+            for path in unused:
+                terminalreporter.line(path)
+
+
+def _has_module(directory: Path) -> bool:
+    return (
+        directory.with_name(f"{directory.name}.py").exists()
+        or (directory.parent.parent / f"{directory.name}.py").exists()
+    )
+
+
+def _shown(path: Path, config: pytest.Config) -> str:
+    shown = os.path.relpath(path, config.invocation_params.dir)
+    return str(path) if shown.startswith("..") else shown
+
+
+def _kept_by_unittest(item: pytest.Item) -> BaseException | None:
+    """How a test of a ``unittest`` class has failed, which raises nothing."""
+    kept = getattr(item, "_excinfo", None)
+    return kept[0].value if kept else None
+
+
+def _entering(item: pytest.Item, run: TestRun) -> Callable[[], None]:
+    """Have an asynchronous test run in its run, whichever task a plugin gives it to. Returns what takes that back."""
+    function = getattr(item, "obj", None)
+    if function is None or not inspect.iscoroutinefunction(function) or hasattr(function, "hypothesis"):
+        return lambda: None
+
+    @wraps(function)
+    async def test(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        with run.inside():
+            return await function(*args, **kwargs)
+
+    instance = getattr(item, "instance", None) if getattr(item, "nofuncargs", False) else None
+    if instance is not None:  # of unittest.IsolatedAsyncioTestCase, which looks it up itself
+        setattr(instance, item.name, test)
+        return lambda: delattr(instance, item.name)
+    item.obj = test  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        item.obj = function  # type: ignore[attr-defined]
+
+    return undo
+
+
+def _fail(text: str, traceback: TracebackType | None) -> pytest.ExceptionInfo[BaseException]:
+    """A failure that shows this text and no frames; a debugger finds the frames of the error itself."""
+    error = pytest.fail.Exception(text, pytrace=False)
+    try:
+        raise error
+    except pytest.fail.Exception:
+        pass
+    if traceback is not None:
+        error = error.with_traceback(traceback)
+    return pytest.ExceptionInfo.from_exception(error)
+
+
+_OWN: Final = (os.path.dirname(tracekit.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def _hide_own_frames(error: BaseException) -> None:
+    """Leave the frames of tracekit out of the traceback of an error that is none of its own."""
+    seen: set[int] = set()
+    left: BaseException | None = error
+    while left is not None and id(left) not in seen:
+        seen.add(id(left))
+        frames = []
+        traceback = left.__traceback__
+        while traceback is not None:
+            if not _is_own(traceback.tb_frame.f_code.co_filename):
+                frames.append(traceback)
+            traceback = traceback.tb_next
+        for one, following in zip(frames, [*frames[1:], None], strict=True):
+            one.tb_next = following
+        if frames:
+            left.__traceback__ = frames[0]
+        left = left.__cause__ or left.__context__
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_OWN) or (f"{os.sep}tracekit_" in file and _packaged(file))
+
+
+def _packaged(file: str) -> bool:
+    return any(f"{os.sep}{name}{os.sep}" in file for name in ("site-packages", "integrations"))
+
+
+def _without(content: str, run: TestRun) -> str:
+    """Captured output without what the replay has said of its failure: the report says it."""
+    failure = run.failure
+    if failure is None:
+        return content
+    brief = failure.fresh()
+    brief.next_action = None
+    return content.replace(f"tracekit: the replay has failed: {brief}\n", "")

@@ -1,0 +1,474 @@
+"""The pytest plugin: recorded runs beside the tests that replay them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import python
+from tracekit.integration import Trace
+from tracekit.testing import ScriptedModel
+
+AGENT = """
+import os, random
+from datetime import date
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="irreversible")
+def send(to, text):
+    with open(os.path.join(os.path.dirname(__file__), "effects"), "a") as file:
+        file.write(to + "\\n")
+    return f"sent to {to}"
+
+def remind(customer, prompt="Hello"):
+    return send(customer, f"{prompt} {customer} {date.today()} {random.random()}")
+
+@record
+def recorded(customer):
+    return remind(customer)
+"""
+#: One test of each kind.
+KINDS = """
+import asyncio, unittest
+import pytest
+from agent import recorded, remind
+
+@pytest.fixture
+def sent():
+    return remind("fixture")
+
+@pytest.fixture(scope="module")
+def for_all():
+    return remind("for all")
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+@pytest.fixture(scope="module")
+async def of_the_module(anyio_backend):
+    return 1
+
+@pytest.mark.tracekit
+def test_marked():
+    assert remind("marked") == "sent to marked"
+
+def test_fixture(tracekit_run):
+    tracekit_run.set_result(remind("named"))
+    assert tracekit_run.recording or tracekit_run.result == "sent to named"
+
+@pytest.mark.tracekit
+def test_of_a_fixture(sent):
+    assert sent == "sent to fixture"
+
+@pytest.mark.tracekit
+def test_that_records_itself():
+    assert [recorded("one"), recorded("two")] == ["sent to one", "sent to two"]
+
+@pytest.mark.tracekit
+@pytest.mark.parametrize("who", ["a", "a/b", "a-b"])
+def test_of_parameters(who):
+    remind(who)
+
+@pytest.mark.tracekit
+class TestOfUnittest(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual(remind("unittest"), "sent to unittest")
+
+@pytest.mark.tracekit
+class TestOfAsyncUnittest(unittest.IsolatedAsyncioTestCase):
+    async def test_it(self):
+        self.assertEqual(remind("async unittest"), "sent to async unittest")
+
+class TestOfAClass:
+    pytestmark = pytest.mark.tracekit
+
+    def test_it(self):
+        remind("class")
+
+@pytest.mark.tracekit
+@pytest.mark.asyncio
+async def test_of_asyncio():
+    first = await asyncio.gather(asyncio.to_thread(remind, "asyncio"), asyncio.sleep(0))
+    assert first == ["sent to asyncio", None]
+
+@pytest.mark.tracekit
+@pytest.mark.anyio
+async def test_of_anyio(of_the_module):
+    await asyncio.sleep(0)
+    assert remind("anyio") == "sent to anyio"
+
+@pytest.mark.tracekit("kept/elsewhere.jsonl")
+def test_of_a_path():
+    remind("path")
+
+def test_without():
+    pass
+"""
+#: By their modules: an entry point named asyncio would be taken for the module that is imported already.
+PLUGINS = ("tracekit_pytest", "xdist.plugin", "anyio.pytest_plugin", "pytest_asyncio.plugin")
+
+
+class Suite:
+    """A directory with an agent and its tests."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "agent.py").write_text(AGENT)
+        (root / "pytest.ini").write_text(
+            "[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+        )
+
+    def file(self, name: str, text: str) -> None:
+        (self.root / name).parent.mkdir(exist_ok=True)
+        (self.root / name).write_text(text)
+
+    def run(self, *arguments: str, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+        left_out = ("TRACEKIT_DIR", "CI", "PYTEST_ADDOPTS")
+        variables = {name: value for name, value in os.environ.items() if name not in left_out}
+        variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", **environment}
+        plugins = [part for name in PLUGINS for part in ("-p", name)]
+        return python("-m", "pytest", "-q", *plugins, *arguments, cwd=self.root, env=variables, fresh=fresh)
+
+    @property
+    def effects(self) -> list[str]:
+        """What has been sent since it was last asked."""
+        file = self.root / "effects"
+        found = sorted(file.read_text().splitlines()) if file.exists() else []
+        file.unlink(missing_ok=True)
+        return found
+
+    def traces(self, directory: str = "traces") -> list[str]:
+        return sorted(str(path.relative_to(self.root / directory)) for path in (self.root / directory).rglob("*.jsonl"))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)
+
+
+def passed(done: subprocess.CompletedProcess[str], count: int) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{count} passed", done.stdout, re.MULTILINE), done.stdout
+
+
+def reports(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    """The report of each test that failed, by its title."""
+    found: dict[str, list[str]] = {}
+    title = None
+    for line in done.stdout.splitlines():
+        heading = re.fullmatch(r"_{3,} (.+?) _{3,}", line)
+        if heading:
+            title = heading[1]
+            found[title] = []
+        elif line.startswith(("====", "----")):
+            title = None
+        elif title is not None:
+            found[title].append(line)
+    return found
+
+
+def outcomes(done: subprocess.CompletedProcess[str]) -> Counter[str]:
+    return Counter(re.findall(r"^(FAILED|ERROR) ", done.stdout, re.MULTILINE))
+
+
+def test_every_kind_of_test_is_recorded_once_and_replayed(suite: Suite) -> None:
+    """Functions, parameters, fixtures, unittest, pytest-asyncio and anyio: each has a trace of its own, and replays it, with xdist too.
+
+    What a fixture does for several tests is in none of their runs. Nothing else is written beside the tests, and git ignores the rest.
+    """
+    suite.file("test_kinds.py", KINDS)
+    expected = sorted(
+        [
+            "a",
+            "a-b",
+            "a/b",
+            "anyio",
+            "async unittest",
+            "asyncio",
+            "class",
+            "fixture",
+            "marked",
+            "named",
+            "one",
+            "path",
+            "two",
+            "unittest",
+        ]
+    )
+    passed(suite.run("--record-mode=once"), 14)
+    assert suite.effects == expected
+    assert [*suite.traces("kept"), *suite.traces()] == [
+        "elsewhere.jsonl",
+        "test_kinds/TestOfAClass.test_it.jsonl",
+        "test_kinds/TestOfAsyncUnittest.test_it.jsonl",
+        "test_kinds/TestOfUnittest.test_it.jsonl",
+        "test_kinds/test_fixture.jsonl",
+        "test_kinds/test_marked.jsonl",
+        "test_kinds/test_of_a_fixture.jsonl",
+        "test_kinds/test_of_anyio.jsonl",
+        "test_kinds/test_of_asyncio.jsonl",
+        "test_kinds/test_of_parameters[a-b]-89617d5e.jsonl",
+        "test_kinds/test_of_parameters[a-b].jsonl",
+        "test_kinds/test_of_parameters[a].jsonl",
+        "test_kinds/test_that_records_itself.jsonl",
+    ]
+    assert (suite.root / ".tracekit/.gitignore").read_text() == "*\n"
+    assert list((suite.root / ".tracekit/tests").iterdir()) == []
+    passed(suite.run("-n", "2"), 14)
+    assert suite.effects == []
+    passed(suite.run("--record-mode=once"), 14)
+    assert suite.effects == []
+
+
+def test_a_test_without_a_recording_fails_before_it_does_anything(suite: Suite) -> None:
+    """In the mode ``none``, the default, and the one of CI unless the command line says otherwise, which its report names."""
+    suite.file("test_one.py", "import pytest\nfrom agent import remind\n@pytest.fixture\ndef sent(): return remind('x')\n"
+               "@pytest.mark.tracekit\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(sent, n): pass\n")  # fmt: skip
+    with (suite.root / "pytest.ini").open("a") as file:
+        file.write("tracekit_record_mode = once\n")
+    done = suite.run(CI="true")
+    assert outcomes(done) == {"FAILED": 2}, done.stdout
+    assert reports(done)["test_it[2]"] == [
+        "the test has no recording",
+        "  trace   traces/test_one/test_it[2].jsonl",
+        "  record  pytest 'test_one.py::test_it[2]' --record-mode=once",
+    ]
+    assert suite.effects == []
+    passed(suite.run(), 2)
+    assert suite.effects == ["x", "x"]
+
+
+FAILING = """
+import os, socket
+import pytest
+from agent import remind, send
+
+@pytest.fixture
+def sent():
+    return remind("fixture", os.environ.get("PROMPT", "Hello"))
+
+@pytest.mark.tracekit(live_env=["PROMPT"])
+def test_changed():
+    try:
+        remind("changed", os.environ.get("PROMPT", "Hello"))
+    except Exception:
+        pass
+
+@pytest.mark.tracekit(live_env=["PROMPT"])
+def test_fixture(sent):
+    pass
+
+@pytest.mark.tracekit(live_env=["PROMPT"])
+def test_less():
+    remind("first")
+    if "PROMPT" not in os.environ:
+        remind("second")
+
+@pytest.mark.tracekit(live_env=["PROMPT"])
+def test_live():
+    remind("first")
+    if "PROMPT" in os.environ:
+        socket.create_connection(("127.0.0.1", 9))
+
+@pytest.mark.tracekit(live_env=["PROMPT"])
+def test_assertion():
+    assert remind("x") == ("sent to x" if "PROMPT" not in os.environ else "another")
+"""
+
+
+def test_a_failure_is_one_short_report(suite: Suite) -> None:
+    """At most 40 lines: what differs, the lines of the user's own code, the trace, and what to do; once, whichever part of the test failed.
+
+    An ordinary failure of a test is shown as ever, without frames of tracekit.
+    """
+    suite.file("test_failing.py", FAILING)
+    passed(suite.run("--record-mode=once"), 5)
+    prompt = "\n".join(f"line {n} of a long prompt" for n in range(300))
+    done = suite.run(PROMPT=prompt)
+    assert outcomes(done) == {"FAILED": 5}, done.stdout
+    found = reports(done)
+    assert all(len(lines) <= 40 for lines in found.values())
+    changed = found["test_changed"]
+    assert changed[0].startswith(
+        "the test does something else than its recording: the program's tool 'send' is not the recorded step"
+    )
+    assert any(line.startswith("    +line 0 of a long prompt") for line in changed)
+    assert changed[-5].startswith("  where   test_failing.py:13 in test_changed: remind(")
+    assert changed[-4].startswith("          agent.py:13 in remind: return send(")
+    assert re.fullmatch(r"  trace   traces/test_failing/test_changed.jsonl, step \d+", changed[-3])
+    assert re.fullmatch(r"  show    tracekit show traces/test_failing/test_changed.jsonl \d+", changed[-2])
+    assert changed[-1].startswith("  update  pytest test_failing.py::test_changed --tracekit-update")
+    assert found["test_fixture"][0].startswith("the test does something else than its recording")
+    assert found["test_less"][0].startswith("the test does less than its recording: ")
+    assert found["test_live"][0].startswith("the test would go live: the replay was about to connect to 127.0.0.1:9")
+    assert any("assert remind(" in line for line in found["test_assertion"])
+    for frames in ("site-packages", "src/tracekit", "tracekit_pytest", "the replay has failed", "Captured stderr"):
+        assert frames not in done.stdout
+    assert len(suite.effects) == 6
+
+
+def test_update_records_those_again_that_are_not_as_they_were(suite: Suite) -> None:
+    """Those whose replay fails, or that have no recording, and no others. What no test uses any more is listed."""
+    suite.file(
+        "test_update.py",
+        """
+import os, pytest
+from agent import remind
+pytestmark = pytest.mark.tracekit(live_env=["NOW"])
+def test_same(): remind("same")
+def test_other(): remind(os.environ.get("NOW", "then"))
+def test_new(): remind("new")
+""",
+    )
+    passed(suite.run("--record-mode=once", "-k", "not new"), 2)
+    assert suite.effects == ["same", "then"]
+    same, other = (suite.root / "traces/test_update" / name for name in ("test_same.jsonl", "test_other.jsonl"))
+    before = same.read_bytes(), other.read_bytes()
+    (suite.root / "traces/test_update/test_old.jsonl").write_bytes(before[0])
+    done = suite.run("--tracekit-update", "-n", "1", NOW="now")
+    passed(done, 3)
+    assert suite.effects == ["new", "now"]
+    assert same.read_bytes() == before[0]
+    assert other.read_bytes() != before[1]
+    summary = done.stdout.partition("traces recorded -")[2]
+    recorded, _, unused = summary.partition("traces that no test uses -")
+    assert re.findall(r"^traces/.*$", recorded, re.MULTILINE) == [
+        "traces/test_update/test_new.jsonl",
+        "traces/test_update/test_other.jsonl",
+    ]
+    assert re.findall(r"^traces/.*$", unused, re.MULTILINE) == ["traces/test_update/test_old.jsonl"]
+    passed(suite.run(NOW="now"), 3)
+    assert "test_old" not in suite.run("test_update.py::test_same", NOW="now").stdout
+
+
+def test_new_episodes_are_appended_past_the_end_only(suite: Suite) -> None:
+    """What the recording has is answered, what comes after it is made and appended; a call in between is a difference."""
+    body = "import os, pytest\nfrom agent import remind\npytestmark = pytest.mark.tracekit\nWHO = os.environ.get('MORE', 'a b')\n"
+    suite.file("test_more.py", body + "def test_it():\n    for who in WHO.split(): remind(who)\n")
+    passed(suite.run("--record-mode=once"), 1)
+    trace = suite.root / "traces/test_more/test_it.jsonl"
+    before = trace.read_bytes()
+    assert suite.effects == ["a", "b"]
+    passed(suite.run("--record-mode=new_episodes"), 1)
+    assert (suite.effects, trace.read_bytes()) == ([], before)
+    done = suite.run("--record-mode=new_episodes", MORE="a x b")
+    assert (outcomes(done), suite.effects, trace.read_bytes()) == ({"FAILED": 1}, [], before), done.stdout
+    assert "--tracekit-update" in reports(done)["test_it"][-1]
+    passed(suite.run("--record-mode=new_episodes", MORE="a b c d"), 1)
+    assert suite.effects == ["c", "d"]
+    passed(suite.run(MORE="a b c d"), 1)
+    with Trace(str(trace)) as opened:
+        assert opened.check().state == "complete"
+
+
+def test_the_recording_of_a_test_that_fails_takes_no_place(suite: Suite) -> None:
+    """The trace stays as it was, and what was recorded is kept elsewhere, which the report says."""
+    suite.file(
+        "test_bad.py",
+        """
+import os, pytest
+from agent import remind
+BAD = "BAD" in os.environ
+@pytest.mark.tracekit
+def test_it():
+    remind("x")
+    assert not BAD
+""",
+    )
+    passed(suite.run("--record-mode=once"), 1)
+    trace = suite.root / "traces/test_bad/test_it.jsonl"
+    before = trace.read_bytes()
+    done = suite.run("--record-mode=all", BAD="1")
+    assert outcomes(done) == {"FAILED": 1}
+    assert trace.read_bytes() == before
+    (kept,) = re.findall(r"The recording is (\S+) ", done.stdout)
+    with Trace(kept) as opened:
+        assert opened.check().end == "run.failed"
+    done = suite.run("--record-mode=rewrite", BAD="1")
+    assert (outcomes(done), trace.exists()) == ({"FAILED": 1}, False)
+
+
+def test_the_network_can_be_blocked_for_all_tests(suite: Suite) -> None:
+    """``--block-network``: no test reaches it, whatever it catches, but for allowed hosts, and for those that are being recorded."""
+    suite.file(
+        "test_network.py",
+        """
+import socket, threading
+import pytest
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def reach(port):
+    with socket.create_connection(("127.0.0.1", port)):
+        return "reached"
+
+@pytest.fixture(scope="module")
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+def test_plain(port):
+    try:
+        reach(port)
+    except Exception:
+        pass
+
+@pytest.mark.tracekit
+def test_recorded():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert reach(server.getsockname()[1]) == "reached"
+""",
+    )
+    done = suite.run("--block-network", "--record-mode=once")
+    assert outcomes(done) == {"FAILED": 1}, done.stdout
+    lines = reports(done)["test_plain"]
+    assert lines[0].startswith("the network is blocked: the program was about to connect to 127.0.0.1:")
+    assert lines[1].startswith("  where   test_network.py:18 in test_plain: reach(port)")
+    passed(suite.run("--block-network", "--tracekit-allow-host=127.0.0.1", "-k", "plain"), 1)
+
+
+def test_a_suite_that_does_not_use_it_pays_nothing(suite: Suite) -> None:
+    """tracekit is imported when the first test that uses it is collected, and not before."""
+    suite.file("test_plain.py", "import sys\ndef test_it(): assert [name for name in sys.modules if name.startswith('tracekit.') or "
+               "name == 'tracekit'] == []\n")  # fmt: skip
+    passed(suite.run("test_plain.py", fresh=True), 1)
+
+
+def test_beside_pytest_recording_the_options_are_shared(suite: Suite) -> None:
+    """Another plugin that has ``--record-mode`` and ``--block-network`` loads before or after this one; both get what was given."""
+    suite.file(
+        "other_recording.py",
+        "def pytest_addoption(parser):\n    parser.addoption('--record-mode', choices=('none', 'once'))\n"
+        "    parser.addoption('--block-network', action='store_true')\n",
+    )
+    suite.file("test_one.py", "from agent import remind\ndef test_it(tracekit_run, request):\n    remind('x')\n"
+               "    assert request.config.getoption('--record-mode') == 'once'\n")  # fmt: skip
+    passed(suite.run("-p", "other_recording", "--record-mode=once", PYTHONPATH=str(suite.root)), 1)
+    assert suite.traces() == ["test_one/test_it.jsonl"]
+
+
+def test_a_client_of_a_module_needs_no_key_to_be_replayed(suite: Suite) -> None:
+    """The OpenAI client that a module makes while it is imported gets a placeholder; its answers come from the trace."""
+    suite.file(
+        "test_sdk.py",
+        """
+import pytest
+from openai import OpenAI
+
+client = OpenAI()
+
+@pytest.mark.tracekit
+def test_it():
+    answer = client.chat.completions.create(model="tiny-1", messages=[{"role": "user", "content": "Hello"}])
+    assert answer.choices[0].message.content == "Good day."
+""",
+    )
+    with ScriptedModel("Good day.").served() as url:
+        passed(suite.run("--record-mode=once", OPENAI_BASE_URL=f"{url}/v1", OPENAI_API_KEY="sk-0123456789"), 1)
+    passed(suite.run(OPENAI_BASE_URL="http://127.0.0.1:9/v1"), 1)
