@@ -60,6 +60,7 @@ __all__ = [
     "body_text",
     "error_text",
     "plain",
+    "plain_bytes",
     "prompt_of",
     "read_run",
     "taken_in",

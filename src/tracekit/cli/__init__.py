@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
     "estimate": ("estimate", "Say what a run will take, before it is begun."),
     "serve": ("serve", "Serve the health and the metrics of a store over HTTP."),
+    "text": ("text", "Print a trace as text for a review: the same for equal recordings."),
     "schema": ("verify", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
 }
