@@ -38,7 +38,17 @@ from tracekit.testing import no_network
 from ._report import refusal_of, report_of
 
 #: What the marker takes for a replay, for a recording, and for both.
-_OF_REPLAY: Final = ("strict", "guard", "allow_hosts", "dry_run", "writes", "live_env", "live_files", "on_divergence")
+_OF_REPLAY: Final = (
+    "strict",
+    "ignore",
+    "guard",
+    "allow_hosts",
+    "dry_run",
+    "writes",
+    "live_env",
+    "live_files",
+    "on_divergence",
+)
 _OF_RECORD: Final = ("name", "agent", "identity", "input", "metadata", "budget", "durability", "user_modules")
 _OF_BOTH: Final = ("redact",)
 

@@ -956,6 +956,7 @@ class ReplayedChildren:
             "options": {
                 "on_divergence": options["on_divergence"],
                 "strict": list(options["strict"]),
+                "ignore": dict(options["ignore"]),
                 "guard": options["guard"],
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],

@@ -20,7 +20,7 @@ from .._journal.entry import family_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._runtime.callsite import caller
-from .._runtime.divergence import OPAQUE, describe, differences, steady
+from .._runtime.divergence import OPAQUE, Ignored, describe, differences, steady
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
@@ -232,7 +232,7 @@ def transcribed_session(
 ) -> Replay:
     """A replay session of this trace that writes a transcript."""
     how = {"on_divergence": options["on_divergence"], "strict": frozenset(options["strict"])}
-    session = _TranscribedReplay(writer, trace, redactor, **how)
+    session = _TranscribedReplay(writer, trace, redactor, ignored=Ignored(options["ignore"]), **how)
     session.report._recorded = {}  # the recorded figures are not needed here, and would cost another pass over the file
     writer.write({"kind": "run", "run": session.file, "path": os.path.abspath(trace.path)})
     return session

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 from .._capture import callers, instrumentation, plugins, processes, randomness, stdout, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
+from .._journal.entry import FAMILIES, SINGLES
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, file_beside, segment_of
 from .._runtime.callsite import caller, say
@@ -287,9 +288,16 @@ class ReplayBlock(Block["ReplayBlock"]):
         return session
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        from .._runtime.divergence import Ignored
         from .._runtime.replayer import Replay
 
-        return Replay(trace, redactor, on_divergence=options["on_divergence"], strict=frozenset(options["strict"]))
+        return Replay(
+            trace,
+            redactor,
+            on_divergence=options["on_divergence"],
+            strict=frozenset(options["strict"]),
+            ignored=Ignored(options["ignore"]),
+        )
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
@@ -505,6 +513,22 @@ def kinds_that_go_live(live: Iterable[str]) -> tuple[str, ...]:
     return kinds
 
 
+def ignored_fields(ignore: Any) -> dict[str, list[str]]:
+    """The value of ``ignore=``, checked."""
+    block.taken_as(
+        "ignore", ignore, Mapping, 'a dictionary of fields by kind of step, {"tool:search": ["input.trace_id"]}'
+    )
+    found = {}
+    for kind, paths in (ignore or {}).items():
+        if not isinstance(kind, str) or kind.partition(":")[0] not in FAMILIES.keys() | SINGLES:
+            raise ValueError(f'ignore names kinds of steps, "llm", "tool:search" or "decision", not {kind!r}')
+        found[kind] = list(block.strings("ignore", paths))
+        for path in found[kind]:
+            if path.partition(".")[0].partition("[")[0] not in ("input", "output", "meta"):
+                raise ValueError(f'ignore names fields as a difference does, "input.trace_id", not {path!r}')
+    return found
+
+
 def include_user_modules(trace: Trace) -> None:
     """Count as the program's own code what the recording did, by name: nothing is imported for it."""
     named = trace.entry(1).get("meta", {}).get("user_modules")
@@ -525,6 +549,7 @@ def replay(
     live: Iterable[str] = (),
     on_divergence: Literal["raise", "warn"] = "raise",
     strict: Iterable[Literal["environment", "clock", "output", "redacted"]] = (),
+    ignore: Mapping[str, Iterable[str]] | None = None,
     guard: Literal["process", "context", "off"] = "process",
     allow_hosts: Iterable[str] = (),
     dry_run: bool = False,
@@ -540,11 +565,13 @@ def replay(
     of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end, and a replay that
     came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``; ``session.report.verdict`` says why.
 
-    ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the verdict's
-    remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``writes="real"`` lets the program change files
-    that were there before, ``dry_run`` blocks all file writes, ``allow_hosts`` lets a test's own server be reached, ``redact`` repeats
-    the patterns of the recording. Of the environment variables that ``live_env`` names (``"LOG_LEVEL"``, ``"MY_*"``), and of the files
-    that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not the recorded ones.
+    ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the
+    verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``ignore`` leaves fields of one kind of
+    step out of the comparison, as a difference names them: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
+    ``writes="real"`` lets the program change files that were there before, ``dry_run`` blocks all file writes, ``allow_hosts`` lets a
+    test's own server be reached, ``redact`` repeats the patterns of the recording. Of the environment variables that ``live_env`` names
+    (``"LOG_LEVEL"``, ``"MY_*"``), and of the files that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not
+    the recorded ones.
 
     ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
     origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
@@ -568,6 +595,7 @@ def replay(
         "live": kinds_that_go_live(live),
         "on_divergence": on_divergence,
         "strict": wanted,
+        "ignore": ignored_fields(ignore),
         "guard": guard,
         "allow_hosts": block.strings("allow_hosts", allow_hosts),
         "dry_run": dry_run,

@@ -19,6 +19,7 @@ from .callsite import caller
 __all__ = [
     "OPAQUE",
     "THREAD_ORDER",
+    "Ignored",
     "after_the_end",
     "another_identity",
     "another_step",
@@ -38,6 +39,7 @@ __all__ = [
     "nothing_recorded",
     "out_of_order",
     "steady",
+    "without",
 ]
 
 # -- divergence --------------------------------------------------------------------------------------------------------
@@ -90,6 +92,48 @@ def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]])
         found.append({"path": path, "recorded": recorded})
     elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
         found.append({"path": path, "recorded": recorded, "actual": actual})
+
+
+class Ignored:
+    """Fields that are left out of the comparison of a kind of step: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
+
+    A field is named as a difference names it, ``*`` for any one key or index; what is below it is left out with it.
+    """
+
+    def __init__(self, fields: Mapping[str, Iterable[str]]) -> None:
+        self._fields: Final = {kind: tuple(paths) for kind, paths in fields.items()}
+        self._patterns: Final[dict[tuple[str, str], re.Pattern[str] | None]] = {}
+
+    def as_dict(self) -> dict[str, list[str]]:
+        return {kind: [*paths] for kind, paths in self._fields.items()}
+
+    def fields(self, kind: str, name: object) -> re.Pattern[str] | None:
+        """What the paths match that are left out of a step of this kind and name; ``None`` where there are none."""
+        if not self._fields:
+            return None
+        key = (kind, str(name))
+        if key not in self._patterns:
+            paths = (*self._fields.get(kind, ()), *self._fields.get(f"{kind}:{name}", ()))
+            found = "|".join(re.escape(path).replace(r"\*", r"[^.\[\]]+") for path in paths)
+            self._patterns[key] = re.compile(rf"(?:{found})(?:[.\[].*)?", re.DOTALL) if paths else None
+        return self._patterns[key]
+
+
+def without(tree: Any, ignored: re.Pattern[str], path: str = "") -> Any:
+    """``tree`` without the fields whose paths match; in a list there is nothing in their place, so that the others keep theirs."""
+    if isinstance(tree, Mapping):
+        found = {}
+        for key, inner in tree.items():
+            below = f"{path}.{key}" if path else str(key)
+            if not ignored.fullmatch(below):
+                found[key] = without(inner, ignored, below)
+        return found
+    if isinstance(tree, list):
+        places = [f"{path}[{i}]" for i in range(len(tree))]
+        return [
+            None if ignored.fullmatch(at) else without(one, ignored, at) for at, one in zip(places, tree, strict=True)
+        ]
+    return tree
 
 
 def describe(found: list[dict[str, Any]]) -> str:

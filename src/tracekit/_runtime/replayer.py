@@ -30,7 +30,7 @@ from ..errors import (
 )
 from . import divergence
 from .callsite import caller, say, stop_in_caller, warn_of_replay
-from .divergence import OPAQUE, differences, nearest, steady
+from .divergence import OPAQUE, Ignored, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .inputs import OwnFiles, ReplayedInputs
 from .lane import CALLBACK, Lane
@@ -835,7 +835,8 @@ class Replay:
     """One recorded run being replayed from ``trace``.
 
     ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes
-    remarks of the verdict reasons. ``hooked``: whether hooks are in place that report which threads the program starts.
+    remarks of the verdict reasons, ``ignored`` leaves fields out of the comparison.
+    ``hooked``: whether hooks are in place that report which threads the program starts.
     """
 
     recording: Final = False
@@ -853,6 +854,7 @@ class Replay:
         *,
         on_divergence: str = "raise",
         strict: frozenset[str] = frozenset(),
+        ignored: Ignored | None = None,
         hooked: bool = True,
     ) -> None:
         self.trace: Final = trace
@@ -868,6 +870,8 @@ class Replay:
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id, trace.path, strict)
+        #: What the caller leaves out of the comparison.
+        self.ignored: Final = ignored or Ignored({})
         #: 1 consumed, 2 skipped, by seq.
         self._used = bytearray(len(self.index) + 1)
         self.schedule: Final = Schedule(
@@ -1062,7 +1066,7 @@ class Replay:
                 raise self._exhausted(scope, spec.family, spec.name, data, state)
             entry = self.trace.entry(seq)
             if not self._matches(entry, spec, scope.agent, tree, data, request.key):
-                self._diverged(scope, spec, data, seq, entry)
+                self._diverged(scope, spec, tree, data, seq, entry)
         return seq
 
     def _tail(self, scope: Scope, request: Request) -> bytes | None:
@@ -1519,7 +1523,9 @@ class Replay:
             }
             name = self.redactor.redact_text(name)[0]
             actual = {"name": name, "agent_id": scope.agent, **tree, "meta": self._encode(about)[0]}
-            if not self.equal(steady(facts), steady(actual)):
+            if not self.equal(steady(facts), steady(actual)) and not self._differs_where_ignored(
+                type, seq, facts, actual
+            ):
                 self._report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == name)
             self._consume(state, type, seq)
         return seq
@@ -1926,7 +1932,7 @@ class Replay:
         found = self.index.cut_off.get((scope.lane.id, scope.lane.last), {})
         return next((name for seq, name in found.items() if seq not in self._made_again), None)
 
-    def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
+    def _diverged(self, scope: Scope, spec: Spec, tree: Any, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {
             "name": entry.get("name"),
             "agent_id": entry.get("agent_id"),
@@ -1935,6 +1941,8 @@ class Replay:
         }
         rendered = spec.render(self.redactor)
         actual = {"name": rendered.name, "agent_id": scope.agent, "input": loads(data), "meta": rendered.meta}
+        if self._differs_where_ignored(spec.family, seq, recorded, actual):
+            return
         # Another model is another parameter of the same call: the name of a model call is its model.
         same_kind = recorded["name"] == rendered.name or spec.family == "llm"
         same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
@@ -1942,6 +1950,23 @@ class Replay:
         near = self._nearest(spec.family, data, seq) + (self._beside() if skipped is None else "")
         harmless = same_kind and spec.side_effect != "irreversible"
         self._report_divergence(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
+
+    def _differs_where_ignored(
+        self, kind: str, seq: int, recorded: Mapping[str, Any], actual: Mapping[str, Any]
+    ) -> bool:
+        """Whether a step is the recorded one ``seq`` but for the fields that the caller left out of the comparison; that is noted."""
+        ignored = self.ignored.fields(kind, recorded["name"])
+        if not ignored:
+            return False
+        left = [self.redactor.redact(divergence.without(steady(facts), ignored))[0] for facts in (recorded, actual)]
+        if not self.bindings.equal(*left):
+            return False
+        found = [one for one in differences(steady(recorded), steady(actual)) if ignored.fullmatch(one["path"])]
+        names = ", ".join(dict.fromkeys(one["path"] for one in found))
+        self.report.allow(
+            "ignored", f"{kind} {recorded['name']!r} differs in {names}, which is left out", step=seq, differences=found
+        )
+        return True
 
     def _report_divergence(
         self,

@@ -68,6 +68,7 @@ _WORDS: Final = {
     "other_directory": ("other current directory", "other current directories"),
     "written": ("file that was written", "files that were written"),
     "live_input": ("input of today", "inputs of today"),
+    "ignored": ("step in what is left out of the comparison", "steps in what is left out of the comparison"),
     "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
 }  # fmt: skip
 

@@ -705,7 +705,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
         process.allow_outside(resumed_runs.outside)
 
     replay_options = {
-        "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
+        "store": store, "on_divergence": "raise", "strict": (), "ignore": {}, "guard": "process", "allow_hosts": (), "dry_run": False,
         "writes": "real", "live_env": (), "live_files": (), "redact": (), "live": (),
     }  # fmt: skip
     resumption = {

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any, NoReturn
 
 import click
@@ -16,7 +16,7 @@ from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
-from .._runs.replaying import kinds_that_go_live
+from .._runs.replaying import ignored_fields, kinds_that_go_live
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
@@ -193,6 +193,9 @@ def follow(
 @click.option(
     "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
 )
+@click.option(
+    "--ignore", multiple=True, metavar="KIND=FIELD", help="Leave a field out of the comparison (llm=input.body.user)."
+)
 @click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True)
 @click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
@@ -230,6 +233,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     """
     try:
         kinds_that_go_live(options["live"])
+        ignored_fields(_by_kind(options["ignore"]))
     except ValueError as error:
         raise click.UsageError(f"--{error}") from None
     try:
@@ -298,6 +302,17 @@ def _check_break(trace: Trace, step: int | None) -> None:
         )
 
 
+def _by_kind(given: Iterable[str]) -> dict[str, list[str]]:
+    """The fields of ``--ignore``, by kind of step."""
+    found: dict[str, list[str]] = {}
+    for one in given:
+        kind, equals, field = one.partition("=")
+        if not equals:
+            raise ValueError(f"ignore takes KIND=FIELD, as in tool:search=input.trace_id, not {one!r}")
+        found.setdefault(kind, []).append(field)
+    return found
+
+
 def replay_instructions(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
     """The instructions with which ``tracekit.cli.launch`` replays a run."""
     return {
@@ -320,6 +335,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "store": None,
             "on_divergence": options["on_divergence"],
             "strict": list(options["strict"]),
+            "ignore": _by_kind(options["ignore"]),
             "guard": options["guard"],
             "allow_hosts": list(options["allow_hosts"]),
             "dry_run": options["no_writes"],

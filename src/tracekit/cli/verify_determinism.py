@@ -241,6 +241,7 @@ def _judge(
         "allow_hosts": (),
         "live_env": (),
         "live_files": (),
+        "ignore": (),
         "on_divergence": "raise",
         "guard": "process",
         **options,
