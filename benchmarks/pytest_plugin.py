@@ -1,0 +1,106 @@
+"""What replayed tests cost under pytest, beside pytest-recording: the same tests, the same calls, two workers.
+
+``python -m benchmarks.pytest_plugin [--tests 300] [--workers 2] [--rounds 3]``, in an environment with ``pytest-recording`` and
+``pytest-xdist``. Each test asks a model once by the OpenAI SDK. A scripted model is recorded by both plugins; then the suite is replayed by
+each in turn, and the fastest round of each counts: the machine is never quiet, and can only be slower. A suite of the same tests without
+any call says what pytest and its workers take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tracekit.testing import ScriptedModel
+
+TEST = """
+import pytest
+from openai import OpenAI
+
+@pytest.fixture(scope="session")
+def client():
+    return OpenAI()
+
+{mark}
+@pytest.mark.parametrize("n", range({tests}))
+def test_it(client, n):
+    {body}
+"""
+BODY = """answer = client.chat.completions.create(model="tiny-1", messages=[{"role": "user", "content": f"Say {n}"}])
+    assert answer.choices[0].message.content == "yes"
+"""
+PLUGINS = {
+    "tracekit": ("@pytest.mark.tracekit", BODY, ("no:recording",)),
+    "pytest-recording": ("@pytest.mark.vcr", BODY, ("no:tracekit_pytest",)),
+    "no calls": ("", "pass", ("no:recording", "no:tracekit_pytest")),
+}
+
+
+def run(directory: Path, plugins: tuple[str, ...], *arguments: str, **environment: str) -> float:
+    """The seconds that a run of the suite takes from outside."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:langsmith_plugin",
+        "-p",
+        "no:asyncio",
+        *arguments,
+    ]
+    command += [part for plugin in plugins for part in ("-p", plugin)]
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS", "TRACEKIT_DIR")
+    }
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=directory, env=variables | environment, capture_output=True, text=True)
+    took = time.perf_counter() - began
+    if done.returncode != 0:
+        sys.exit(done.stdout[-4000:] + done.stderr[-2000:])
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tests", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        suites = {}
+        for name, (mark, body, _) in PLUGINS.items():
+            suites[name] = Path(place, name.replace(" ", "-"))
+            suites[name].mkdir()
+            (suites[name] / "test_suite.py").write_text(TEST.format(mark=mark, tests=options.tests, body=body))
+            (suites[name] / "pytest.ini").write_text("[pytest]\n")
+            if mark:
+                with ScriptedModel(*["yes"] * options.tests).served() as url:
+                    # One worker: a scripted model gives its answers in order, and the address is in the cassettes.
+                    key = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-none"}
+                    took = run(suites[name], PLUGINS[name][2], "--record-mode=once", **key)
+                print(f"{name}: recorded in {took:.1f} s")
+        best = dict.fromkeys(suites, float("inf"))
+        for _ in range(options.rounds):
+            for name, directory in suites.items():
+                workers = ("-n", str(options.workers))
+                best[name] = min(best[name], run(directory, PLUGINS[name][2], *workers, **key))
+        print(
+            f"Python {platform.python_version()}, {os.cpu_count()} cores, {options.tests} tests, -n {options.workers}"
+        )
+        for name, took in best.items():
+            each = (took - best["no calls"]) / options.tests * 1000
+            print(f"{name:18} {took:6.2f} s" + (f"  {each:5.2f} ms a test" if name != "no calls" else ""))
+        print(f"ratio {best['tracekit'] / best['pytest-recording']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
