@@ -59,6 +59,8 @@ def run_page(page: str, directory: Path) -> str | None:
     places = [str(ROOT), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEKIT_", "PYTEST_"))}
     environment["PYTHONPATH"] = os.pathsep.join(places)
+    # Plugins of other libraries: seconds of imports for each pytest that a page runs.
+    environment["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin -p no:asyncio -p no:randomly"
     line = ("-m", "tests.support.pages", str(ROOT / page), str(directory))
     done = python(*line, env=environment, timeout=110, imports=SDKS)
     return None if done.returncode == 0 else done.stderr
