@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 if sys.dont_write_bytecode:
@@ -46,6 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
     named.pytest_configure(config)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # by the number of their tests, which says nothing of how long they take
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of all modules of the suite each worker imports a part first. The others find these compiled, where they were not before."""
+    worker = getattr(session.config, "workerinput", None)
+    here = Path(__file__).parent
+    if worker is None or [Path(one).resolve() for one in session.config.args] != [here]:
+        return
+    for path in sorted(here.rglob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # that says the one who collects it
+            importlib.import_module(".".join(("tests", *path.relative_to(here).with_suffix("").parts)))
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.crash.aftermath import Aftermath
+from tests.support.processes import python
 
 VICTIM = Path(__file__).with_name("victim.py")
 
@@ -27,12 +26,11 @@ def kill(tmp_path: Path) -> Kill:
         for number, job in enumerate(jobs):
             directory = tmp_path / f"job{number}"
             directory.mkdir()
-            defaults = {"dir": str(directory), "point": None, "nth": 1, "delay": None, "threads": 0, "rounds": 3}
+            defaults = {"dir": str(directory), "point": None, "nth": 1, "delay": None, "under_way": False}
+            defaults |= {"threads": 0, "rounds": 3}
             filled.append({"durability": "effects", **defaults, **job})
         (tmp_path / "jobs.json").write_text(json.dumps(filled))
-        done = subprocess.run(
-            [sys.executable, str(VICTIM), str(tmp_path / "jobs.json")], capture_output=True, text=True
-        )
+        done = python(str(VICTIM), str(tmp_path / "jobs.json"))
         assert done.returncode == 0, done.stderr
         ends = json.loads(done.stdout)
         return [Aftermath(job, end, done.stderr) for job, end in zip(filled, ends, strict=True)]

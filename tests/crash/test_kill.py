@@ -73,6 +73,7 @@ def _random_jobs(count: int, seed: int) -> list[dict[str, object]]:
     return [
         {
             "delay": rng.uniform(0, 0.15),
+            "under_way": rng.random() < 0.75,  # on a busy machine, too; else it may not have begun
             "rounds": 10_000,
             "threads": rng.choice([0, 0, 2, 4]),
             "durability": rng.choice(["effects", "effects", "always", "none"]),

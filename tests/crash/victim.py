@@ -103,6 +103,14 @@ def child(job: dict[str, Any]) -> None:
     agent(job)
 
 
+def wait_until_it_has_seen_something(job: dict[str, Any], pid: int) -> None:
+    path = os.path.join(job["dir"], "observed")
+    while not (os.path.exists(path) and os.path.getsize(path)):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.001)
+
+
 def main(path: str) -> None:
     with open(path, encoding="utf-8") as file:
         jobs = json.load(file)
@@ -119,6 +127,8 @@ def main(path: str) -> None:
                 os.write(2, f"{job}: {error!r}\n".encode())
                 os._exit(1)
         if job["delay"] is not None:
+            if job["under_way"]:
+                wait_until_it_has_seen_something(job, pid)
             time.sleep(job["delay"])
             os.kill(pid, signal.SIGKILL)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

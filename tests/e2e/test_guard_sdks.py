@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import SDKS, python
+
 COMMON = """
 import asyncio, sys
 from tracekit._capture.guard import Guard
@@ -83,8 +85,8 @@ assert [error.kind for error in told] == ["connect", "lookup"], told  # no retry
 def test_first_request_of_a_process(sdk: str, mode: str, ending: str) -> None:
     """Guarded from a process's first line, dry run included, an SDK's own probes pass; a connection does not."""
     program = COMMON.format(sdk=sdk, mode=mode) + (ANSWERED if ending == "answered" else REFUSED)
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode == 0, result.stderr[-3000:]
+    done = python("-c", program, timeout=60, fresh=ending == "answered", imports=SDKS)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 AFTERWARDS = """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tracekit
+from tests.support.processes import python
 
 CLI = "from tracekit.cli import main; main()"
 ANNOUNCED = """\
@@ -87,12 +87,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(place: Path, *arguments: str, code: str = CLI) -> subprocess.CompletedProcess[str]:
+def call(place: Path, *arguments: str, code: str = CLI, fresh: bool = False) -> subprocess.CompletedProcess[str]:
     paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TRACEKIT_DIR": str(place / "store")}
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    return python("-c", code, *arguments, env=environment, fresh=fresh)
 
 
 def test_a_command_of_another_package_is_one_of_tracekits(place: Path) -> None:
@@ -144,25 +142,26 @@ def test_commands_are_looked_for_by_the_command_line_alone(place: Path) -> None:
         "names = ('other_package', 'tracekit.agents', 'tracekit.harness', 'tracekit.cli', 'click')\n"
         "print([name for name in sys.modules if name.startswith(names)])"
     )
-    done = call(place, code=code)
+    done = call(place, code=code, fresh=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
 
 
 def test_a_form_of_another_package(place: Path) -> None:
     """Runs are written in it, its schema is printed, and a file in it is served; ``--payloads`` is for forms that have them."""
-    done = call(place, "export", "named-run", "--to", "words")
+    done = call(place, "export", "named-run", "--to", "words", fresh=True)
     assert done.stdout == "named\nturn\n", done.stderr
-    assert "words: the names of its steps." in " ".join(call(place, "export", "--help").stdout.split())
-    assert json.loads(call(place, "schema", "words").stdout) == {"type": "string"}
+    assert "words: the names of its steps." in " ".join(call(place, "export", "--help", fresh=True).stdout.split())
+    assert json.loads(call(place, "schema", "words", fresh=True).stdout) == {"type": "string"}
     assert "the form 'bad' could not be loaded" in done.stderr  # and the others are there
-    unknown = call(place, "schema", "numbers")
+    unknown = call(place, "schema", "numbers", fresh=True)
     assert unknown.returncode == 2
     assert "'words'" in unknown.stderr
     (place / "some.words").write_text("two\none\n")
-    served = call(place, "verify-determinism", "--json", str(place / "some.words"))
+    served = call(place, "verify-determinism", "--json", str(place / "some.words"), fresh=True)
     assert served.returncode == 0, served.stderr
     assert json.loads(served.stdout)["form"] == "words"
-    refused = call(place, "export", "named-run", "--to", "words", "--payloads")
+    refused = call(place, "export", "named-run", "--to", "words", "--payloads", fresh=True)
     assert refused.returncode == 2
-    assert "only --to inter-agent has payloads apart" in refused.stderr
+    assert "only --to inter-agent" in refused.stderr
+    assert "has payloads apart" in refused.stderr
