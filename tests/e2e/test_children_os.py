@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.family import Family
+from tests.support.processes import python
 
 
 @pytest.fixture
@@ -222,6 +223,27 @@ def test_a_process_that_becomes_another_program(family: Family) -> None:
     assert done.returncode == 1
     assert "live-call-blocked" in done.stderr
     assert family.effects == ["after", "before"]
+
+
+def test_a_child_that_closes_everything_and_becomes_another_program(tmp_path: Path) -> None:
+    """As terminals for another program do: the replay refuses that and names it, though the child can't read its recording any more."""
+    (tmp_path / "program.py").write_text(
+        """
+import os
+
+pid = os.fork()
+if not pid:
+    os.closerange(3, 256)
+    os.execv("/bin/true", ["true"])
+os.waitpid(pid, 0)
+"""
+    )
+    done = python("-m", "tracekit", "run", "program.py", cwd=tmp_path)
+    assert "the process true" in done.stderr
+    done = python("-m", "tracekit", "replay", "last", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "in the process /fork#1: [live-call-blocked]" in done.stderr
+    assert "/bin/true (os.exec)" in done.stderr
 
 
 def test_a_run_whose_program_becomes_another(family: Family) -> None:

@@ -900,8 +900,8 @@ class ReplayedProcess(JoinedProcess):
             block.__exit__(type(kept) if kept else None, kept, kept.__traceback__ if kept else None)
         except ReplayError as failure:
             return failure
-        except BaseException as other:
-            return other
+        except BaseException as other:  # a program that becomes another one has closed what its replay reads, for one
+            return block.session.failure or other
         if block.session.failure is not None:
             return block.session.failure
         return error if isinstance(error, Exception) and not block.recorded_failure(error) else None

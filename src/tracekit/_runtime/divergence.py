@@ -407,7 +407,8 @@ def everything_waits(run_id: str, waiting: Iterable[str]) -> TraceExhaustedError
         "everything in the program waits, and the recording has nothing more to deliver to it"
         + "".join(f"\n  {line}" for line in waiting),
         run_id=run_id,
-        next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for",
+        next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for: what the body "
+        "of a tool, or a transport of the program's own below a client, sets is not set in a replay",
     )
 
 
