@@ -1462,7 +1462,8 @@ def watching() -> Watch:
 
 def everywhere() -> bool:
     """Whether a replay guards the whole process now, threads that have lost its context included."""
-    return any(guard.scope == "process" for guard in _engaged.guards)
+    guards = _engaged.guards
+    return bool(guards) and any(guard.scope == "process" for guard in guards)
 
 
 def engaged() -> tuple[Guard, ...]:

@@ -1002,10 +1002,8 @@ _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 def passes_untouched(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
     of another request."""
-    if scope is None:
-        return below_seam() or (
-            process.outside is None and not process.effects.open and not process.sessions and not everywhere()
-        )
+    if scope is None and not process.sessions and process.outside is None and not process.effects.open:
+        return not everywhere() or below_seam()
     return below_seam()
 
 
