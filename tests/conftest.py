@@ -33,11 +33,18 @@ freezegun.configure(
     ]
 )  # fmt: skip
 
-#: What takes longest, and what starts processes, comes first, so that no worker waits at the end for the other's last file.
-LONGEST = ("test_verify_determinism.py", "test_thread_order.py", "test_generated.py", "test_mcp.py", "test_progress.py")
+#: What takes longest comes first, so that no worker waits at the end for the other's last file; in this order, so that what waits
+#: for the most part (the first of each line) runs beside what computes.
+LONGEST = (
+    "test_thread_order.py", "test_verify_determinism.py", "test_children.py",
+    "test_generated.py", "test_children_status.py", "test_children_read.py",
+    "test_progress.py", "test_first_call.py", "test_docs.py",
+    "test_http_client.py", "test_mcp.py", "test_guard_sdks.py",
+)  # fmt: skip
+#: And what starts processes.
 STARTING = ("e2e", "crash", "docs", "integrations", "surface")
-#: Come last: gRPC keeps a thread, which looks like somebody at work to those who wait for nobody to be.
-LAST = ("test_native.py", "test_telemetry.py")
+#: Come last, the longer one first: gRPC keeps a thread, which looks like somebody at work to those who wait for nobody to be.
+LAST = ("test_telemetry.py", "test_native.py")
 
 # How fast a machine draws its examples says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,13 +70,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: (
-            item.path.name in LAST,
-            item.path.name not in LONGEST,
+    def rank(item: pytest.Item) -> tuple[int, int, bool]:
+        name = item.path.name
+        return (
+            LAST.index(name) if name in LAST else -1,
+            LONGEST.index(name) if name in LONGEST else len(LONGEST),
             item.path.parent.name not in STARTING,
         )
-    )
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

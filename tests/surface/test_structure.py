@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,11 +63,18 @@ def test_state_at_module_level(tmp_path: Path) -> None:
     assert structure.state(made) == {"globals": 1, "registries": 2, "kinds": 1, "probes": 1}
 
 
-def test_journeys_through_this_checkout() -> None:
+@pytest.fixture(scope="module")
+def journeys() -> dict[str, Any]:
+    """What each journey touches in this checkout, and the files that it goes through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(watch.NAME)  # a secret that the environment has is looked for, too
+        return structure.journeys(structure.ROOT, steps=True)
+
+
+def test_journeys_through_this_checkout(journeys: dict[str, Any]) -> None:
     """Each of the five journeys is made and leaves its figures."""
-    found = structure.journeys(structure.ROOT)
-    assert list(found) == [journey.__name__ for journey in structure.JOURNEYS]
-    for figures in found.values():
+    assert list(journeys) == [journey.__name__ for journey in structure.JOURNEYS]
+    for figures in journeys.values():
         assert figures["calls"] >= figures["functions"] >= figures["files"] > 1
         assert figures["calls"] > figures["changes"] > 0
 
@@ -75,14 +83,13 @@ def test_journeys_through_this_checkout() -> None:
     ("journey", "heading"), [("plain_tool", "A plain tool, recorded"), ("openai_chat", "An OpenAI chat, recorded")]
 )
 def test_the_page_on_how_it_works_walks_through_the_files_that_a_call_enters(
-    journey: str, heading: str, monkeypatch: pytest.MonkeyPatch
+    journey: str, heading: str, journeys: dict[str, Any]
 ) -> None:
     """docs/how-it-works.md names every file that a recorded call enters, in the order in which it enters them."""
-    monkeypatch.delenv(watch.NAME)  # a secret that the environment has is looked for, too
     page = (structure.ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
     walk = page.partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
     shown = re.findall(r"^\d+\. `([\w/]+\.py)`", walk, re.MULTILINE)
-    steps = structure.journeys(structure.ROOT, steps=True)[journey]["steps"]
+    steps = journeys[journey]["steps"]
     files = (step.partition(":")[0].removeprefix("src/tracekit/").removeprefix("integrations/") for step in steps)
     libraries = ("clock", "randomness", "timers", "callers")  # what an SDK reads on the way depends on its version
     passed = {f"_capture/{name}.py" for name in libraries}
