@@ -37,7 +37,7 @@ __all__ = ["Check", "Health", "RunCollector", "asgi_app", "check_health"]
 # That a payment is in doubt or a trace damaged is nothing of that kind, and is in the metrics.
 
 #: How many bytes have to be free, where nothing else is said: what a busy agent writes in some minutes.
-MIN_FREE: Final = 100_000_000
+MIN_FREE: Final = 100 << 20
 
 
 class Check(NamedTuple):

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from contextlib import suppress
 
 import click
 
+from .._capture.inputs import bytes_of
 from .._journal.store import Store
 from ..errors import RunStateError
-from ..monitoring import MIN_FREE, asgi_app
+from ..monitoring import asgi_app
 from . import output
 
 __all__ = ["serve"]
-
-_UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-
-class _Size(click.ParamType[int]):
-    """A number of bytes, as in ``500M`` or ``2Gi``."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kKMGT]?i?)B?", str(value))
-        unit = None if found is None else found[2].replace("K", "k").replace("ki", "Ki")
-        if found is None or unit not in _UNITS:
-            self.fail(f"{value!r} is no number of bytes: say 500M, or 2Gi", param, ctx)
-        return int(float(found[1]) * _UNITS[unit])
 
 
 @click.command()
@@ -39,17 +24,21 @@ class _Size(click.ParamType[int]):
     "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="The port; 0 for any that is free."
 )
 @click.option(
-    "--min-free", metavar="SIZE", type=_Size(), default=MIN_FREE, help="Unhealthy with less free space (100M)."
+    "--min-free", metavar="SIZE", default="100M", show_default=True, help="Unhealthy with less free space than that."
 )
-def serve(store: str | None, host: str, port: int, min_free: int) -> None:
+def serve(store: str | None, host: str, port: int, min_free: str) -> None:
     """Serve /health and /metrics of a store, until it is interrupted.
 
     /health answers 200, or 503 with the check that failed; /metrics is for Prometheus. No prompt, answer or argument is shown, and only
     this machine is answered unless --host says otherwise. It needs the extra "metrics".
     """
+    try:
+        least = bytes_of(min_free)
+    except ValueError as error:
+        raise click.UsageError(f"--min-free: {error}") from None
     with output.reported():
         where = Store(store)
-        app = asgi_app(where, min_free=min_free)
+        app = asgi_app(where, min_free=least)
         try:
             import uvicorn
         except ModuleNotFoundError:
