@@ -555,7 +555,8 @@ def hostile() -> str:
 
 
 COMMANDS_THAT_SHOW = (
-    ["show"], ["show", "--why"], ["show", "--expand"], ["list"], ["failures"], ["verify"], ["recovery", "scan", "--all"],
+    ["show"], ["show", "--all"], ["show", "--why"], ["show", "--expand"], ["in-doubt"],
+    ["list"], ["failures"], ["verify"], ["recovery", "scan", "--all"],
     ["executions", "show"], ["executions", "trace"],
 )  # fmt: skip
 

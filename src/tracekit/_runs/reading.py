@@ -38,7 +38,7 @@ import orjson
 from .._capture.plugins import Dialect, Reading, discover
 from .._journal.entry import READS, family_of
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of
+from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
 from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices
 from .._runtime.redaction import Originals
@@ -217,7 +217,7 @@ class RunView:
             if known
             else f"the run {self.run_id} has no process {segment}",
             run=self.run_id,
-            next_action=f"`tracekit show {self.run_id} --all` lists its steps; its own entries go up to {self.own.found.count}",
+            next_action=f"`tracekit show {shown_as(self.path)} --all` lists its steps; its own entries go up to {self.own.found.count}",
         )
 
 

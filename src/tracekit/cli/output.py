@@ -6,9 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -32,6 +33,7 @@ from ..errors import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 __all__ = [
     "DIFFERENT",
@@ -39,6 +41,7 @@ __all__ = [
     "REFUSED",
     "RIGHT",
     "USAGE_ERROR",
+    "Line",
     "age",
     "aside",
     "brief",
@@ -56,6 +59,7 @@ __all__ = [
     "message",
     "moment",
     "named",
+    "page",
     "paged",
     "plain",
     "printable",
@@ -64,6 +68,7 @@ __all__ = [
     "reported",
     "short",
     "shown",
+    "styled",
 ]
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -147,6 +152,43 @@ def paged() -> Iterator[Console]:
         click.echo_via_pager(text, color=True)
 
 
+#: A line of text in pieces, each with its style.
+Line = list[tuple[str, str]]
+
+
+def styled(*parts: tuple[str, str]) -> Text:
+    """A line of these pieces, each with its style."""
+    from rich.text import Text
+
+    return Text.assemble(*((printable(text), style) for text, style in parts))
+
+
+def page(lines: Callable[[Console], Iterator[Line | Text]]) -> None:
+    """Print lines as they come: on a terminal page by page where they are more than it is high, and each ``Line`` cut to its width."""
+    out = console()
+    if not out.is_terminal:
+        for line in lines(out):
+            text = "".join(part for part, _ in line) if isinstance(line, list) else line.plain
+            sys.stdout.write(printable(text).rstrip() + "\n")
+        sys.stdout.flush()
+        return
+    texts = (_rendered(out, line) for line in lines(out))
+    first = [*islice(texts, out.height - 1)]
+    if (more := next(texts, None)) is None:
+        click.echo("".join(first), nl=False, color=True)
+    else:
+        click.echo_via_pager(chain(first, [more], texts), color=True)
+
+
+def _rendered(out: Console, line: Line | Text) -> str:
+    with out.capture() as captured:
+        if isinstance(line, list):
+            out.print(styled(*line), no_wrap=True, overflow="ellipsis")
+        else:
+            out.print(line, soft_wrap=True)
+    return captured.get()
+
+
 Item = TypeVar("Item")
 
 
@@ -218,6 +260,9 @@ def reported() -> Iterator[None]:
         yield
     except TracekitError as error:
         fail(error)
+    except KeyboardInterrupt:
+        message("interrupted")
+        sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe; Python would report that once more when it closes stdout.
         sys.stdout = None

@@ -13,7 +13,7 @@ import click
 
 from .. import _reality
 from .._journal.reader import Follower, Trace
-from .._journal.store import Store, beside, name_of
+from .._journal.store import Store, beside, name_of, shown_as
 from .._runs.reading import (
     FileView,
     Message,
@@ -28,7 +28,7 @@ from .._runs.reading import (
     read_run,
 )
 from . import output
-from .output import age, brief, dollars, duration, local_time, located, printable, short
+from .output import Line, age, brief, dollars, duration, local_time, located, printable, short, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -224,29 +224,29 @@ def _chosen(view: RunView, steps: Sequence[StepView], expand: bool) -> Iterator[
 
 
 def _print_tree(view: RunView, choice: Choice, limit: int) -> None:
-    from rich.text import Text
+    output.page(lambda console: _tree(view, choice, limit, console))
 
-    with output.paged() as console:
-        console.print(_heading(view), soft_wrap=True)
-        left, hidden = limit or sys.maxsize, 0
-        for file in view.files:
-            steps = [step for step in file.steps.values() if step.type not in _FRAME]
-            shown = [step for step in steps if choice.has(step)]
-            hidden += len(steps) - len(shown)
-            if file.segment is not None:
-                about = Text(f"process {printable(file.process)}", style="bold")
-                console.print(about + Text(f"  segment {file.segment}", style="dim"), soft_wrap=True)
-            _print_steps(console, shown[:left])
-            if len(shown) > left:
-                name = view.run_id if file.segment is None else f"{view.run_id}.{file.segment}"
-                more = f"… {len(shown) - left} more: tracekit show {printable(name)} --from {shown[left].seq}"
-                console.print(Text(more, style="dim"), soft_wrap=True)
-            left = max(0, left - len(shown))
-            if file.segment is not None and file.found.state != "complete":
-                console.print(_ending(file), soft_wrap=True)
-        if hidden and not (choice.kinds or choice.lanes or choice.agents or choice.failed or choice.first > 1):
-            console.print(Text(f"not shown: {_entries(hidden)} of bookkeeping (--all)", style="dim"))
-        console.print(_ending(view.own), soft_wrap=True)
+
+def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterator[Line | Text]:
+    """The lines of the tree, one by one."""
+    yield _heading(view)
+    left, hidden = limit or sys.maxsize, 0
+    for file in view.files:
+        steps = [step for step in file.steps.values() if step.type not in _FRAME]
+        shown = [step for step in steps if choice.has(step)]
+        hidden += len(steps) - len(shown)
+        if file.segment is not None:
+            yield styled((f"process {file.process}", "bold"), (f"  segment {file.segment}", "dim"))
+        yield from _step_lines(shown[:left], console.width)
+        if len(shown) > left:
+            name = shown_as(file.trace.path)
+            yield styled((f"… {len(shown) - left} more: tracekit show {name} --from {shown[left].seq}", "dim"))
+        left = max(0, left - len(shown))
+        if file.segment is not None and file.found.state != "complete":
+            yield from _ending(file)
+    if hidden and not (choice.kinds or choice.lanes or choice.agents or choice.failed or choice.first > 1):
+        yield styled((f"not shown: {_entries(hidden)} of bookkeeping (--all)", "dim"))
+    yield from _ending(view.own)
 
 
 #: Entries that are the heading and the ending of the tree.
@@ -254,42 +254,41 @@ _FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.ab
 
 
 def _heading(view: RunView) -> Text:
-    from rich.text import Text
-
     taken = view.taken
-    text = Text(printable(view.name), style="bold") + Text(f"  {printable(view.run_id)}", style="cyan")
-    text += Text(f"  {view.state}", style=_STATES[view.state])
-    text += Text(f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}", style="dim")
-    counted = Counter(step.kind for step in view.steps(kinds=("tool",)))
+    counted = sum(1 for _ in view.steps(kinds=("tool",)))
     parts = [_plural(taken.calls, "model call")] if taken.calls else []
-    parts += [_plural(counted["tool"], "tool call")] if counted["tool"] else []
+    parts += [_plural(counted, "tool call")] if counted else []
     if taken.input_tokens or taken.output_tokens:
         parts.append(f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens")
         parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
-    return text + Text("".join(f"  {part}" for part in parts), style="dim")
+    return styled(
+        (view.name, "bold"),
+        (f"  {view.run_id}", "cyan"),
+        (f"  {view.state}", _STATES[view.state]),
+        (f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}", "dim"),
+        ("".join(f"  {part}" for part in parts), "dim"),
+    )
 
 
-def _print_steps(console: Console, steps: Sequence[StepView]) -> None:
-    """Print steps as a tree: each below the nearest step around it that is shown."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    root = Tree("", hide_root=True, guide_style="dim")
-    branches: dict[int, Any] = {}
-    depths: dict[int, int] = {}
+def _step_lines(steps: Sequence[StepView], width: int) -> Iterator[Line]:
+    """A line for each step, below the nearest step around it that is shown."""
+    if not steps:
+        yield [("(nothing to show)", "dim")]
+    shown = {step.seq for step in steps}
+    below: dict[int, list[StepView]] = {}
     for step in steps:
-        above = _around(step, branches)
-        depth = depths.get(above, 0) + 1
-        label = line_of(step, console.width - 4 * depth)
-        branches[step.seq] = (branches[above] if above else root).add(label)
-        depths[step.seq] = depth
-    if steps:
-        console.print(root, soft_wrap=False)
-    else:
-        console.print(Text("(nothing to show)", style="dim"))
+        below.setdefault(_around(step, shown), []).append(step)
+    stack = [(step, "", "") for step in reversed(below.get(0, ()))]
+    while stack:
+        step, before, guide = stack.pop()
+        yield [(before, "dim"), *parts_of(step, width - len(before))]
+        inner = below.get(step.seq, ())
+        for number, one in enumerate(reversed(inner)):
+            last = number == 0
+            stack.append((one, guide + ("└── " if last else "├── "), guide + ("    " if last else "│   ")))
 
 
-def _around(step: StepView, shown: Mapping[int, Any]) -> int:
+def _around(step: StepView, shown: set[int]) -> int:
     """The nearest step around ``step`` that is shown; 0 if there is none."""
     at = step.parent
     while at and at not in shown:
@@ -299,72 +298,74 @@ def _around(step: StepView, shown: Mapping[int, Any]) -> int:
 
 
 def line_of(step: StepView, width: int) -> Text:
-    """A step in one line of at most ``width`` characters: what was asked for, by whom, what came of it."""
-    from rich.text import Text
+    """A step in one line: what was asked for, by whom, what came of it."""
+    return styled(*parts_of(step, width))
 
+
+def parts_of(step: StepView, width: int) -> Line:
+    """The same in pieces, each with its style, of about ``width`` characters together."""
     kind = "policy" if step.kind == "policy.check" else step.kind
-    text = Text(f"{step.place} ", style="dim") + Text(f"{kind} ", style="blue")
+    head: Line = [(f"{step.place} ", "dim"), (f"{kind} ", "blue")]
     end = _details(step)
-    room = max(40, width - text.cell_len - end.cell_len)
+    room = max(40, width - _length(head) - _length(end))
     came = _came(step, room)
-    if came.cell_len > room // 2:  # half of the line for what was asked, if it needs that
+    wide = _length(came)
+    if wide > room // 2:  # half of the line for what was asked, if it needs that
         asked = _asked(step, room // 2)
-        came = _came(step, room - asked.cell_len - 4)
+        if wide > room - _length(asked):
+            came = _came(step, room - _length(asked) - 4)
     else:
-        asked = _asked(step, room - came.cell_len)
-    text += asked + came + end
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+        asked = _asked(step, room - wide)
+    return [*head, *asked, *came, *end]
 
 
-def _asked(step: StepView, room: int) -> Text:
-    from rich.text import Text
+def _length(parts: Line) -> int:
+    return sum(len(text) for text, _ in parts)
 
+
+def _asked(step: StepView, room: int) -> Line:
     if step.kind == "boundary":
-        return Text(short(step.file.crossings[step.seq].text, room), style="bold")
-    text = Text(printable(step.name) if step.name != step.kind else "", style="bold")
-    room = max(16, room - text.cell_len - 3)
+        return [(short(step.file.crossings[step.seq].text, room), "bold")]
+    name = step.name if step.name != step.kind else ""
+    parts: Line = [(name, "bold")]
+    room = max(16, room - len(name) - 3)
     if step.kind == "span":
-        return text
+        return parts
     if step.call is not None:
-        return text + Text(f" {_quoted(_last_said(step.call), room)}")
-    if step.kind == "tool":
-        return text + Text(f"({short(_arguments(plain_arguments(step.input)), room)})")
+        return [*parts, (f" {_quoted(_last_said(step.call), room)}", "")]
     given = step.input
+    if step.kind == "tool":
+        return [*parts, (f"({short(_arguments(plain_arguments(given), room + 8), room)})", "")]
     if step.kind == "http" and isinstance(given, Mapping):
         body = body_text(plain(given.get("body")))
-        return text + Text(f" {_quoted(body, room)}" if body else "")
+        return [*parts, (f" {_quoted(body, room)}" if body else "", "")]
     if given is None or step.kind in ("clock", "random"):
-        return text
-    return text + Text(f" {brief(given, room)}")
+        return parts
+    return [*parts, (f" {brief(given, room)}", "")]
 
 
-def _came(step: StepView, room: int) -> Text:
-    from rich.text import Text
-
+def _came(step: StepView, room: int) -> Line:
     if step.kind == "boundary":
         one = step.file.crossings[step.seq]
-        advice = f": {printable(one.advice)}" if one.advice else ""
+        advice = f": {one.advice}" if one.advice else ""
         unattributed = ", unattributed" if one.unattributed else ""
         status = "captured" if one.status == "noted" and one.times <= one.captured else one.status
-        bold = "bold red" if not step.bookkeeping else "dim"
-        return Text(f"  {printable(status)}{unattributed}{advice}", style=bold)
-    if step.values:
-        first = brief(step.values[0], 40)
-        return Text(f" = {first}" if len(step.values) == 1 else f" × {len(step.values)}")
+        return [(f"  {status}{unattributed}{advice}", "dim" if step.bookkeeping else "bold red")]
+    if step.kind in ("clock", "random") and (values := step.values):
+        return [(f" = {brief(values[0], 40)}" if len(values) == 1 else f" × {len(values)}", "")]
     state = step.state
     if state == "failed":
-        return Text(f"  ✗ {short(step.error, room)}", style="red")
+        return [(f"  ✗ {short(step.error, room)}", "red")]
     if state in ("in doubt", "cut off"):
         effect = "no outcome: in doubt" if step.outcome is None and state == "in doubt" else state
-        return Text(f"  {effect}" + (f": {short(step.error, room)}" if step.error else ""), style="bold red")
+        return [(f"  {effect}" + (f": {short(step.error, room)}" if step.error else ""), "bold red")]
     if state == "running":
-        return Text("  running", style="cyan")
+        return [("  running", "cyan")]
     if state == "given up":
-        return Text("  given up", style="yellow")
+        return [("  given up", "yellow")]
     if step.kind == "span" or not (step.has_output or step.chunks):
-        return Text("")
-    return Text("  → ", style="dim") + Text(_result(step, room), style="green")
+        return []
+    return [("  → ", "dim"), (_result(step, max(24, room - 4)), "green")]
 
 
 def _result(step: StepView, room: int) -> str:
@@ -389,33 +390,27 @@ def _result(step: StepView, room: int) -> str:
     return brief(value, room)
 
 
-def _details(step: StepView) -> Text:
+def _details(step: StepView) -> Line:
     """What ends a line: class, attempt, who decided, lane, agent, tokens, duration."""
-    from rich.text import Text
-
-    text = Text("")
+    parts: Line = []
     if step.side_effect and step.kind in ("tool", "http", "process"):
-        text += Text(f"  {step.side_effect}", style=_CLASS.get(step.side_effect, ""))
+        parts.append((f"  {step.side_effect}", _CLASS.get(step.side_effect, "")))
     if related := _related(step):
-        text += Text(f"  {related}", style="dim")
+        parts.append((f"  {related}", "dim"))
     if (said := step.settled) is not None:
         done = "done" if said.get("done") else "not done"
-        text += Text(
-            f"  settled by {short(said.get('by'), 24)} as {done}: {short(said.get('reason'), 48)}", style="yellow"
-        )
+        parts.append((f"  settled by {short(said.get('by'), 24)} as {done}: {short(said.get('reason'), 48)}", "yellow"))
     if (call := step.call) is not None and call.usage:
         cost = "" if call.cost_usd is None else f" {dollars(call.cost_usd)}"
-        text += Text(
-            f"  {call.usage.get('input_tokens', 0):,} + {call.usage.get('output_tokens', 0):,} tokens{cost}",
-            style="dim",
-        )
+        tokens = f"{call.usage.get('input_tokens', 0):,} + {call.usage.get('output_tokens', 0):,} tokens"
+        parts.append((f"  {tokens}{cost}", "dim"))
     if step.calls and step.outcome is not None:
-        text += Text(f"  {duration(step.took)}", style="dim")
-    if step.lane.label:
-        text += Text(f"  [{short(step.lane.label.rpartition('<locals>.')[2], 40)}]", style="magenta")
+        parts.append((f"  {duration(step.took)}", "dim"))
+    if label := step.lane.label:
+        parts.append((f"  [{short(label.rpartition('<locals>.')[2], 40)}]", "magenta"))
     if step.agent:
-        text += Text(f"  @{short(step.agent, 24)}", style="cyan")
-    return text
+        parts.append((f"  @{short(step.agent, 24)}", "cyan"))
+    return parts
 
 
 def _related(step: StepView) -> str:
@@ -456,20 +451,20 @@ def _quoted(text: str | None, most: int) -> str:
     return f"“{short(text, max(8, most - 2))}”" if text else ""
 
 
-def _ending(file: FileView) -> Text:
+def _ending(file: FileView) -> Iterator[Text]:
     """How a run, or a process, ended, and what verifying it has found."""
-    from rich.text import Text
-
     found = file.found
     failed = file.last.get("error") if file.ended is not None else None
-    said = Text(f"{file.ended}: {short(error_text(failed), 300)}\n", style="red") if failed is not None else Text("")
+    if failed is not None:
+        yield styled((f"{file.ended}: {short(error_text(failed), 300)}", "red"))
     if found.state == "complete":
-        return said + Text(f"complete, {_entries(found.count)}, tip hash {found.head[:16]}…", style="green")
-    live = found.state == "incomplete" and file.live
-    if live:
-        return said + Text(f"running: {_entries(found.count)} so far (--follow goes on with it)", style="cyan")
-    style = "bold red" if found.state == "broken" else "bold yellow"
-    return said + Text(f"{found.state}: {printable(found.problem or '')}", style=style)
+        yield styled((f"complete, {_entries(found.count)}, tip hash {found.head[:16]}…", "green"))
+    elif found.state == "incomplete" and file.live:
+        yield styled((f"running: {_entries(found.count)} so far (--follow goes on with it)", "cyan"))
+    else:
+        yield styled(
+            (f"{found.state}: {found.problem or ''}", "bold red" if found.state == "broken" else "bold yellow")
+        )
 
 
 # -- a live run --------------------------------------------------------------------------------------------------------
@@ -587,8 +582,11 @@ def _facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
         done = "it was done" if said.get("done") else "it was not done"
         yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
     if step.state == "in doubt":
-        stem = name if step.file.segment is None else f"{name}.{step.file.segment}"
-        yield "what to do", f"find out whether it happened, then `tracekit recovery settle {stem} {step.seq} …`"
+        settle = f"tracekit recovery settle {shown_as(step.file.trace.path)} {step.seq}"
+        yield (
+            "what to do",
+            f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or `--done OUTPUT.json`",
+        )
     entries = [str(step.seq)] + ([f"{step.chunks[0]} to {step.chunks[-1]}"] if step.chunks else [])
     yield "entries", ", ".join([*entries, *([str(step.answer)] if step.answer else [])])
 
