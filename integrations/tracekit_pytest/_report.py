@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import shlex
 import traceback
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,7 @@ def refusal_of(error: TracekitError, item: pytest.Item) -> str:
     return "\n".join(map(_clip, lines))
 
 
+_TEMPORARY: Final = re.compile(r"[/\\]pytest-of-[^/\\\s]+[/\\]pytest-\d+")
 _KINDS: Final[dict[type[BaseException], str]] = {
     DivergenceError: "the test does something else than its recording",
     TraceExhaustedError: "the test does more than its recording",
@@ -75,6 +77,11 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
     if not _exists(run):
         return [f"  record  {command} --record-mode=once"]
     lines = []
+    if _TEMPORARY.search(error.what):
+        lines.append(
+            "  note    pytest's tmp_path is another directory each time: keep it out of what is asked for, or leave the field out"
+        )
+        lines.append("          of the comparison, as in @pytest.mark.tracekit(ignore={'tool:NAME': ['input.FIELD']})")
     advice = error.next_action
     if advice and not isinstance(error, DivergenceError | TraceExhaustedError | UnconsumedStepsError):
         lines.append(f"  next    {advice}")

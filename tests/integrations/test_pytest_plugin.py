@@ -110,6 +110,8 @@ def test_of_a_path():
 def test_without():
     pass
 """
+#: Each test runs pytest several times.
+pytestmark = pytest.mark.timeout(300)
 #: By their modules: an entry point named asyncio would be taken for the module that is imported already.
 PLUGINS = ("tracekit_pytest", "xdist.plugin", "anyio.pytest_plugin", "pytest_asyncio.plugin")
 
@@ -311,6 +313,23 @@ def test_a_failure_is_one_short_report(suite: Suite) -> None:
     for frames in ("site-packages", "src/tracekit", "tracekit_pytest", "the replay has failed", "Captured stderr"):
         assert frames not in done.stdout
     assert len(suite.effects) == 6
+
+
+def test_a_temporary_directory_that_differs_is_named(suite: Suite) -> None:
+    """pytest's ``tmp_path`` is another one in each run: a report in whose difference it stands says so, and how to leave the field out."""
+    suite.file(
+        "test_path.py", "from agent import remind\ndef test_it(tmp_path, tracekit_run): remind('x', str(tmp_path))\n"
+    )
+    place = {"PYTEST_DEBUG_TEMPROOT": str(suite.root)}
+    passed(suite.run("--record-mode=once", **place), 1)
+    done = suite.run(**place)
+    assert "  note    pytest's tmp_path is another directory each time" in done.stdout
+    suite.file(
+        "test_path.py",
+        "import pytest\nfrom agent import remind\n@pytest.mark.tracekit(ignore={'tool:send': ['input.text']})\n"
+        "def test_it(tmp_path, tracekit_run): remind('x', str(tmp_path))\n",
+    )
+    passed(suite.run(**place), 1)
 
 
 def test_update_records_those_again_that_are_not_as_they_were(suite: Suite) -> None:
