@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit._capture import clock, randomness
 from tracekit._runtime.lane import Lane
-from tracekit._runtime.session import enter, owner
+from tracekit._runtime.session import RunState, enter, owner
 from tracekit.integration import Scope, current
 
 NUMPY = randomness.NUMPY
@@ -24,6 +24,7 @@ class Reads:
         self.log: list[tuple[str, Any]] = []
         self.left = None if served is None else [read for read in served if read[0] != NUMPY]
         self.kept = dict(served or ())
+        self.state = RunState(live=served is None)
 
     @property
     def recording(self) -> bool:

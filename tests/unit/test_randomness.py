@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import importlib
+import json
 import os
 import pickle
 import random
@@ -23,8 +24,9 @@ import uuid_utils
 import uuid_utils.compat
 
 import tracekit
+from tests.support.place import Place
 from tests.support.reads import reading
-from tracekit import _reality
+from tracekit import _reality, record, replay, traced_tool
 from tracekit._capture import randomness
 from tracekit.integration import current
 
@@ -299,3 +301,61 @@ def test_nothing_is_degraded_here() -> None:
     with reading():
         assert randomness.degraded() == []
         assert current.get() is not None
+
+
+@traced_tool(side_effect="read_only")
+def _draw(count: int, seed: int | None = None) -> list[float]:
+    if seed is not None:
+        np.random.seed(seed)
+    return [float(np.random.random()) for _ in range(count)]
+
+
+def test_what_a_tool_draws_from_numpys_global_generator(tmp_path: Path) -> None:
+    """What the program draws after it is what it was: after one draw, after as many as the generator makes at once, after a seed, and after
+    a tool in a tool; the generator is put back at the end of the replay."""
+
+    @traced_tool(side_effect="read_only")
+    def outer() -> float:
+        _draw(1)
+        return float(np.random.random())
+
+    def program() -> list[Any]:
+        drawn: list[Any] = []
+        for count, seed in ((0, None), (1, None), (312, None), (3, 7)):
+            drawn += [_draw(count, seed), float(np.random.random())]
+        return [*drawn, outer(), float(np.random.random()), np.random.randint(1 << 30)]
+
+    with record("r", store=tmp_path) as run:
+        recorded = program()
+    np.random.seed(1)
+    with replay(run.id, store=tmp_path) as session:
+        replayed = program()
+    assert replayed == recorded
+    assert session.report.exact
+    after = np.random.random()
+    np.random.seed(1)
+    assert np.random.random() == after
+    lines = [json.loads(line) for line in Path(run.path).read_text().splitlines()]
+    assert [one["name"] for one in lines if one["type"] == "input"] == ["state"] * 4
+
+
+FIRST_DRAW = """
+from tracekit import traced_tool
+@traced_tool(side_effect="read_only")
+def draw():
+    import numpy as np
+    return np.random.random()
+print(draw())
+import numpy as np
+print(np.random.random())
+"""
+
+
+def test_a_tool_that_loads_numpy_and_draws(tmp_path: Path) -> None:
+    """A replay, which comes to NumPy later, goes on where the tool had left its global generator."""
+    place = Place(tmp_path)
+    place.program(FIRST_DRAW)
+    done = place.cli("run", "agent.py", fresh=True)
+    assert done.returncode == 0, done.stderr
+    again = place.cli("replay", "last", fresh=True)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr

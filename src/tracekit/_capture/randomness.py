@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _reality
+from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here
 from .callers import by_user, importing, pass_through, walk
 from .exchange import (
@@ -30,7 +31,7 @@ from .exchange import (
 )
 from .patch import AttributePatch, Patch, Switch, loaded, when_imported
 
-__all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state"]
+__all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state", "watch_numpy"]
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
@@ -344,13 +345,83 @@ def align_numpy(session: Session) -> None:
 
     For the start of a run; where NumPy is imported during a run this happens right after its import.
     """
+    left = session.state.extras.of(_Left)
+    session.state.extras.of(LeftStates).setters[NUMPY] = left.set
+    watch_numpy(session)
     before = numpy_state()
     if before is None:
         return
     value = session.snapshot(NUMPY, before)
+    value = value if left.tree is None else left.tree
     if value is not None and value != before:
         _aligned.before = _aligned.before or before
         restore_numpy_state(value)
+
+
+class _Left:
+    """The state in which a recorded step left the global generator, last."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, Any] | None = None
+
+    def set(self, tree: Any) -> None:
+        """Bring the generator there; one that is not loaded yet, when it is."""
+        self.tree = tree
+        before = numpy_state()
+        if before is not None:
+            _aligned.before = _aligned.before or before
+            restore_numpy_state(tree)
+
+
+def watch_numpy(session: Session) -> None:
+    """Record the state of NumPy's global generator where a step whose body a replay does not run has drawn from it."""
+    if session.recording and _watch not in session.state.at_begin and _mark() is not None:
+        session.state.at_begin.append(_watch)
+
+
+def _watch(scope: Scope, step: int, before: Any = None) -> None:
+    endings = scope.session.state.before_outcome
+    endings[step] = partial(_leave, scope, step, before or _mark(), endings.get(step))
+
+
+def _leave(scope: Scope, step: int, before: Any, others: Callable[[], object] | None) -> None:
+    if others is not None:
+        others()
+    if _mark() != before:
+        scope.session.input_read(scope.inside(step, live=True), "state", NUMPY, numpy_state(), own=False)
+
+
+class _Words:
+    """The state of the global generator in memory, and whose it is."""
+
+    generator: Any = None
+    words: Any = None
+
+
+_known: Final = _Words()
+
+
+def _mark() -> tuple[int, int] | None:
+    """What is another one once the global generator has been drawn from, or seeded: where it stands in its words, and their first."""
+    try:
+        generator: Any = sys.modules["numpy.random"].mtrand._rand._bit_generator
+    except (KeyError, AttributeError):
+        return None
+    if generator is not _known.generator:
+        _known.words = _words_at(generator.ctypes.state_address) if type(generator).__name__ == "MT19937" else None
+        _known.generator = generator
+    words = _known.words
+    return None if words is None else (words[_WORDS], words[0])
+
+
+#: So many words has the state of the Mersenne Twister; behind them is the number of the next one.
+_WORDS: Final = 624
+
+
+def _words_at(address: int) -> Any:
+    import ctypes
+
+    return (ctypes.c_uint32 * (_WORDS + 1)).from_address(address)
 
 
 def _numpy_imported() -> None:
@@ -359,3 +430,6 @@ def _numpy_imported() -> None:
         scope is not None
     ):  # in the body of a tool, too: in a replay, which does not run it, the program comes to it later
         align_numpy(scope.session)
+        mark = _mark()
+        if scope.live and scope.session.recording and mark is not None:
+            _watch(scope, scope.live, mark)

@@ -300,6 +300,7 @@ class RecordBlock(Block[Run]):
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}
+            randomness.watch_numpy(session)
         if options["budget"] is not None:
             about["budget"] = options["budget"].as_dict()
         if options["metadata"]:

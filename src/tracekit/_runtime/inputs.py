@@ -19,7 +19,7 @@ from .redaction import Redactor
 from .session import Scope
 from .verdict import Report
 
-__all__ = ["Disk", "OwnFiles", "RecordedInputs", "ReplayedInputs"]
+__all__ = ["Disk", "LeftStates", "OwnFiles", "RecordedInputs", "ReplayedInputs"]
 
 _WORDS: Final = {
     "directory": "the directory",
@@ -49,6 +49,17 @@ class OwnFiles:
         self.paths: Final[set[str]] = set()
 
 
+class LeftStates:
+    """What brings a generator of the process to the state in which a recorded step left it, by its name; of one run."""
+
+    def __init__(self) -> None:
+        self.setters: Final[dict[str, Callable[[Any], object]]] = {}
+
+
+#: As a step left it: two of them are two, even if they are equal.
+_LEFT: Final = frozenset(("left", "state"))
+
+
 class _Journal(Protocol):
     def held(self) -> Any: ...
 
@@ -75,7 +86,7 @@ class RecordedInputs:
     def read(self, scope: Scope, kind: str, name: str, value: Any) -> None:
         """User code has read ``value`` (JSON; ``None``: it is not there)."""
         key = (kind, name)
-        if kind != "left" and self._known.get(key, _UNKNOWN) == value:
+        if kind not in _LEFT and self._known.get(key, _UNKNOWN) == value:
             return
         about: dict[str, Any] = {"name": name}
         where = caller()
@@ -83,7 +94,7 @@ class RecordedInputs:
             about["where"] = where
         try:
             with self._log.journal.held():
-                if kind == "left" or self._known.get(key, _UNKNOWN) != value:
+                if kind in _LEFT or self._known.get(key, _UNKNOWN) != value:
                     self._write(kind, about, {name: value}, (max(scope.lane.id, 0), scope.parent))
                     self._known[key] = value
         except LogWriteError:
@@ -111,6 +122,7 @@ class ReplayedInputs:
         report: Report,
         redactor: Redactor,
         own: OwnFiles,
+        states: LeftStates,
     ) -> None:
         self._recorded: Final = recorded
         self._value: Final = value
@@ -122,13 +134,14 @@ class ReplayedInputs:
         self._redactor: Final = redactor
         self.today: Mapping[str, Iterable[str]] = {}
         self._own: Final = own
+        self._states: Final = states
         self._within: Final = within
         #: Where names begin.
         with _reality.off_loop():
             self._directory = os.path.abspath(".")
         self._disk: Disk | None = None
-        #: What was recorded of files as steps left them, by the step; found when it is first asked for.
-        self._left: dict[int, list[tuple[str, int]]] | None = None
+        #: What was recorded of files and generators as steps left them, by the step; found when it is first asked for.
+        self._left: dict[int, list[tuple[str, str, int]]] | None = None
         self._lock: Final = RLock()
         #: The values that are yet to come, the one that serves now first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
@@ -193,13 +206,17 @@ class ReplayedInputs:
                 self._lay(name, self._recorded_first(kind, name), first=True)
 
     def answered(self, step: int) -> None:
-        """``step`` was answered from the log: what it had done to files is to be there."""
+        """``step`` was answered from the log: what it had done to files, and to generators of the process, is to be there."""
         if self._left is None:
             self._left = {}
             for (kind, name), seqs in self._recorded.items():
-                for seq in seqs if kind == "left" else ():
-                    self._left.setdefault(self._within(seq), []).append((name, seq))
-        for name, seq in self._left.get(step, ()):
+                for seq in seqs if kind in _LEFT else ():
+                    self._left.setdefault(self._within(seq), []).append((kind, name, seq))
+        for kind, name, seq in self._left.get(step, ()):
+            if kind == "state":
+                if name in self._states.setters:
+                    self._states.setters[name](self._value(seq)[0])
+                continue
             self._own.paths.discard(self._path(name))
             if self._disk is not None:
                 self._lay(name, seq, first=False)

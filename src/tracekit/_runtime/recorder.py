@@ -582,6 +582,9 @@ class Recording:
             input = request.input
             if changeable(input, spec.mutates):
                 step.given = Given(input, spec.mutates, plain, seen)
+        if state.at_begin and not (scope.live or spec.structural):
+            for look in state.at_begin:
+                look(scope, seq)
         return self._began(step, begun) if spec.effect else step
 
     def _begins(self, scope: Scope, request: Request) -> Begun | None:

@@ -32,7 +32,7 @@ from . import divergence
 from .callsite import caller, say, stop_in_caller, warn_of_replay
 from .divergence import OPAQUE, Ignored, differences, nearest, steady
 from .encoding import oversized, stand_in
-from .inputs import OwnFiles, ReplayedInputs
+from .inputs import LeftStates, OwnFiles, ReplayedInputs
 from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
@@ -913,6 +913,7 @@ class Replay:
             self.report,
             redactor,
             self.state.extras.of(OwnFiles),
+            self.state.extras.of(LeftStates),
         )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()

@@ -526,6 +526,7 @@ class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
     __slots__ = (
+        "at_begin",
         "before_outcome",
         "boundary",
         "children",
@@ -575,6 +576,8 @@ class RunState:
         self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
+        #: What looks at the process when a step begins whose body a replay does not run, to see at its end what that has changed.
+        self.at_begin: Final[list[Callable[[Scope, int], object]]] = []
         #: What is to be written before the outcome of an open step is, by its ``seq``: how it leaves what it has changed.
         self.before_outcome: Final[dict[int, Callable[[], object]]] = {}
         self.extras: Final = Extras()
