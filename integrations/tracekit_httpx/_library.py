@@ -131,7 +131,8 @@ class Library:
             key: error.__dict__.pop(key) for key in ("_request", "response") if key in error.__dict__
         }
         try:
-            answered = _read_already(held.get("response"))
+            held_response = held.get("response")
+            answered = _read_already(held_response) if isinstance(held_response, self.Response) else None
             exchange.broke(error, kind if own else None, response=answered, suspended=suspended, early=early)
         finally:
             error.__dict__.update(held)
@@ -211,7 +212,7 @@ def _elapsed(response: Any) -> float | None:
 
 
 def _read_already(response: Any) -> tuple[int, Any, bytes] | None:
-    if response is None or not response.is_stream_consumed:
+    if not response.is_stream_consumed:
         return None
     try:
         return response.status_code, response.headers.raw, response.content

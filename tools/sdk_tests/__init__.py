@@ -36,7 +36,7 @@ HERE: Final = Path(__file__).resolve().parent
 CLONES: Final = ROOT / ".sdk-tests"
 PHASES: Final = ("bare", "record", "replay")
 #: Seconds for one test: a replay that waits for something that never comes is a failure, not the end of the suite.
-TIMEOUT: Final = 60
+TIMEOUT: Final = 180
 
 
 class Suite(NamedTuple):
@@ -164,17 +164,21 @@ class Place:
         return self.left / f"{phase}.jsonl"
 
     def note_failed(self) -> None:
-        """Keep what has failed in any phase, or has not been replayed yet, for a run of just that."""
+        """Keep what has failed in any phase, and for the replay what has not been replayed yet, for a run of just that."""
         left_out = _left_out(self.name)
         rows = {phase: _read(self.results(phase)) for phase in PHASES}
-        wanted = {one for found in rows.values() for one, row in found.items() if row["outcome"] == "failed"}
-        wanted |= {
+        failed = {one for found in rows.values() for one, row in found.items() if row["outcome"] == "failed"}
+        unreplayed = {
             one
             for one, row in rows["record"].items()
             if row["outcome"] == "passed" and not row.get("empty") and one not in rows["replay"]
         }
-        failed = sorted(wanted - left_out.keys())
-        (self.left / "again.txt").write_text("".join(f"{one}\n" for one in failed))
+        for phase in PHASES:
+            wanted = failed | unreplayed if phase == "replay" else failed
+            self.again(phase).write_text("".join(f"{one}\n" for one in sorted(wanted - left_out.keys())))
+
+    def again(self, phase: str) -> Path:
+        return self.left / f"again-{phase}.txt"
 
     def run(self, phase: str, to_pytest: Sequence[str], again: bool) -> None:
         """All tests of the suite in one way, or ``again`` those that failed. That some fail is a result: only one that could not run
@@ -194,7 +198,7 @@ class Place:
             f"--tracekit-results={results}", f"--tracekit-user-modules={self.suite.user_modules}",
         ]  # fmt: skip
         if again:
-            command.append(f"--tracekit-only={self.left / 'again.txt'}")
+            command.append(f"--tracekit-only={self.again(phase)}")
         if phase == "replay":
             command += [
                 f"--tracekit-recorded={self.results('record')}",
@@ -284,7 +288,9 @@ def _keep(name: str, place: Place) -> None:
         phase: {one for one, row in rows.items() if row["outcome"] == "passed"} for phase, rows in outcome.items()
     }
     left_out = _left_out(name)
-    bare, recorded = passed["bare"], passed["record"] & passed["bare"]
+    # What passes recorded passes bare, too; where it was not run so, that is taken for granted.
+    bare = passed["bare"] | (passed["record"] - outcome["bare"].keys())
+    recorded = passed["record"] & bare
     empty = {one for one in recorded if any(outcome[phase].get(one, {}).get("empty") for phase in ("record", "replay"))}
     mocks = {one for one, why in left_out.items() if one in recorded and why.startswith("mock:")}
     others = {one for one, why in left_out.items() if one in recorded and not why.startswith("mock:")}
@@ -293,7 +299,8 @@ def _keep(name: str, place: Place) -> None:
         "suite": name,
         "part": place.parts,
         "versions": place.versions(),
-        "tests": len(outcome["bare"]),
+        "tests": len(outcome["bare"].keys() | outcome["record"].keys()),
+        "bare_run": len(outcome["bare"]),
         "bare": len(bare),
         "record": len(recorded),
         "empty": len(empty),
@@ -333,7 +340,8 @@ _HEAD: Final = """\
 Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
 *Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
 (`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
-replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source.
+replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source. Where a suite was not run bare as a whole, what passed
+recorded is taken to pass bare (*taken for granted*); what failed recorded was run bare as well.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
@@ -354,9 +362,11 @@ def _write_table() -> None:
         not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
         if kept.get("part"):
             versions += f"; only {', '.join(f'`{one}`' for one in kept['part'])}"
+        taken = kept["tests"] - kept.get("bare_run", kept["tests"])
+        bare_run = f" (of {taken} taken for granted)" if taken else ""
         replayable = kept["replayed"] + kept["left_out"]
         rows.append(
-            f"| {name} | {versions} | {kept['tests']} | {kept['bare']} | {_share(kept['record'], kept['bare'])} | {kept['empty']} | "
+            f"| {name} | {versions} | {kept['tests']} | {kept['bare']}{bare_run} | {_share(kept['record'], kept['bare'])} | {kept['empty']} | "
             f"{kept['mocks']} | {replayable} | {_share(kept['left_out'], replayable)} | "
             f"{_share(kept['replay'], kept['replayed'] - kept['not_run'])}{not_run} |\n"
         )
