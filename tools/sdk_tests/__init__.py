@@ -340,8 +340,9 @@ _HEAD: Final = """\
 Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
 *Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
 (`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
-replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source. Where a suite was not run bare as a whole, what passed
-recorded is taken to pass bare (*taken for granted*); what failed recorded was run bare as well.
+replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source.
+Where a suite was not run bare as a whole, what passed recorded is taken to pass bare (*taken for granted*); what failed recorded was run
+bare as well.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
@@ -366,7 +367,8 @@ def _write_table() -> None:
         bare_run = f" (of {taken} taken for granted)" if taken else ""
         replayable = kept["replayed"] + kept["left_out"]
         rows.append(
-            f"| {name} | {versions} | {kept['tests']} | {kept['bare']}{bare_run} | {_share(kept['record'], kept['bare'])} | {kept['empty']} | "
+            f"| {name} | {versions} | {kept['tests']} | {kept['bare']}{bare_run} | {_share(kept['record'], kept['bare'])} | "
+            f"{kept['empty']} | "
             f"{kept['mocks']} | {replayable} | {_share(kept['left_out'], replayable)} | "
             f"{_share(kept['replay'], kept['replayed'] - kept['not_run'])}{not_run} |\n"
         )
