@@ -414,3 +414,21 @@ def test_nothing_comes_of_a_request(tmp_path: Path, instrumented: None) -> None:
     source = Path(__file__).read_text().splitlines()
     line = next(n for n, text in enumerate(source, 1) if text.endswith("# asked"))
     assert f"{__file__}:{line}" in str(failed.value)
+
+
+def test_an_exception_with_an_answer_of_another_kind(instrumented: None) -> None:
+    """The stand-in that a test has put on an error of httpx is no answer to be recorded: the error is raised as it was."""
+
+    class Answer:
+        status_code = 500
+
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.HTTPStatusError("Server error", request=request, response=Answer())  # type: ignore[arg-type]
+
+    with (
+        tracekit.record(),
+        httpx2.Client(transport=httpx2.MockTransport(refuse)) as client,
+        pytest.raises(httpx2.HTTPStatusError, match="Server error") as caught,
+    ):
+        client.get("https://example.test/")
+    assert isinstance(caught.value.response, Answer)
