@@ -288,8 +288,9 @@ def _keep(name: str, place: Place) -> None:
         phase: {one for one, row in rows.items() if row["outcome"] == "passed"} for phase, rows in outcome.items()
     }
     left_out = _left_out(name)
-    # What passes recorded passes bare, too; where it was not run so, that is taken for granted.
-    bare = passed["bare"] | (passed["record"] - outcome["bare"].keys())
+    # Where a test was not run bare, that it would pass is taken for granted, also where it fails recorded.
+    ended = {one for one, row in outcome["record"].items() if row["outcome"] in ("passed", "failed")}
+    bare = passed["bare"] | (ended - outcome["bare"].keys())
     recorded = passed["record"] & bare
     empty = {one for one in recorded if any(outcome[phase].get(one, {}).get("empty") for phase in ("record", "replay"))}
     mocks = {one for one, why in left_out.items() if one in recorded and why.startswith("mock:")}
@@ -341,8 +342,7 @@ Their own tests, as their authors run them, each recorded, then replayed in anot
 *Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
 (`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
 replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source.
-Where a suite was not run bare as a whole, what passed recorded is taken to pass bare (*taken for granted*); what failed recorded was run
-bare as well.
+Where a suite was not run bare as a whole, the others are taken to pass bare (*taken for granted*), also those that fail recorded.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
