@@ -463,7 +463,7 @@ class StepView:
         """Whether it says how the run was recorded, not what it did."""
         if self.kind == "boundary":
             one = self.file.crossings[self.seq]
-            return one.status not in ("noted", "refused") or one.times <= one.captured
+            return one.status == "noted" and one.times <= one.captured
         return self.kind in _BOOKKEEPING
 
     def is_a(self, kind: str) -> bool:

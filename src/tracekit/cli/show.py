@@ -350,7 +350,7 @@ def _came(step: StepView, room: int) -> Line:
         advice = f": {one.advice}" if one.advice else ""
         unattributed = ", unattributed" if one.unattributed else ""
         status = "captured" if one.status == "noted" and one.times <= one.captured else one.status
-        return [(f"  {status}{unattributed}{advice}", "dim" if step.bookkeeping else "bold red")]
+        return [(f"  {status}{unattributed}{advice}", "bold red" if status in ("noted", "refused") else "dim")]
     if step.kind in ("clock", "random") and (values := step.values):
         return [(f" = {brief(values[0], 40)}" if len(values) == 1 else f" × {len(values)}", "")]
     state = step.state
