@@ -596,7 +596,8 @@ def _is_key(text: str, row: Format, at: int, end: int) -> bool:
     if _random(body) or _compiled("[A-Za-z0-9]{20}").search(body) is not None:  # no word is that long
         return True
     # Cut into short pieces by the signs in it, a key is still no series of words and numbers.
-    pieces = _compiled("[A-Za-z0-9]+").findall(body)
+    # One of small letters alone counts nothing, and a text of such pieces would take long.
+    pieces = _compiled("(?<![A-Za-z0-9])[a-z]*[A-Z0-9][A-Za-z0-9]*").findall(body)
     return sum(len(piece) for piece in pieces if _mixed(piece) or _CAPITALS.search(piece)) >= _PIECES
 
 
