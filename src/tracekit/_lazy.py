@@ -1,16 +1,20 @@
-"""Public names that a module imports when they are first used, so that its own import costs next to nothing (PEP 562)."""
+"""What is made when it is first used: public names of a module, regular expressions. A program pays for nothing that it does not need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, AnyStr
 
-__all__ = ["lazily"]
+if TYPE_CHECKING:
+    import re
+
+__all__ = ["expression", "lazily"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the module with this ``namespace``. ``homes`` says in which module of the package each name
+    """Names that a module imports when they are first used (PEP 562): ``__getattr__`` and ``__dir__`` of the module with this
+    ``namespace``. ``homes`` says in which module of the package each name
     lives: ``"_runs.run"``, or ``"_values:dumps"`` where it has another name there."""
 
     def getattribute(name: str) -> Any:
@@ -23,3 +27,25 @@ def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callabl
         return value
 
     return getattribute, lambda: [*namespace, *homes]
+
+
+class _Expression:
+    """A regular expression that is compiled when it is first used."""
+
+    def __init__(self, pattern: str | bytes, flags: int) -> None:
+        self._source = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        from re import compile
+
+        pattern, flags = self._source
+        compiled = compile(pattern, flags)
+        # From here on they are its own, and cost nothing more.
+        vars(self).update({way: getattr(compiled, way) for way in dir(compiled) if not way.startswith("_")})
+        return getattr(compiled, name)
+
+
+def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """``re.compile(pattern, flags)``, made when it is first used: to compile one takes as long as to use it a thousand times."""
+    made: Any = _Expression(pattern, flags)
+    return made  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
@@ -802,10 +803,10 @@ status_entrances: Final = (
 #: The environment variable with the ticket (JSON) by which a process joins a run.
 VARIABLE: Final = "TRACEKIT_JOIN"
 #: What a shell's command may begin with: ``NAME=value``.
-_SETTING: Final = re.compile(r"[A-Za-z_]\w*=")
+_SETTING: Final = expression(r"[A-Za-z_]\w*=")
 #: What means something to a shell, but for quotes.
 _OF_SHELLS: Final = frozenset(";&|<>()`$\n*?[]{}~#!\\")
-_QUOTED: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_QUOTED: Final = expression(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 class Admission(ProcessObserver, Protocol):

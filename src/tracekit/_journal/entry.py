@@ -6,6 +6,8 @@ import re
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from .._lazy import expression
+
 __all__ = [
     "CUT_OFF",
     "DEFAULT",
@@ -135,7 +137,7 @@ class Limits(NamedTuple):
 
 DEFAULT: Final = Limits()
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STRING: Final = expression(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _ALL_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 #: About what an empty container, and what a number in a list, costs in memory, in bytes.

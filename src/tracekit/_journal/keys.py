@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .. import _reality
+from .._lazy import expression
 from ..errors import ContractViolationError, LogWriteError, TraceError
 from .tip import make_directory
 
@@ -31,7 +31,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLO
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MOST: Final = 4096
 _MOST_SAID: Final = 64 << 20
-_KEY: Final = re.compile("[0-9a-f]{64}")
+_KEY: Final = expression("[0-9a-f]{64}")
 #: What the fingerprint of a secret is made of.
 _SAMPLE: Final = b"tracekit: the secret of a store"
 #: A file system without hard links says one of these.

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 import orjson
 
 from .. import _reality
+from .._lazy import expression
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .entry import DEFAULT, Limits, too_deep
 from .packing import ends_of, is_packed
@@ -61,9 +62,9 @@ __all__ = [
 
 #: How the name of a trace file ends, and the name of a segment's, without that, in two parts.
 SUFFIX: Final = ".jsonl"
-SEGMENT: Final = re.compile(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
+SEGMENT: Final = expression(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_ID: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
 class _Ticks:
@@ -439,7 +440,7 @@ def _whole_number(value: object) -> int | None:
 #
 # The files of a run's child processes: which there are, how each ends, and whether they are what the run's own file says of them.
 
-_NAME: Final = re.compile("[0-9a-f]{16}")
+_NAME: Final = expression("[0-9a-f]{16}")
 
 
 @_reality.off_loop()

@@ -6,7 +6,6 @@ import atexit
 import json
 import operator
 import os
-import re
 import select
 import signal
 import sys
@@ -21,6 +20,7 @@ from .._capture import guard
 from .._journal import store as files
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store, segment_in
+from .._lazy import expression
 from .._runtime.boundary import Crossing, crossings_of, sentences, uncaptured
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -191,7 +191,7 @@ def swallowed(last: Mapping[str, Any]) -> bool:
 
 #: Whether a recorded tree and one of now are equal, placeholders standing for their values.
 Equal = Callable[[Any, Any], bool]
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
+_ADDRESS: Final = expression(r"0x[0-9a-fA-F]{6,}")
 
 
 def last_entry(trace: Trace) -> dict[str, Any]:

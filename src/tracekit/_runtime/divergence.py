@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from .._lazy import expression
 from ..errors import (
     DivergenceError,
     NotReplayableError,
@@ -55,7 +55,7 @@ _MISSING: Final = object()
 #: What is in the canonical bytes of every value that holds something opaque.
 OPAQUE: Final = b'"$t":"opaque"'
 #: What differs from process to process in the description of an object: addresses and ``id()``.
-_IDENTITY: Final = re.compile(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
+_IDENTITY: Final = expression(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
 
 
 def steady(tree: Any) -> Any:
@@ -234,7 +234,7 @@ def looks_like_a_read(found: list[dict[str, Any]]) -> bool:
 
 
 #: Words that a clock, a generator of ids or of random numbers makes.
-_MADE: Final = re.compile(
+_MADE: Final = expression(
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"  # a UUID
     r"|[0-9a-f]{24,64}"  # hex of urandom
     r"|\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d(\.\d+)?)?|\d{4}-\d\d-\d\d[T ]\S+"  # dates and times

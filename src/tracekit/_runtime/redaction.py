@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from .. import _reality
 from .._journal.keys import Keys
 from .._journal.vault import Vault, has_vault
+from .._lazy import expression
 from .._values import dumps, from_json, to_json
 from ..errors import TraceError, TracekitError
 from .secrets import (
@@ -59,10 +60,10 @@ LEAST: Final = 8
 #: How many credentials are learned while a run goes on.
 _MOST: Final = 256
 
-_IN_URL: Final = re.compile(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
-_UNSAFE: Final = re.compile(r'["\\\x00-\x1f]')
+_IN_URL: Final = expression(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
+_UNSAFE: Final = expression(r'["\\\x00-\x1f]')
 #: Words that stand in the place of a secret, paths, and addresses without a password.
-_NO_SECRET: Final = re.compile(
+_NO_SECRET: Final = expression(
     r"(?i)(?:\*+|x+|\.+|-+|0+|<.*>|\$.*|\{.*\}|true|false|none|null|enabled|disabled|required|optional|default|password|passw0rd"
     r"|change.?me|placeholder|undefined|anonymous|unused|.*your.*(?:key|token|secret|password).*"
     r"|(?:test|dummy|fake|example|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
@@ -196,7 +197,7 @@ Mark = list[Any]
 
 #: What the replay gives an SDK that does not start without a key, where the process has none.
 STAND_IN: Final = "tracekit-replay-no-key"
-_CORE: Final = re.compile("REDACTED_?([A-Z2-7]{8})")
+_CORE: Final = expression("REDACTED_?([A-Z2-7]{8})")
 _TAG: Final = 16
 #: The head and the payload of a token that says that it is none.
 _TOKEN: Final = "eyJhbGciOiJub25lIn0.eyJSRURBQ1RFRCI6MX0."
@@ -494,8 +495,8 @@ _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbyt
 _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
 #: What a text under a secret name may be wrapped in.
 _WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
-_ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
-_FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
+_ENCODED: Final = expression(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"')
+_FLAG: Final = expression(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
 
 
 def _always(data: bytes) -> bool:
@@ -624,7 +625,7 @@ class Redactor:
         """
         if self.look(data):
             return True
-        return 36 in data and _ENCODED(data) is not None
+        return 36 in data and _ENCODED.search(data) is not None
 
     def redact_text(self, text: str) -> tuple[str, list[Mark]]:
         """``text`` without its secrets, and where placeholders stand in it."""
@@ -908,7 +909,7 @@ _USER_OPTIONS: Final = ("-u", "--user", "-U", "--proxy-user")
 #: Where a dictionary has a name and a value of its own, as headers, variables and the fields of forms do.
 _NAME_FIELDS: Final = ("name", "key", "header", "field", "Name", "Key")
 _VALUES: Final = frozenset(("value", "Value", "content", "text", "default", "body"))
-_OPAQUE: Final = re.compile(r"[A-Za-z0-9+/=_-]*")
+_OPAQUE: Final = expression(r"[A-Za-z0-9+/=_-]*")
 
 
 def _named_here(tree: dict[str, Tree]) -> str:

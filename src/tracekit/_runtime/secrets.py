@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
+from .._lazy import expression
+
 __all__ = [
     "CREDENTIALS",
     "FORMATS",
@@ -90,7 +92,7 @@ _AFTER: Final = frozenset(
     repeat header string
     """.split()  # noqa: SIM905
 )
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUMP: Final = expression(r"(?<=[a-z0-9])(?=[A-Z])")
 _TOGETHER: Final = (
     *sorted(SECRETS - {"pass", "pwd", "pw"}),
     *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
@@ -146,23 +148,23 @@ def _strength(name: str) -> Strength:
 # Whether a value can be a secret. A word, a sentence, a path or an address is none, whatever its name.
 
 #: Texts that only stand for a secret.
-_STAND_IN: Final = re.compile(
+_STAND_IN: Final = expression(
     r"(?is)\*+|•+|x{3,}|\.{2,}|-+|0+|<[^<>]*>|\$\{.*\}|\$\w+|%\w+%"
     r"|\{\{?[^{}]*\}?\}|.*your[-_ ].*|.*change[-_ ]?me.*"
     r"|(?:sk-)?(?:not?|without)[-_ ].*|(?:test|dummy|fake|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
 )
-_PATH: Final = re.compile(r"(?:~|\.{0,2})/[\w./ -]*|[A-Za-z]:\\.*|[a-z][a-z0-9+.-]*://[^@\s]*", re.DOTALL)
-_UUID: Final = re.compile(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
-_CODE: Final = re.compile(
+_PATH: Final = expression(r"(?:~|\.{0,2})/[\w./ -]*|[A-Za-z]:\\.*|[a-z][a-z0-9+.-]*://[^@\s]*", re.DOTALL)
+_UUID: Final = expression(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_CODE: Final = expression(
     r"[A-Za-z_][\w.]*[(\[].*[)\]]|(?:self|this|os|process|config|settings|env|args)\.[\w.]+", re.DOTALL
 )
-_SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256)\s+\S")
-_SEGMENT: Final = re.compile("[A-Za-z0-9]{8,}")
-_A_PAIR: Final = re.compile(r"[^\s=;,]{1,200}=\S")
-_WORDS: Final = re.compile(r"[^\W\d_]+")
-_SIGNS: Final = re.compile(r"[\s\-_.:,;/!?'’\"()…{}%<>&+*|•]+")
+_SCHEME: Final = expression(r"(?i)(?:bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256)\s+\S")
+_SEGMENT: Final = expression("[A-Za-z0-9]{8,}")
+_A_PAIR: Final = expression(r"[^\s=;,]{1,200}=\S")
+_WORDS: Final = expression(r"[^\W\d_]+")
+_SIGNS: Final = expression(r"[\s\-_.:,;/!?'’\"()…{}%<>&+*|•]+")
 #: A word as sentences and names of programs have them.
-_CASED: Final = re.compile("[A-Z]?[a-z]+(?:[A-Z][a-z]+){0,3}|[A-Z]+")
+_CASED: Final = expression("[A-Z]?[a-z]+(?:[A-Z][a-z]+){0,3}|[A-Z]+")
 #: Words of forms and translations, of which their keys are made: ``forgot-password``.
 _OF_FORMS: Final = frozenset(
     [
@@ -201,9 +203,9 @@ _OF_FORMS: Final = frozenset(
         "value",
     ]
 )
-_CAPITALS: Final = re.compile("[a-z][A-Z]")
+_CAPITALS: Final = expression("[a-z][A-Z]")
 #: ``NextPartNumberMarker``.
-_HUMPS: Final = re.compile("[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+")
+_HUMPS: Final = expression("[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+")
 
 
 def _random(text: str) -> bool:
@@ -964,23 +966,20 @@ _OVERLAP: Final = 4096
 
 
 @cache
+def _of_anchor(one: Anchor, binary: bool) -> Any:
+    """Compiled when a text has its character for the first time: all of them together take longer than many a program."""
+    return expression(one.pattern.encode()) if binary else expression(one.pattern)
+
+
+@cache
 def look(binary: bool) -> Callable[[Any], bool]:
     """The quick look at texts, or at bytes: whether one may hold a secret of these kinds. Never a wrong no."""
 
-    def of(first: str) -> Callable[[Any], Any]:
-        one = by_first[first]
-        return re.compile(one.pattern.encode() if binary else one.pattern).search
-
-    def every(first: str) -> Callable[[Any], Iterator[re.Match[Any]]]:
-        one = by_first[first]
-        return re.compile(one.pattern.encode() if binary else one.pattern).finditer
-
     # Written out: a loop over them takes three times as long on the small values that most are.
-    by_first = {one.first: one for one in _ANCHORS}
-    at_underscore, at_dash, at_dot, at_tilde, at_slash, at_colon = map(of, ("_", "-", ".", "~", "/", ":"))
-    at_a, at_z, at_k, at_j, at_b, after_equals = map(of, ("A", "Z", "K", "J", "B", "="))
-    after_k, after_p, after_c, after_j, after_auth = map(of, ("k", "p", "c", "j", ""))
-    each_k, each_p, each_c, each_j, each_auth = map(every, ("k", "p", "c", "j", ""))
+    by_first = {one.first: _of_anchor(one, binary) for one in _ANCHORS}
+    at_underscore, at_dash, at_dot, at_tilde, at_slash, at_colon = (by_first[sign] for sign in "_-.~/:")
+    at_a, at_z, at_k, at_j, at_b, after_equals = (by_first[sign] for sign in "AZKJB=")
+    after_k, after_p, after_c, after_j, after_auth = (by_first[sign] for sign in ("k", "p", "c", "j", ""))
     underscore, dash, dot, tilde, slash = b"_-.~/" if binary else "_-.~/"
     a, z, k, j, b = b"AZKJB" if binary else "AZKJB"
     # Bytes are whole values, and a URL with a password goes on with "@"; a text may end before that.
@@ -994,46 +993,52 @@ def look(binary: bool) -> Callable[[Any], bool]:
         if len(data) > most:
             return any(hot(data[at : at + most]) for at in range(0, len(data), _PIECE))
         if (
-            (underscore in data and at_underscore(data))
-            or (dash in data and at_dash(data))
-            or (dot in data and at_dot(data))
-            or (tilde in data and at_tilde(data))
-            or (slash in data and (at_slash(data) or ((not binary or at_sign in data) and at_colon(data))))
-            or (a in data and at_a(data))
-            or (z in data and at_z(data))
-            or (k in data and at_k(data))
-            or (j in data and at_j(data))
-            or (b in data and at_b(data))
+            (underscore in data and at_underscore.search(data))
+            or (dash in data and at_dash.search(data))
+            or (dot in data and at_dot.search(data))
+            or (tilde in data and at_tilde.search(data))
+            or (
+                slash in data and (at_slash.search(data) or ((not binary or at_sign in data) and at_colon.search(data)))
+            )
+            or (a in data and at_a.search(data))
+            or (z in data and at_z.search(data))
+            or (k in data and at_k.search(data))
+            or (j in data and at_j.search(data))
+            or (b in data and at_b.search(data))
         ):
             return True
         data = data.lower() if binary or data.isascii() else _ascii_lower(data)
         return bool(
             (
                 small_k in data
-                and (name := after_k(data))
-                and (name.lastgroup is None or _any(data, each_k(data), binary))
+                and (name := after_k.search(data))
+                and (name.lastgroup is None or _any(data, after_k.finditer(data), binary))
             )
             or (
                 small_p in data
-                and (name := after_p(data))
-                and (name.lastgroup is None or _any(data, each_p(data), binary))
+                and (name := after_p.search(data))
+                and (name.lastgroup is None or _any(data, after_p.finditer(data), binary))
             )
             or (
                 small_c in data
-                and (name := after_c(data))
-                and (name.lastgroup is None or _any(data, each_c(data), binary))
+                and (name := after_c.search(data))
+                and (name.lastgroup is None or _any(data, after_c.finditer(data), binary))
             )
             or (
                 small_j in data
-                and (name := after_j(data))
-                and (name.lastgroup is None or _any(data, each_j(data), binary))
+                and (name := after_j.search(data))
+                and (name.lastgroup is None or _any(data, after_j.finditer(data), binary))
             )
             or (
                 authorization in data
-                and (name := after_auth(data))
-                and (name.lastgroup is None or _any(data, each_auth(data), binary))
+                and (name := after_auth.search(data))
+                and (name.lastgroup is None or _any(data, after_auth.finditer(data), binary))
             )
-            or (equals in data and (question in data or ampersand in data or semicolon in data) and after_equals(data))
+            or (
+                equals in data
+                and (question in data or ampersand in data or semicolon in data)
+                and after_equals.search(data)
+            )
         )
 
     return hot
@@ -1084,7 +1089,7 @@ def _ascii_lower(text: str) -> str:
 
 @cache
 def _finders() -> tuple[tuple[Anchor, re.Pattern[str]], ...]:
-    return tuple((one, re.compile(one.pattern)) for one in _ANCHORS)
+    return tuple((one, _of_anchor(one, False)) for one in _ANCHORS)
 
 
 def find(text: str, *, open: bool = False) -> Iterator[Span]:

@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from .._lazy import expression
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .exceptions import RECIPES
@@ -333,7 +334,7 @@ class Walk:
         return {"$t": "opaque", "type": name[:_REPR], "repr": _described(value)}
 
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_ADDRESS: Final = expression(r" at 0x[0-9a-fA-F]+")
 
 
 def _described(value: object) -> str:
@@ -385,7 +386,7 @@ def handler_of(kind: type) -> Handler:
 # Types of modules that are not loaded need no case, so nothing is imported here: a type's own module is there when its values are.
 
 #: The NumPy types whose bytes say everything.
-DTYPE: Final = re.compile(
+DTYPE: Final = expression(
     r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SUV]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)"
 )
 #: Built-in types whose subclasses are rebuilt from the base's value and the instance's attributes.
@@ -961,8 +962,8 @@ def _real(name: str) -> Any:
 
 
 _REAL: Final = {name: _real(name) for name in ("datetime", "date", "time", "timedelta", "timezone")}
-_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
-_INT: Final = re.compile(r"-?0x[0-9a-f]{1,100000}")
+_ZONE: Final = expression(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
+_INT: Final = expression(r"-?0x[0-9a-f]{1,100000}")
 _CONSTANTS: Final = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
 _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _FACTORY_OF: Final = {"list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple}
