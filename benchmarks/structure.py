@@ -216,7 +216,7 @@ def plain_tool(followed: Callable[[], Any]) -> None:
         look("a")
         look("b")
         with followed():
-            look("c")
+            look("a")
 
 
 def contracted_tool(followed: Callable[[], Any]) -> None:
@@ -257,7 +257,7 @@ def openai_chat(followed: Callable[[], Any]) -> None:
         ask("a")
         ask("b")
         with followed():
-            ask("c")
+            ask("a")
     client.close()
     server.shutdown()
     server.server_close()
