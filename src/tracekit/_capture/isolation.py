@@ -169,7 +169,10 @@ class ScratchLayer:
 
     @classmethod
     def enter(cls, passes: Iterable[str] = ()) -> ScratchLayer | str:
-        """Lay it, except over ``passes`` and the directory for temporary files; the reason where that can't be done."""
+        """Lay it, except over ``passes`` and the directory for temporary files; the reason where that can't be done.
+
+        A working directory among the temporary files is covered all the same: what a program finds there is its own.
+        """
         if not sys.platform.startswith("linux"):
             return f"overlays of the file system are Linux's, and this is {sys.platform}"
         if not _alone():
@@ -183,7 +186,7 @@ class ScratchLayer:
         reason = _mount("tmpfs", memory, "tmpfs", 0, "mode=0700")
         fd = os.open(memory, os.O_PATH | os.O_CLOEXEC)
         try:
-            return reason or cls._entered(f"/proc/self/fd/{fd}", mounted, {temporary, *map(os.path.realpath, passes)})
+            return reason or cls._entered(f"/proc/self/fd/{fd}", mounted, {*map(os.path.realpath, passes)}, temporary)
         except OSError as error:
             return str(error)
         finally:
@@ -195,15 +198,17 @@ class ScratchLayer:
                 os.rmdir(memory)
 
     @classmethod
-    def _entered(cls, memory: str, mounted: set[str], passes: set[str]) -> ScratchLayer | str:
+    def _entered(cls, memory: str, mounted: set[str], passes: set[str], temporary: str) -> ScratchLayer | str:
         cwd = os.getcwd()
-        layer = cls(memory, {one for one in passes if os.path.isdir(one)})
+        layer = cls(memory, {one for one in (*passes, temporary) if os.path.isdir(one)})
         kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in sorted(layer._passes)}
         layer._cover("/", mounted, _notes())
         for path, fd in kept.items():
             if layer._under(path):
                 _mount(f"/proc/self/fd/{fd}", path, "", _BIND | _RECURSIVE)
             os.close(fd)
+            if path == temporary and cwd.startswith(temporary + os.sep) and not any(_is_in(cwd, one) for one in passes):
+                layer._lay(cwd, _notes())  # before what is to pass inside it
         os.chdir(cwd)
         if layer.open and not layer.covers(cwd) and not layer._passing(cwd):
             layer.leave()
@@ -247,9 +252,10 @@ class ScratchLayer:
 
     def covers(self, path: str) -> bool:
         """Whether what is written to this path (a real one) goes into the layer."""
-        if self._shown is not None and (path + os.sep).startswith(self._shown[0] + os.sep):
+        if self._shown is not None and _is_in(path, self._shown[0]):
             path = self._shown[1] + path[len(self._shown[0]) :]
-        return self._under(path) and not self._passing(path)
+        covered = max((len(one.path) for one in self._covered if _is_in(path, one.path)), default=-1)
+        return covered > max((len(one) for one in self._passes if _is_in(path, one)), default=-1)
 
     def show(self, directory: str, place: str) -> bool:
         """Have ``directory`` seen at ``place``, too, for this process and its children, whatever is there; whether that was possible."""
@@ -263,10 +269,10 @@ class ScratchLayer:
         return True
 
     def _under(self, path: str) -> bool:
-        return any(path == one.path or path.startswith(one.path + os.sep) for one in self._covered)
+        return any(_is_in(path, one.path) for one in self._covered)
 
     def _passing(self, path: str) -> bool:
-        return any(path == one or path.startswith(one + os.sep) for one in self._passes)
+        return any(_is_in(path, one) for one in self._passes)
 
     def changes(self) -> list[Change]:
         """What has been written or removed so far, and is another than what lies below; in the order of the paths."""
@@ -300,6 +306,10 @@ class ScratchLayer:
             os.close(one.below)
             os.close(one.above)
         self._covered.clear()
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + os.sep)
 
 
 def _walk(above: str, below: str, path: str) -> Iterator[Change]:
