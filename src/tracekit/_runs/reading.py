@@ -521,6 +521,12 @@ class StepView:
         return f"HTTP {status}{f': {said}' if said else ''}"
 
     @property
+    def raised(self) -> Mapping[str, Any] | None:
+        """Type and text of the exception that it raised, without the place where that was."""
+        error = (self._entry_with_result or {}).get("error")
+        return {key: error.get(key) for key in ("type", "text")} if isinstance(error, Mapping) else None
+
+    @property
     def status(self) -> int | None:
         """The status of an HTTP answer, that of a model call's included."""
         if self.kind not in ("llm", "http") or not (self.answer or self.chunks):

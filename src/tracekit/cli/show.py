@@ -15,6 +15,7 @@ from .. import _reality
 from .._journal.reader import Follower, Trace
 from .._journal.store import Store, beside, name_of, shown_as
 from .._runs.reading import (
+    Edit,
     FileView,
     Message,
     ModelCall,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["explain", "print_answers", "show", "whole"]
+__all__ = ["explain", "line_of", "print_answers", "print_text", "print_turn", "show", "unified", "whole"]
 
 # -- show --------------------------------------------------------------------------------------------------------------
 #
@@ -599,22 +600,8 @@ def _print_call(console: Console, call: ModelCall) -> None:
         Text(f"\nprompt to {printable(call.model)}", style="bold") + Text(f"  {_since(call)}", style="dim"),
         soft_wrap=True,
     )
-    marks = {"same": ("  ", ""), "added": ("+ ", "green"), "removed": ("- ", "red"), "changed": ("~ ", "yellow")}
     for edit in changes.messages:
-        mark, style = marks[edit.op]
-        if changes.previous is None:
-            mark, style = marks["same"]
-        message = edit.now or edit.before
-        if message is None:
-            continue
-        console.print(
-            Text(f"{mark}{printable(message.role)}", style=f"bold {style}".strip())
-            + Text(_answers(message), style="dim")
-        )
-        if edit.op == "changed" and edit.before is not None and edit.now is not None:
-            _print_text(console, _unified(_said(edit.before), _said(edit.now)))
-        else:
-            _print_text(console, _said(message))
+        print_turn(console, edit if changes.previous is not None else edit._replace(op="same"))
     for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", _arguments(prompt.parameters))):
         if value:
             console.print(f"{name}: {printable(value)}", markup=False, soft_wrap=True)
@@ -624,15 +611,35 @@ def _print_call(console: Console, call: ModelCall) -> None:
     console.print(Text(f"\nanswer  {_usage(call)}".rstrip(), style="bold"), soft_wrap=True)
     if answer.reasoning:
         console.print(Text("  (thinking)", style="dim"))
-        _print_text(console, answer.reasoning)
+        print_text(console, answer.reasoning)
     if answer.text:
-        _print_text(console, answer.text)
+        print_text(console, answer.text)
     for request in call.requested:
         console.print(
             Text("  asks for ", style="dim") + Text(printable(_request_text(request)), style="bold"), soft_wrap=True
         )
     if answer.refusal:
         console.print(Text(f"  refuses: {printable(answer.refusal)}", style="red"), soft_wrap=True)
+
+
+_MARKS: Final = {"same": ("  ", ""), "added": ("+ ", "green"), "removed": ("- ", "red"), "changed": ("~ ", "yellow")}
+
+
+def print_turn(console: Console, edit: Edit) -> None:
+    """Print one message of a prompt beside that of another one; a changed one as a unified diff."""
+    from rich.text import Text
+
+    mark, style = _MARKS[edit.op]
+    message = edit.now or edit.before
+    if message is None:
+        return
+    console.print(
+        Text(f"{mark}{printable(message.role)}", style=f"bold {style}".strip()) + Text(_answers(message), style="dim")
+    )
+    if edit.op == "changed" and edit.before is not None and edit.now is not None:
+        print_text(console, unified(_said(edit.before), _said(edit.now)))
+    else:
+        print_text(console, _said(message))
 
 
 def _since(call: ModelCall) -> str:
@@ -669,12 +676,14 @@ def _said(message: Message) -> str:
     return "\n".join(filter(None, (message.text, *requests, *(f"[{other}]" for other in message.others))))
 
 
-def _unified(old: str, new: str) -> str:
+def unified(old: str, new: str) -> str:
+    """The lines in which two texts differ, with two around them."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm="")
     return "\n".join([*lines][2:])
 
 
-def _print_text(console: Console, text: str) -> None:
+def print_text(console: Console, text: str) -> None:
+    """Print a text line by line, indented."""
     for line in text.splitlines():
         console.print(f"    {printable(line)}", markup=False, soft_wrap=True)
 
@@ -685,7 +694,7 @@ def _print_value(console: Console, what: str, value: Any) -> None:
     kind = class_of(value)
     console.print(Text(f"\n{what}", style="bold") + Text(f"  {kind}" if kind else "", style="dim"))
     found = plain(value)
-    _print_text(
+    print_text(
         console, found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False, default=repr)
     )
 

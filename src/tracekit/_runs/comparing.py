@@ -1,0 +1,206 @@
+"""What differs between two runs: their steps aligned by line of execution and content, prompts by message, values by field.
+
+Clocks, random numbers and how the runs were recorded are no part of it, nor what a transport says beside its answer (dates, ids of
+requests, rate limits), unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, Final, Literal, NamedTuple
+
+from .._runtime.divergence import differences
+from .._values import dumps
+from .reading import Change, FileView, RunView, StepView, plain
+
+__all__ = ["Comparison", "EndDifference", "Op", "StepDifference", "compare"]
+
+Op = Literal["added", "removed", "changed", "moved"]
+
+#: Headers that say something of the way, not of the answer.
+_OF_TRANSPORT: Final = re.compile(
+    r"date|age|expires|etag|last-modified|via|server-timing|set-cookie|cf-.*|alt-svc|content-length|transfer-encoding|connection|keep-alive"
+    r"|(x-)?(.*-)?request-?id|(x-)?(.*-)?trace-?(id|parent|state)|(x-)?(.*-)?ratelimit(-.*)?|retry-after(-ms)?|openai-processing-ms|x-envoy-.*"
+)
+#: What a provider puts beside an answer: other in every call.
+_OF_ANSWER: Final = frozenset(
+    ("id", "created", "system_fingerprint", "service_tier", "request_id", "responseId", "created_at")
+)
+
+
+class StepDifference(NamedTuple):
+    """One step that is not the same in both: ``before`` in the first run, ``now`` in the other.
+
+    ``fields`` are the values that differ, ``{"path", "recorded", "actual"}`` each, an absent side left out; ``prompt`` is what a model was
+    asked otherwise. A step that ``moved`` is in both, at another place of its line of execution.
+    """
+
+    op: Op
+    before: StepView | None
+    now: StepView | None
+    fields: tuple[Mapping[str, Any], ...] = ()
+    prompt: Change | None = None
+
+    @property
+    def step(self) -> StepView:
+        """The step itself: of the first run, where it is there."""
+        found = self.now if self.before is None else self.before
+        assert found is not None
+        return found
+
+
+class EndDifference(NamedTuple):
+    """How a run, or one of its child processes, ended otherwise: its end, its result or its error."""
+
+    before: FileView | None
+    now: FileView | None
+    fields: tuple[Mapping[str, Any], ...]
+
+
+class Comparison:
+    """Two runs beside each other. ``steps`` differ, ``ends`` too; ``same`` is how many steps are in both as they are."""
+
+    def __init__(self, before: RunView, now: RunView, *, transport: bool) -> None:
+        self.before: Final = before
+        self.now: Final = now
+        self.steps: Final[list[StepDifference]] = []
+        self.ends: Final[list[EndDifference]] = []
+        self.same = 0
+        self._transport: Final = transport
+        for one, other in _processes(before, now):
+            self._compare(one, other)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.steps or self.ends)
+
+    def _compare(self, one: FileView | None, other: FileView | None) -> None:
+        lanes: dict[str, tuple[list[StepView], list[StepView]]] = {}
+        for side, file in enumerate((one, other)):
+            for step in () if file is None else file.steps.values():
+                if not step.bookkeeping and step.kind != "boundary" and not step.type.startswith("run."):
+                    lanes.setdefault(step.lane.path, ([], []))[side].append(step)
+        found = [difference for before, now in lanes.values() for difference in self._aligned(before, now)]
+        self.steps.extend(sorted(found, key=lambda difference: difference.step.seq))
+        fields = differences(_end(one), _end(other))
+        if fields:
+            self.ends.append(EndDifference(one, other, tuple(fields)))
+
+    def _aligned(self, before: Sequence[StepView], now: Sequence[StepView]) -> Iterator[StepDifference]:
+        keys = {step: self._key(step) for step in (*before, *now)}
+        matcher = SequenceMatcher(None, [keys[one] for one in before], [keys[one] for one in now], autojunk=False)
+        removed: list[StepView] = []
+        added: list[StepView] = []
+        for op, i, j, k, m in matcher.get_opcodes():
+            left, right = deque(before[i:j]), deque(now[k:m])
+            # Steps of one name at one place are one step with another input.
+            while left and right and (op == "equal" or _named(left[0]) == _named(right[0])):
+                yield from self._changed(left.popleft(), right.popleft())
+            removed += left
+            added += right
+        elsewhere: dict[bytes, deque[StepView]] = defaultdict(deque)
+        for step in added:
+            elsewhere[keys[step]].append(step)
+        taken: set[StepView] = set()
+        for step in removed:
+            other = elsewhere[keys[step]]
+            if other:
+                taken.add(other[0])
+                yield StepDifference("moved", step, other.popleft())
+            else:
+                yield StepDifference("removed", step, None)
+        yield from (StepDifference("added", None, step) for step in added if step not in taken)
+
+    def _changed(self, before: StepView, now: StepView) -> Iterator[StepDifference]:
+        fields = tuple(differences(self._facts(before), self._facts(now)))
+        prompt = None
+        if before.call is not None and now.call is not None:
+            change = now.call.since(before)
+            prompt = None if change.same else change
+        if fields or prompt is not None:
+            yield StepDifference("changed", before, now, fields, prompt)
+        else:
+            self.same += 1
+
+    def _key(self, step: StepView) -> bytes:
+        """What a step is found by in the other run: its kind and name, and what it was given."""
+        asked = None if step.call is None else repr(step.call.prompt.messages)
+        return dumps([*_named(step), self._input(step), asked])
+
+    def _facts(self, step: StepView) -> dict[str, Any]:
+        """What is compared of a step, beside the messages of a prompt."""
+        found: dict[str, Any] = {}
+        if (given := self._input(step)) is not None:
+            found["input"] = given
+        if step.calls:
+            found["outcome"] = step.outcome
+        if step.call is not None and not step.failed and not self._transport:
+            answer = step.call.answer
+            requests = [[one.name, one.arguments] for one in step.call.requested]
+            said = {"text": answer.text, "refusal": answer.refusal, "requests": requests}
+            found["answer"] = {key: value for key, value in said.items() if value}
+        elif step.has_output:
+            found["output"] = self._quiet(step, step.output)
+        if step.chunks and (step.call is None or self._transport):
+            found["pieces"] = [*step.pieces()]
+        if (error := step.raised) is not None:
+            found["error"] = error
+        return found
+
+    def _input(self, step: StepView) -> Any:
+        """What a step was given; of a model call all but the messages, which are compared as such."""
+        if step.call is None:
+            return self._quiet(step, step.input)
+        prompt = step.call.prompt
+        return {"model": step.call.model, "tools": [*prompt.tools], "parameters": plain(dict(prompt.parameters))}
+
+    def _quiet(self, step: StepView, value: Any) -> Any:
+        if self._transport or step.kind not in ("http", "llm") or not isinstance(value, Mapping):
+            return value
+        found = {key: _without_transport(item) if key == "headers" else item for key, item in value.items()}
+        if step.kind == "llm" and isinstance(found.get("body"), Mapping):
+            found["body"] = {key: item for key, item in found["body"].items() if key not in _OF_ANSWER}
+        return found
+
+
+def compare(before: RunView, now: RunView, *, transport: bool = False) -> Comparison:
+    """What differs between two runs; with ``transport`` dates, ids of requests and rate limits too."""
+    return Comparison(before, now, transport=transport)
+
+
+def _processes(before: RunView, now: RunView) -> Iterator[tuple[FileView | None, FileView | None]]:
+    """The runs' own files, then those of their child processes, side by side by the place that each was started at."""
+    sides = [{file.process: file for file in view.files} for view in (before, now)]
+    for process in dict.fromkeys((*sides[0], *sides[1])):
+        yield sides[0].get(process), sides[1].get(process)
+
+
+def _named(step: StepView) -> tuple[str, str]:
+    return step.type, step.name
+
+
+def _end(file: FileView | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"outcome": None if file is None else file.ended}
+    if file is not None and file.ended is not None:
+        last = file.last
+        if "output" in last:
+            found["output"] = file.source.expand(last["output"], before=last["seq"])
+        if isinstance(error := last.get("error"), Mapping):  # the place where it was raised is not compared
+            found["error"] = {key: error.get(key) for key in ("type", "text")}
+    return found
+
+
+def _without_transport(headers: Any) -> Any:
+    if isinstance(headers, Mapping):
+        return {name: value for name, value in headers.items() if not _OF_TRANSPORT.fullmatch(str(name).lower())}
+    if isinstance(headers, list):
+        return [
+            one
+            for one in headers
+            if not (isinstance(one, list) and one and _OF_TRANSPORT.fullmatch(str(one[0]).lower()))
+        ]
+    return headers

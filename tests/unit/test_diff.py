@@ -1,0 +1,171 @@
+"""``tracekit diff``: what is different between two runs, step by step."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from tracekit import current_run, decision, record, traced_model, traced_tool
+from tracekit.cli import main
+from tracekit.integration import attach
+
+
+@traced_tool(side_effect="read_only")
+def look(order: str) -> str:
+    return order.upper()
+
+
+@traced_tool(side_effect="irreversible")
+def pay(cents: int) -> int:
+    if cents < 0:
+        raise ValueError(f"{cents} is negative")
+    return cents
+
+
+@traced_model(model="m")
+def ask(messages: list[Any], temperature: float = 0.0) -> str:
+    return f"answer to {messages[-1]['content'].splitlines()[-1]}"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def run(run_id: str, *steps: Any) -> str:
+    with record("shop", run_id=run_id):
+        for step in steps:
+            step()
+    return run_id
+
+
+def changes(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in call("diff", *arguments, "--json").stdout.splitlines()]
+
+
+def test_two_runs_of_one_program_have_no_difference() -> None:
+    """Times, ids and places in the file are no part of a step."""
+    for name in ("one", "two"):
+        run(name, lambda: look("a" * 2000), lambda: decision("d", input=1, output=2), lambda: pay(3))
+    done = call("diff", "one", "two")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no difference: 3 steps the same")
+    assert changes("one", "two") == []
+    assert call("executions", "diff", "one", "two").stdout == done.stdout
+
+
+def test_what_differs_is_named_by_step_and_field() -> None:
+    """A changed input or output, a step more and a step less: each once, with its place in both runs; exit code 1."""
+    run("one", lambda: look("a"), lambda: pay(3), lambda: decision("d", input=1, output=2))
+    run("two", lambda: look("b"), lambda: pay(3), lambda: look("c"))
+    done = call("diff", "one", "two", "--json")
+    changes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.exit_code == 1
+    assert [(change["change"], change["kind"], change["name"]) for change in changes] == [
+        ("changed", "tool.call", "look"),
+        ("removed", "decision", "d"),
+        ("added", "tool.call", "look"),
+    ]
+    assert changes[0]["differences"] == [
+        {"path": "input.order", "recorded": "a", "actual": "b"},
+        {"path": "output", "recorded": "A", "actual": "B"},
+    ]
+    assert (changes[0]["step"], changes[1]["other_step"], changes[2]["step"]) == (2, None, None)
+
+
+def test_errors_are_compared_by_what_they_say() -> None:
+    """The same exception from another line is the same; another text is not."""
+    for name, cents in (("one", -1), ("two", -1), ("three", -2)):
+        with pytest.raises(ValueError, match="negative"):
+            run(name, lambda cents=cents: pay(cents))
+    assert call("diff", "one", "two").exit_code == 0
+    change, end = changes("one", "three")
+    assert end["kind"] == "end"
+    assert "error.text" in [one["path"] for one in change["differences"]]
+
+
+def prompts(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "Be brief.\nBe kind."}, {"role": "user", "content": text}]
+
+
+def test_prompts_are_compared_message_by_message() -> None:
+    """A changed message as a unified diff, in text and as both sides in JSON; the others are not shown."""
+    run("one", lambda: ask(prompts("Hello.\nWhat is it?")))
+    run("two", lambda: ask(prompts("Hello.\nWhat was it?"), temperature=0.5))
+    (change,) = changes("one", "two")
+    (message,) = change["messages"]
+    assert (message["change"], message["recorded"]["text"], message["actual"]["text"]) == (
+        "changed", "Hello.\nWhat is it?", "Hello.\nWhat was it?",
+    )  # fmt: skip
+    assert "input.parameters.temperature" in [one["path"] for one in change["differences"]]
+    text = call("diff", "one", "two").stdout
+    assert "    -What is it?\n    +What was it?\n" in text
+    assert "Be kind" not in text
+
+
+def test_a_step_that_was_made_at_another_place_has_moved() -> None:
+    """It is neither more nor fewer."""
+    run("one", lambda: look("a"), lambda: pay(1), lambda: pay(2))
+    run("two", lambda: pay(1), lambda: pay(2), lambda: look("a"))
+    assert [(one["change"], one["name"]) for one in changes("one", "two")] == [("moved", "look")]
+    assert "1 moved; 2 steps the same" in call("diff", "one", "two").stdout
+
+
+def test_threads_are_compared_each_with_its_own() -> None:
+    """In which order they came is chance; what each did is not."""
+
+    def threads(*names: str) -> None:
+        for name in names:
+            thread = threading.Thread(target=look, args=(name,), name=name)
+            thread.start()
+            thread.join()
+
+    run("one", lambda: threads("ann", "bob"), lambda: time.time())
+    run("two", lambda: threads("bob", "ann"))
+    run("three", lambda: threads("ann", "bea"))
+    found = changes("one", "two"), changes("one", "three")
+    assert [one["change"] for one in found[1]] == ["changed"]
+    assert {one["change"] for one in found[0]} <= {"changed"}
+
+
+def test_the_end_of_a_run_is_compared() -> None:
+    """Its result, and whether it failed."""
+    run("one", lambda: current_run().set_result({"total": 1}))
+    run("two", lambda: current_run().set_result({"total": 2}))
+    (end,) = changes("one", "two")
+    assert (end["kind"], end["differences"]) == ("end", [{"path": "output.total", "recorded": 1, "actual": 2}])
+    assert "output.total: 1 → 2" in call("diff", "one", "two").stdout
+
+
+def test_what_a_transport_says_is_left_out() -> None:
+    """Dates, ids of requests and rate limits are other in every call; they are compared where that is asked for."""
+
+    def get(number: int, body: str) -> None:
+        headers = {
+            "date": f"day {number}",
+            "x-request-id": f"req_{number}",
+            "x-ratelimit-remaining": str(number),
+            "x-kind": "a",
+        }
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, text=body))
+        attach(client := httpx.Client(transport=transport))
+        client.get("http://service.test/one")
+
+    run("one", lambda: get(1, "a"))
+    run("two", lambda: get(2, "a"))
+    run("three", lambda: get(3, "b"))
+    assert changes("one", "two") == []
+    assert len(changes("one", "two", "--transport")[0]["differences"]) == 3
+    (change,) = changes("one", "three")
+    assert [one["path"] for one in change["differences"]] == ["output.body"]
+
+
+def test_bad_runs_are_named() -> None:
+    """One that is not there is a usage error; a damaged one is no run to compare."""
+    run("one", lambda: look("a"))
+    done = call("diff", "one", "nobody")
+    assert (done.exit_code, "nobody" in done.stderr) == (2, True)
