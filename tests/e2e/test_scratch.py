@@ -262,6 +262,11 @@ def test_what_a_process_changes_between_two_readings(place: Place) -> None:
 def change(text):
     Path("state").write_text(text)
 
+@traced_tool(side_effect="reversible")
+def change_by_processes():
+    for text in ("one process", "processes of a tool"):
+        subprocess.run(["sh", "-c", f"printf '{text}' > state"])
+
 def read():
     return open("state").read(), os.stat("state").st_size
 
@@ -270,6 +275,8 @@ print(read())
 subprocess.run(["sh", "-c", "printf 'by process' > state"])
 print(read())
 change("a tool")
+print(read())
+change_by_processes()
 print(read())
 Path("state").write_text("own again")
 print(read(), look(1))

@@ -243,6 +243,8 @@ class _Files:
         self.changed: Final[dict[int, dict[str, None]]] = {}
         #: Directories in which processes have run, as they were last looked at; ``None`` where one is too large to be looked through.
         self.trees: Final[dict[str, _Tree | None]] = {}
+        #: Open steps in which a process was started, and the directory that is looked at when they end.
+        self.watched: Final[set[tuple[int, str]]] = set()
         self.lock: Final = threading.RLock()
 
     def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
@@ -650,8 +652,14 @@ def about_to_start(scope: Scope, step: int, directory: Any) -> None:
             root = files.directory
         elif _passes_away(root + os.sep) or installed(root):
             return
-        if _look(scope, files, root, None):
-            _before_outcome(scope, step, lambda inside: _look(inside, files, root, step))
+        if (step, root) not in files.watched and _look(scope, files, root, None):
+            files.watched.add((step, root))
+
+            def look(inside: Scope) -> None:
+                files.watched.discard((step, root))
+                _look(inside, files, root, step)
+
+            _before_outcome(scope, step, look)
 
 
 @_reality.off_loop()

@@ -1343,7 +1343,8 @@ os_entrances: Final = (
 # Whatever uses ``subprocess.Popen`` (asyncio's processes too) gets its ticket in an environment variable; what ``multiprocessing`` starts
 # afresh (``spawn``, ``forkserver``) gets it with its preparation data, what it forks has it as it is. The run decides about the ticket.
 
-#: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
+#: Where ``cwd`` and ``env`` are among the arguments of ``Popen``, if they are given by their place.
+_CWD: Final = 9
 _ENV: Final = 10
 #: Executed in a process that multiprocessing prepares, before its program's first line.
 _PREPARED: Final = """\
@@ -1387,6 +1388,9 @@ def _popen(original: Any) -> Any:
         else:
             loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
             start = _joining if scope.live or below_seam() or caller.probes else _captured
+            if scope.live and start is _joining and not caller.probes:
+                cwd = args[_CWD] if len(args) > _CWD else kwargs.get("cwd")
+                inputs.about_to_start(scope, scope.live, cwd)
             start(original, self, scope, command, args, kwargs, loops)
 
     return __init__
