@@ -186,7 +186,7 @@ def _spans_of(traces: Sequence[Trace], content: bool) -> Iterator[Span]:
     for trace in traces:
         run_id = trace.status.run_id or ""
         contexts = _Contexts(store_of(trace.path))
-        segment = segment_in(trace.path, run_id)
+        segment = segment_in(trace.path)
         first = trace.entry(1) if len(trace) else {}
         context, above = contexts(run_id) if segment else context_of(first), None
         if segment is not None:

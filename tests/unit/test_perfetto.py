@@ -66,7 +66,7 @@ def check(events: list[dict[str, Any]]) -> None:
     for slices in tracks.values():
         open_now: list[float] = []
         for start, end in sorted(slices, key=lambda one: (one[0], -one[1])):
-            while open_now and open_now[-1] <= start:
+            while open_now and open_now[-1] <= start + 0.001:
                 open_now.pop()
             assert not open_now or end <= open_now[-1] + 0.001
             open_now.append(end)

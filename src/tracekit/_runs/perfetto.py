@@ -69,7 +69,7 @@ class _File:
 
     def __init__(self, number: int, trace: Trace, *, payloads: bool) -> None:
         self.number: Final = number
-        self.view: Final = FileView(trace, trace.status, segment_in(trace.path, trace.status.run_id or "")).read()
+        self.view: Final = FileView(trace, trace.status, segment_in(trace.path)).read()
         self.began: Final = int(self.view.first.get("ts_ns", 0))
         self.ended: Final = int(self.view.last.get("ts_ns", 0))
         self._payloads: Final = payloads
@@ -122,7 +122,7 @@ class _File:
 
     def _end(self, step: StepView) -> int:
         if step.kind in _CALLS and step.outcome is None:
-            return max(self.ended, step.ts_ns + _SHORTEST)
+            return self.ended + _SHORTEST
         return step.ts_ns + max(step.took, _SHORTEST)
 
     def _args(self, step: StepView) -> dict[str, Any]:
