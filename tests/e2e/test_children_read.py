@@ -89,7 +89,8 @@ def test_a_payment_in_doubt_in_a_child_is_no_run_that_only_reads(family: Family)
     code, entries, _ = cli(family, "show", run)
     assert code == 0
     mine = [entry for entry in entries if entry.get("segment") == name(segment(family, "bob"))]
-    assert [entry["type"] for entry in mine] == ["run.started", "tool.call"]
+    types = [entry["type"] for entry in mine]
+    assert types == ["run.started", "tool.call", "input"]  # the file that it has changed, as it was before
     assert [entry["seq"] for entry in entries if "segment" not in entry] == [e["seq"] for e in family.entries()]
 
 
