@@ -304,7 +304,7 @@ def test_a_child_that_is_killed(place: Place) -> None:
         f"from tracekit import replay; exec(open('parent.py').read().split('if __name__')[0])\n"
         f"with replay('{place.run_id}') as session: main()\nprint(session.report.warnings)",
     )
-    assert "it was replayed up to its entry 4, where its log ends" in replayed.stdout
+    assert "it was replayed up to its entry 6, where its log ends" in replayed.stdout
 
 
 ENDED = """
