@@ -1082,6 +1082,30 @@ def test_futures_that_were_not_waited_for(tmp_path: Path) -> None:
     assert session.report.failure is None
 
 
+@pytest.mark.parametrize("paces", [((0, 30), (30, 0)), ((30, 0), (0, 30))], ids=["one more", "one fewer"])
+def test_a_wait_for_all_that_are_not_done_yet(tmp_path: Path, paces: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """An event bus waits for those of its handlers that are not done when somebody looks, if any: the replay may have to wait where the
+    recording had not, or need not, and is exact."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for number in range(3):
+                handler = pool.submit(native, pace[number % 2])
+                native(pace[1 - number % 2])
+                left = [handler] if handler._state != "FINISHED" else []  # type: ignore[attr-defined]
+                if left:
+                    assert wait(left, timeout=60).done == {handler}
+            tool("done")
+
+    pace[:] = paces[0]
+    with record("handlers", store=tmp_path) as run:
+        program()
+    pace[:] = paces[1]
+    with replay(run) as session:
+        program()
+    assert session.report.exact, session.report.as_dict()
+
+
 def test_a_thread_that_ends_after_the_block(tmp_path: Path) -> None:
     """A thread that made its last step while the end of the block waited for it makes it in the replay, however slow that is."""
 

@@ -486,14 +486,17 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     given = _in_order(fs)
     from concurrent.futures._base import DoneAndNotDoneFutures
 
+    # Whoever waits until all are done sees that, whatever was done before: no event, so that the program may wait here or find them done.
+    whole = return_when == "ALL_COMPLETED" or len(given) == 1
     turn: Any = armed(scope, "future.wait", 0)
     done: Any = None
-    if turn is not None and (turn.live or turn.comes or turn.pending):
+    if turn is not None and (turn.live or turn.comes or (turn.pending and not whole)):
         token = current.set(None)  # how it waits is nothing to record
         try:
             if turn.live:
                 done = original(given, timeout, return_when).done
-                turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
+                if not whole or len(done) < len(given):
+                    turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
             elif came(turn, scope.session.threads):
                 done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
                 original(done)
