@@ -796,7 +796,6 @@ def asks():
 thread = threading.Thread(target=sleeps)
 other = threading.Thread(target=asks)
 thread.start(); other.start(); thread.join(); other.join()
-open(mark, "w").close()
 """
 
 LOOKS_FOR_EVER = """
@@ -818,7 +817,6 @@ with record("looked at"):
     ask("first")
     if os.path.exists(mark):  # in the replay
         threading.Event().wait()
-open(mark, "w").close()
 """
 
 
@@ -834,6 +832,7 @@ def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
         own = {**os.environ, "TRACEKIT_DIR": str(directory / "store")}
         done = python("-m", "tracekit", "run", "program.py", str(directory / "mark"), cwd=directory, env=own)
         assert done.returncode == 0, done.stderr
+        (directory / "mark").touch()
         done = python("-m", "tracekit", "replay", "last", "--isolate", "off", "--grace", "0", cwd=directory, env=own)
         assert done.returncode == 3, done.stderr
         assert "not known" in done.stderr
