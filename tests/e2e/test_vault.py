@@ -259,9 +259,9 @@ from tracekit import record, traced_tool
 
 @traced_tool(side_effect="read_only")
 def issued():
-    if os.path.exists("issued"):
+    if os.path.exists("../issued"):
         return "asked twice"
-    open("issued", "w").close()
+    open("../issued", "w").close()
     return "sk-proj-%s" % os.environ["TAIL"]
 
 @traced_tool(side_effect="irreversible")
@@ -271,8 +271,8 @@ def pay(token, amount):
 
 with record("run"):
     token = issued()
-    if not os.path.exists("killed"):
-        open("killed", "w").close()
+    if not os.path.exists("../killed"):
+        open("../killed", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     pay(token, hashlib.sha256(sys.argv[1].encode()).hexdigest())
 """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .._lazy import expression
 
@@ -24,6 +25,7 @@ __all__ = [
     "event_id",
     "family_of",
     "link",
+    "read_by_library",
     "span_id",
     "split",
     "too_costly",
@@ -80,6 +82,12 @@ REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})
 
 #: Reads of the world that have no content to check, aligned between the steps of their lane.
 READS: Final = frozenset({"clock", "random"})
+
+
+def read_by_library(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has readings of a clock by an installed package: no doing of the program's own, and one may have more or fewer."""
+    return "values" in entry and ":" in entry["name"]
+
 
 #: What fires in an event loop, by the names of its entries.
 IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))

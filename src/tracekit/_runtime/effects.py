@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
-from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of
+from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read_by_library
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 
 __all__ = [
@@ -454,7 +454,7 @@ class RecoveredLog:
         inner = inner or self._under.get(lane, 0)
         self._inner.append(inner)
         found = family_of(kind)
-        if found is not None or kind in _NO_EFFECTS:
+        if found is not None or (kind in _NO_EFFECTS and not read_by_library(entry)):
             if lane in self._streams:
                 self._went_on(seq, entry.get("step", 0), inner, self._streams[lane])
             if lane in self._failed:

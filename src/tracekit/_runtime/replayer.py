@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from orjson import loads
 
-from .._journal.entry import CUT_OFF, IN_LOOP, READS, REFUSALS, SINGLES, family_of
+from .._journal.entry import CUT_OFF, IN_LOOP, READS, REFUSALS, SINGLES, family_of, read_by_library
 from .._journal.reader import TAIL, Trace
 from .._journal.store import shown_as
 from .._journal.vault import KEY_VARIABLE
@@ -1374,7 +1374,7 @@ class Replay:
             return
         if entry["type"] == "random":
             self._fail(divergence.draws_left(entry, left))
-        if ":" not in entry["name"]:  # else a library's
+        if not read_by_library(entry):
             self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
