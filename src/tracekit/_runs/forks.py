@@ -190,7 +190,7 @@ class Segment:
         self._arguments: Final = arguments
         self._indirect: Final = indirect
         #: The process's own line, where it joined the run by what its environment says.
-        self.root: Root | None = None
+        self.own_line: Root | None = None
         self._opened: Journal | None = None
         self._opening: Final = RLock()
         #: The vault of the journal, once there is one.
@@ -207,6 +207,10 @@ class Segment:
     @property
     def path(self) -> str:
         return self.store.path(self.run_id, self.segment)
+
+    @property
+    def root(self) -> str:
+        return self.store.root
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
         return self.open().append(kind, lane, parent, tail, sync)
@@ -247,7 +251,7 @@ class Segment:
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
         self.session.log.journal = journal
         follow(self.session, self.store)
-        if self.root is None:
+        if self.own_line is None:
             at_end(lambda: seal(self.session))
         return journal
 
@@ -260,10 +264,10 @@ class Segment:
                 )
             except RunStateError:
                 # Another process has the same place: two were started by one that did not join, as a shell's two commands.
-                if self.root is None:
+                if self.own_line is None:
                     raise
                 n += 1
-                self.lane = self.root.path = f"{lane}+{n}"
+                self.lane = self.own_line.path = f"{lane}+{n}"
 
 
 def _seal_all() -> None:
@@ -313,7 +317,7 @@ class RecordedProcess(JoinedProcess):
         self.pid: Final = os.getpid()
         self._pool: Final = bool(ticket["pool"])
         self.error: BaseException | None = None
-        root = segment.root = session.state.root = Root(segment.lane, get_ident())
+        root = segment.own_line = session.state.root = Root(segment.lane, get_ident())
         follow(session, segment.store)
         session.state.spending = _spending(ticket)
         enter(Scope(segment.seen, root, ROOT, ticket["agent"], spending=session.state.spending))
@@ -338,7 +342,7 @@ class RecordedProcess(JoinedProcess):
             self.program,
         )
         session, root = segment.session, Root(place["lane"], get_ident())
-        segment.root = session.state.root = root
+        segment.own_line = session.state.root = root
         session.state.joined = True
         session.state.children = RecordedChildren(session)
         session.state.spending = _spending(place)
