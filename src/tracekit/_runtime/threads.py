@@ -179,6 +179,8 @@ class ThreadMonitor:
         self._watch: Final = watch
         self._failure: Final = failure
         self._hooked: Final = hooked
+        #: Child processes from before the replay: it can't speak with them, so they are like any other process.
+        self._processes_before: Final = frozenset(child_processes())
         self.lock: Final = RLock()
         self._members: dict[int, MonitoredThread] = {}
         #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
@@ -466,7 +468,9 @@ class ThreadMonitor:
 
     def _waits_here(self, native: int, frame: FrameType, look: object) -> bool:
         """Whether a thread that is asleep can be moved by another thread of this process only, or by what no replay waits for."""
-        return self._waits_for_us(native, frame, look) or (self.sealed and _waits_for_files(native, frame, look))
+        return self._waits_for_us(native, frame, look) or (
+            self.sealed and child_processes() <= self._processes_before and _waits_for_files(native, frame, look)
+        )
 
     def _waits_beside_processes(self, native: int, frame: FrameType, look: object) -> bool:
         """Whether a thread that is asleep can be moved by other threads and processes of the run only."""
@@ -614,7 +618,7 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
 
 
 def _waits_for_files(native: int, frame: FrameType, look: object) -> bool:
-    """Whether a thread that is asleep waits, without a time limit, for pipes and sockets that no other process of ours has a part in."""
+    """Whether a thread that is asleep waits, without a time limit, for pipes and sockets."""
     call = _call(native)
     if len(call) < 5:
         return False
@@ -627,7 +631,7 @@ def _waits_for_files(native: int, frame: FrameType, look: object) -> bool:
             files = _epolled(call[1]) if kind == "epoll" else _polled(call) if kind else ()
     except (OSError, ValueError):
         return False
-    if not files or child_processes() or in_debugger(frame) or not all(map(_is_pipe_or_socket, files)):
+    if not files or in_debugger(frame) or not all(map(_is_pipe_or_socket, files)):
         return False
     return _glance(native) == look
 
