@@ -8,8 +8,6 @@ begins. So a list of runs decompresses a line of each, not all of it.
 from __future__ import annotations
 
 import os
-import tempfile
-import zlib
 from collections.abc import Iterator
 from struct import pack, unpack
 from typing import Final
@@ -134,6 +132,8 @@ def _forget(target: str) -> None:
 
 def _member(out: int, source: int, start: int, end: int) -> None:
     """Write these bytes of ``source`` as the rest of a gzip member whose header is there."""
+    import zlib
+
     packer, check, at = zlib.compressobj(6, zlib.DEFLATED, -15), 0, start
     while at < end:
         piece = os.pread(source, min(_PIECE, end - at), at)
@@ -146,6 +146,8 @@ def _member(out: int, source: int, start: int, end: int) -> None:
 
 def _pieces(fd: int, at: int, path: str) -> Iterator[bytes]:
     """The content from the member that begins at ``at`` on, piece by piece."""
+    import zlib  # few traces are compressed
+
     reader, rest = zlib.decompressobj(31), b""
     begun = False
     try:
@@ -176,6 +178,8 @@ def nameless() -> int:
     """A new file without a name: in memory where the system has that, else in the directory for temporary files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tracekit", os.MFD_CLOEXEC)
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
