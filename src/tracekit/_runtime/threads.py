@@ -180,7 +180,8 @@ class ThreadMonitor:
         self._failure: Final = failure
         self._hooked: Final = hooked
         #: Child processes from before the replay: it can't speak with them, so they are like any other process.
-        self._processes_before: Final = frozenset(child_processes())
+        with off_loop():
+            self._processes_before: Final = frozenset(child_processes())
         self.lock: Final = RLock()
         self._members: dict[int, MonitoredThread] = {}
         #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
