@@ -533,12 +533,19 @@ def test_parallel_tools_each_change_their_own_argument() -> None:
 def test_parallel_tools_that_fill_one_list() -> None:
     """Each puts its own piece into a list that all were given: in the replay it fills up in the same order."""
 
+    turns: list[asyncio.Event] = []
+
     @tool
     async def fetch(n: int, into: list[dict[str, int]]) -> None:
-        await asyncio.sleep(0.002 * (3 - n))
+        await turns[n].wait()
+        await asyncio.sleep(0.002)
         into.append({"n": n})
+        if n:
+            turns[n - 1].set()
 
     async def program() -> Any:
+        turns[:] = [asyncio.Event() for _ in range(3)]
+        turns[2].set()
         found: list[dict[str, int]] = []
         await asyncio.gather(*(fetch(n, found) for n in range(3)))
         return found
