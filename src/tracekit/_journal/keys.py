@@ -22,7 +22,7 @@ import orjson
 from .. import _reality
 from .._lazy import expression
 from ..errors import ContractViolationError, LogWriteError, TraceError
-from .tip import make_directory
+from .durable import make_directory
 
 __all__ = ["Keys", "Owner"]
 

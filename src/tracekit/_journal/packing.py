@@ -14,6 +14,7 @@ from typing import Final
 
 from .. import _reality
 from ..errors import TraceIntegrityError
+from .durable import replacing
 
 __all__ = ["ends_of", "is_packed", "nameless", "pack_file", "unpack_file", "unpacked"]
 
@@ -70,64 +71,28 @@ def pack_file(source: int, path: str, last: int) -> None:
 
     What was written is read again and compared before it takes that place; on the device when this returns.
     """
-    target = f"{path}.{_reality.urandom(8).hex()}.tmp"
-    out = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            _write(out, _HEADER + pack("<Q", 0))
-            size = os.fstat(source).st_size
-            _member(out, source, 0, last)
-            second = os.lseek(out, 0, os.SEEK_CUR)
-            _write(out, _PLAIN_HEADER)
-            _member(out, source, last, size)
-            os.pwrite(out, pack("<Q", second), len(_HEADER))
-            at = 0
-            for piece in _pieces(out, 0, path):
-                if os.pread(source, len(piece), at) != piece:
-                    raise _damaged(path, "what was compressed is not what was there")
-                at += len(piece)
-            if at != size:
+    with replacing(path) as out:
+        _write(out, _HEADER + pack("<Q", 0))
+        size = os.fstat(source).st_size
+        _member(out, source, 0, last)
+        second = os.lseek(out, 0, os.SEEK_CUR)
+        _write(out, _PLAIN_HEADER)
+        _member(out, source, last, size)
+        os.pwrite(out, pack("<Q", second), len(_HEADER))
+        at = 0
+        for piece in _pieces(out, 0, path):
+            if os.pread(source, len(piece), at) != piece:
                 raise _damaged(path, "what was compressed is not what was there")
-            _reality.fdatasync(out)
-        finally:
-            os.close(out)
-        _take_place(target, path)
-    except BaseException:
-        _forget(target)
-        raise
+            at += len(piece)
+        if at != size:
+            raise _damaged(path, "what was compressed is not what was there")
 
 
 def unpack_file(fd: int, path: str) -> None:
     """Write the content of the compressed file ``fd`` in the place of the file at ``path``."""
-    target = f"{path}.{_reality.urandom(8).hex()}.tmp"
-    out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            for piece in _pieces(fd, 0, path):
-                _write(out, piece)
-            _reality.fdatasync(out)
-        finally:
-            os.close(out)
-        _take_place(target, path)
-    except BaseException:
-        _forget(target)
-        raise
-
-
-def _take_place(target: str, path: str) -> None:
-    os.replace(target, path)
-    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _forget(target: str) -> None:
-    try:
-        os.unlink(target)
-    except FileNotFoundError:
-        pass
+    with replacing(path) as out:
+        for piece in _pieces(fd, 0, path):
+            _write(out, piece)
 
 
 def _member(out: int, source: int, start: int, end: int) -> None:

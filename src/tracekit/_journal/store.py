@@ -19,10 +19,11 @@ import orjson
 from .. import _reality
 from .._lazy import expression
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
+from .durable import make_directory, sync_directory
 from .entry import DEFAULT, Limits, too_deep
 from .packing import ends_of, is_packed
 from .reader import ENDS, Trace, Verdict, not_found, open_trace
-from .tip import check_kept, check_tip_hash, make_directory, seal_key, sync_directory, write_tip
+from .tip import check_kept, check_tip_hash, seal_key, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
 

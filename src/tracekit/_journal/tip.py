@@ -8,13 +8,13 @@ write the directory can change a tip that has none; the key, or a tip hash kept 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext, suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from .. import _reality
 from ..errors import TraceError
+from .durable import replacing
 from .reader import Trace, Verdict
 
 __all__ = [
@@ -22,10 +22,8 @@ __all__ = [
     "check_kept",
     "check_tip_hash",
     "key_from",
-    "make_directory",
     "read_tip",
     "seal_key",
-    "sync_directory",
     "write_tip",
 ]
 
@@ -72,26 +70,10 @@ def write_tip(path: str, count: int, head: str, *, key: bytes | None = None, syn
     facts: dict[str, Any] = {"run_id": name, "count": count, "head": head, "sealed_at": sealed_at}
     if key is not None:
         facts["mac"] = _mac(key, name, count, head, sealed_at)
-    temporary = f"{path}.{_reality.urandom(8).hex()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            data = orjson.dumps(facts) + b"\n"
-            while data:  # a full disk may take a part
-                data = data[os.write(fd, data) :]
-            if sync:
-                _reality.fdatasync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
-    except BaseException:
-        try:
-            os.unlink(temporary)
-        except OSError:
-            pass
-        raise
-    if sync:
-        sync_directory(os.path.dirname(path))
+    with replacing(path, sync=sync) as fd:
+        data = orjson.dumps(facts) + b"\n"
+        while data:  # a full disk may take a part
+            data = data[os.write(fd, data) :]
 
 
 def read_tip(path: str) -> KeptTip | None:
@@ -162,40 +144,3 @@ def _mac(key: bytes, *facts: object) -> str:
     import hmac
 
     return hmac.digest(key, "\n".join(map(str, ("tracekit-seal-v1", *facts))).encode(), "sha256").hex()
-
-
-def sync_directory(path: str) -> None:
-    """Bring a directory's entries to the device: a new or renamed file is not there before that."""
-    fd = os.open(path or ".", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
-    """Make the directory ``path`` and what leads to it; whether it was not there. With ``sync`` its entry is on the device.
-
-    That holds for one that was found, too: whoever made it may not have come to that yet.
-    """
-    parent = os.path.dirname(path)
-    try:
-        made = _new_directory(path, mode)
-    except FileNotFoundError:
-        make_directory(parent, sync=sync, mode=0o777)
-        made = _new_directory(path, mode)
-    if sync:
-        # Who may not read the directory above has not made anything there.
-        with nullcontext() if made else suppress(PermissionError):
-            sync_directory(parent)
-    return made
-
-
-def _new_directory(path: str, mode: int) -> bool:
-    if os.path.isdir(path):  # a replay only reads, and may not even try
-        return False
-    try:
-        os.mkdir(path, mode)
-    except FileExistsError:
-        return False
-    return True

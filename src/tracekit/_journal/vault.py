@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from .. import _reality
 from ..errors import TraceError
-from .tip import key_from, sync_directory
+from .durable import sync_directory
+from .tip import key_from
 
 __all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
 

@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 from .. import _reality
 from .._capture import instrumentation
+from .._journal.durable import sync_directory
 from .._journal.reader import Trace
 from .._journal.store import Store, lock, new_run_id, valid_run_id
-from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
 from .._runtime.callsite import caller, warn

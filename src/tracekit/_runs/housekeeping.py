@@ -10,10 +10,10 @@ from typing import Final
 
 import orjson
 
+from .._journal.durable import sync_directory
 from .._journal.packing import is_packed, pack_file, unpack_file
 from .._journal.reader import Trace
 from .._journal.store import SUFFIX, Store, beside, live_writer, summary
-from .._journal.tip import sync_directory
 from ..errors import RunStateError, TracekitError
 from .recovery import decision_on
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from .. import _reality
+from .._journal.durable import make_directory, sync_directory
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import (
@@ -27,7 +28,7 @@ from .._journal.store import (
     name_of,
     shown_as,
 )
-from .._journal.tip import make_directory, read_tip, sync_directory
+from .._journal.tip import read_tip
 from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
