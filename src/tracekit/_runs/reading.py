@@ -678,7 +678,7 @@ class ModelCall:
     @cached_property
     def cost_usd(self) -> float | None:
         """What it cost in US dollars; ``None`` where its price, or what it took, is not known."""
-        return _cost(self, Prices())
+        return _paid(Prices(), _asked_by(self.step), self.step.ended_with)
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -765,23 +765,42 @@ def aligned(old: Sequence[Message], new: Sequence[Message]) -> Iterator[Edit]:
         yield from (Edit("added", None, one) for one in now)
 
 
+class _Sum:
+    """What is counted of model calls, one by one."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._prices: Final = Prices()
+        self._read = self._written = 0
+        self._cost = 0.0
+        self._unpriced: Final[set[str]] = set()
+
+    def add(self, model: object, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Count what a call has taken, by ``meta`` of its request and of its answer."""
+        found = answer.get("usage")
+        usage = found if isinstance(found, Mapping) else {}
+        self._read += _count(usage.get("input_tokens"))
+        self._written += _count(usage.get("output_tokens"))
+        paid = _paid(self._prices, request, answer)
+        if paid is not None:
+            self._cost += paid
+        elif usage:
+            self._unpriced.add(str(model))
+
+    @property
+    def taken(self) -> Taken:
+        cost = None if self._unpriced else round(self._cost, 9)
+        return Taken(self.calls, self._read, self._written, cost, tuple(sorted(self._unpriced)))
+
+
 def taken_by(steps: Iterable[StepView]) -> Taken:
     """What these model calls have taken together."""
-    prices, unpriced = Prices(), set()
-    calls = read = written = 0
-    cost = 0.0
+    total = _Sum()
     for step in steps:
-        if (call := step.call) is None:
-            continue
-        calls += 1
-        read += _count(call.usage.get("input_tokens"))
-        written += _count(call.usage.get("output_tokens"))
-        paid = _cost(call, prices)
-        if paid is not None:
-            cost += paid
-        elif call.usage:
-            unpriced.add(call.model)
-    return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
+        if (call := step.call) is not None:
+            total.calls += 1
+            total.add(call.model, _asked_by(step), step.ended_with)
+    return total.taken
 
 
 def taken_in(path: str) -> Taken:
@@ -789,9 +808,7 @@ def taken_in(path: str) -> Taken:
 
     Only the entries of model calls are looked at, so that it is quick over many runs. What a file holds raises nothing.
     """
-    prices, unpriced = Prices(), set()
-    calls = read = written = 0
-    cost = 0.0
+    total = _Sum()
     for file in (path, *beside(path)):
         asked: dict[int, Mapping[str, Any]] = {}
         try:
@@ -799,20 +816,14 @@ def taken_in(path: str) -> Taken:
                 meta = entry.get("meta")
                 meta = meta if isinstance(meta, Mapping) else {}
                 if entry["type"] == "llm.request":
-                    calls += 1
+                    total.calls += 1
                     asked[entry.get("seq", 0)] = {**meta, "name": entry.get("name")}
-                elif isinstance(usage := meta.get("usage"), Mapping):
-                    read += _count(usage.get("input_tokens"))
-                    written += _count(usage.get("output_tokens"))
+                elif isinstance(meta.get("usage"), Mapping):
                     request = asked.get(entry.get("step", 0), {})
-                    paid = _paid(prices, request, meta)
-                    if paid is None:
-                        unpriced.add(str(request.get("model") or request.get("name")))
-                    else:
-                        cost += paid
+                    total.add(request.get("model") or request.get("name"), request, meta)
         except (OSError, TracekitError):  # pruned meanwhile, or its compressed content is damaged
             continue
-    return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
+    return total.taken
 
 
 def _paid(prices: Prices, request: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
@@ -836,8 +847,9 @@ def _count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _cost(call: ModelCall, prices: Prices) -> float | None:
-    return _paid(prices, {**call.step.meta, "name": call.step.name}, call.step.ended_with)
+def _asked_by(step: StepView) -> Mapping[str, Any]:
+    """What :func:`_paid` wants of a request."""
+    return {**step.meta, "name": step.name}
 
 
 def _request(input: Any) -> Any:
