@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import tracekit
 from tests.support.cut import cut
 from tests.support.place import Place
-from tests.support.stub_provider import stub_provider
+from tests.support.stub_provider import StubProvider
 from tests.support.tracing import entries, of_type
 from tracekit import RunStateError, record, traced, traced_tool
 from tracekit.agents import agent, receive_task, respond, send_task
@@ -97,16 +97,6 @@ def collector() -> Iterator[Collector]:
             thread.join()
 
 
-@pytest.fixture
-def provider() -> Iterator[str]:
-    tracekit.instrument()
-    try:
-        with stub_provider() as found:
-            yield found.url
-    finally:
-        tracekit.uninstrument()
-
-
 @traced_tool(side_effect="irreversible")
 def pay(order: str) -> str:
     if order == "bad":
@@ -138,9 +128,11 @@ def parent_of(span: ReadableSpan) -> int | None:
 # -- exported ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_collector_gets_the_run_as_spans(tmp_path: Path, collector: Collector, provider: str) -> None:
+def test_a_collector_gets_the_run_as_spans(
+    tmp_path: Path, collector: Collector, provider: StubProvider, instrumented: None
+) -> None:
     """The run, its model calls, tools and spans, nested as they were, at the recorded times, with the conventions' names."""
-    client = openai.OpenAI(base_url=f"{provider}/v1", api_key="k")
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
     with record("shop", store=tmp_path, agent="clerk") as run:
         client.chat.completions.create(
             model="gpt-4o-mini", temperature=0.5, max_tokens=9, messages=[{"role": "user", "content": "hello"}]
@@ -179,7 +171,7 @@ def test_a_collector_gets_the_run_as_spans(tmp_path: Path, collector: Collector,
     assert said["gen_ai.response.finish_reasons"] == ["stop"]
     assert said["gen_ai.usage.input_tokens"] == answer["meta"]["usage"]["input_tokens"]
     assert said["gen_ai.usage.output_tokens"] == answer["meta"]["usage"]["output_tokens"]
-    assert (said["server.address"], said["server.port"]) == ("127.0.0.1", int(provider.rpartition(":")[2]))
+    assert (said["server.address"], said["server.port"]) == ("127.0.0.1", provider.server_port)
     assert said["tracekit.cost_usd"] > 0
     assert (chat.kind, paid.kind) == (3, 1)  # client, internal
     assert attributes(paid)["gen_ai.operation.name"] == "execute_tool"
@@ -218,9 +210,9 @@ def test_exporting_twice_gives_the_same_spans(tmp_path: Path) -> None:
     assert len({one[2] for one in first}) == len(first)
 
 
-def test_what_was_said_is_sent_on_request_only(tmp_path: Path, provider: str) -> None:
+def test_what_was_said_is_sent_on_request_only(tmp_path: Path, provider: StubProvider, instrumented: None) -> None:
     """Messages, arguments and results are left out; `content` adds them in the conventions' form, without what was redacted."""
-    client = openai.OpenAI(base_url=f"{provider}/v1", api_key="k")
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
     secret = "sk-" + "proj-4f8a2b" * 4
     with record("shop", store=tmp_path, input="the canary") as run:
         client.chat.completions.create(
@@ -347,11 +339,11 @@ def canonical(spans: Any) -> list[str]:
 
 
 def test_what_is_emitted_live_is_what_is_exported(
-    tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter], provider: str
+    tmp_path: Path, live: tuple[SpanEmitter, InMemorySpanExporter], provider: StubProvider, instrumented: None
 ) -> None:
     """Each span as it ends, the same as afterwards, content included; the run's own when that has ended."""
     emitter, exporter = live
-    client = openai.OpenAI(base_url=f"{provider}/v1", api_key="k")
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
     with record("shop", store=tmp_path, agent="clerk") as run:
         client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hello " * 400}])
         shopping("o-1")

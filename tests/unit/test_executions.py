@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -20,16 +19,10 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def run(run_id: str, *steps: Any) -> str:
-    with record("shop", run_id=run_id):
-        for step in steps:
-            step()
-    return run_id
-
-
 def test_list_and_show_are_what_they_are() -> None:
     """The aliases print what the commands print, as text or JSON."""
-    run("one", lambda: look("a"))
+    with record("shop", run_id="one"):
+        look("a")
     for name in ("list", "show"):
         arguments = ["one", "--json"] if name == "show" else ["--json"]
         assert call("executions", name, *arguments).stdout == call(name, *arguments).stdout != ""
@@ -37,7 +30,8 @@ def test_list_and_show_are_what_they_are() -> None:
 
 def test_trace_prints_the_entries() -> None:
     """One JSON line an entry, references expanded where asked for."""
-    run("one", lambda: look("a" * 5000))
+    with record("shop", run_id="one"):
+        look("a" * 5000)
     plain = [json.loads(line) for line in call("executions", "trace", "one").stdout.splitlines()]
     whole = [json.loads(line) for line in call("executions", "trace", "one", "--expand").stdout.splitlines()]
     assert [entry["seq"] for entry in plain] == [*range(1, len(plain) + 1)]
