@@ -371,6 +371,8 @@ class Journal:
         try:
             _fdatasync(self._fd)
         except OSError as error:
+            if not self._owned():  # closed since it was looked at
+                self._lose(f"its descriptor was closed by the program ({error})")
             self._broken = f"a sync failed: {error}"
             raise self._error(self._broken) from error
         if reached > self._synced:
