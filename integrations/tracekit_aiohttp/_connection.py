@@ -1,8 +1,8 @@
 """The transport of a connection while a request of a run is under way.
 
 A session gets a connection for each request from ``BaseConnector.connect``: there the step of the request begins, before anything is
-opened. While it is recorded, the protocol of the connection gets what was received when that is in the log (:class:`Observed`). In a replay
-there is no connection: the protocol gets the recorded bytes where they came (:class:`Replayed`).
+opened. While it is recorded, the protocol of the connection gets what was received when that is in the log (``Observed``). In a replay
+there is no connection: the protocol gets the recorded bytes where they came (``Replayed``).
 """
 
 from __future__ import annotations

@@ -52,6 +52,6 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo :func:`wrap`."""
+    """Undo ``wrap``."""
     detach(client._client_wrapper.httpx_client.httpx_client)  # type: ignore[attr-defined]
     return client

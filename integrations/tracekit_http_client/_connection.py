@@ -1,7 +1,7 @@
 """What stands in the place of a connection's socket while a request of a run is under way.
 
 Everything that ``requests``, ``urllib3``, ``botocore`` and ``urllib.request`` send goes through ``HTTPConnection.putrequest``, and then
-to the connection's ``sock``. :class:`Line` takes that place: it reads the request as it is sent, opens its step before the first byte
+to the connection's ``sock``. ``Line`` takes that place: it reads the request as it is sent, opens its step before the first byte
 leaves, and records what comes back before the library gets it. In a replay it answers from the log, and there is no socket.
 """
 

@@ -1,7 +1,7 @@
 """Connections to servers: opened as a step, and closed as one; what lies below them belongs to these steps.
 
 The SDK's transports are async generators that start a process, or open HTTP connections, and yield two streams of messages. What a
-session gets are the streams of a :class:`Connection` instead: through them pass the messages of the live transport, or nothing but what
+session gets are the streams of a ``Connection`` instead: through them pass the messages of the live transport, or nothing but what
 the log has.
 """
 

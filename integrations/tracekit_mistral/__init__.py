@@ -47,7 +47,7 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo :func:`wrap`."""
+    """Undo ``wrap``."""
     for transport in _transports(client):
         detach(transport)
     return client

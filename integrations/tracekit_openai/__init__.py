@@ -58,6 +58,6 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo :func:`wrap`."""
+    """Undo ``wrap``."""
     detach(client._client)  # type: ignore[attr-defined]
     return client

@@ -1,7 +1,7 @@
 """The real clock, randomness and file calls: what tracekit itself uses, whatever is patched around it.
 
-Each clock and each random source is a :class:`functools.partial` around the C function. While a session is active, the
-capture layer exchanges that C function for everybody, so it re-points these to genuine copies first (:func:`repoint`);
+Each clock and each random source is a ``functools.partial`` around the C function. While a session is active, the
+capture layer exchanges that C function for everybody, so it re-points these to genuine copies first (``repoint``);
 references taken with ``from tracekit._reality import time_ns`` follow. It also keeps them out of reach of libraries that
 replace every module attribute that *is* ``time.time``.
 """

@@ -1,24 +1,24 @@
 """For authors of integrations and other extensions: how a library's calls become steps, and what else one may need of tracekit.
 
-An integration is an importable package with an object ``integration`` of type :class:`Integration`, announced in the
+An integration is an importable package with an object ``integration`` of type ``Integration``, announced in the
 entry-point group ``tracekit.integrations``. It describes patches; ``tracekit.instrument()`` applies them when (and only if) the
 library is imported, and ``tracekit.uninstrument()`` restores what was there. It never imports its library itself.
 
 Three kinds of integration, often in one object:
 
-- a **transport seam** wraps the function through which an HTTP client sends a request, and hands what goes out to :func:`begin`
+- a **transport seam** wraps the function through which an HTTP client sends a request, and hands what goes out to ``begin``
   (see ``tracekit_httpx`` and docs/how-to/extend.md);
 - a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
-  usage (:class:`Dialect`; see ``tracekit_openai``);
-- any other **capture point** describes the call as a :class:`Request`, and lets :func:`perform` decide whether it is made or the
+  usage (``Dialect``; see ``tracekit_openai``);
+- any other **capture point** describes the call as a ``Request``, and lets ``perform`` decide whether it is made or the
   log answers::
 
       request = Request.of("tool", "mcp.search", arguments, side_effect="read_only")
       return perform(request, lambda: original(*args, **kwargs))
 
-Beyond that there are an extension's own lines of execution and work from outside (:meth:`Scope.own_lane`, :meth:`Scope.task`,
-:class:`TaskSource`), runs that are opened by hand (:class:`OpenRun`), traces (:class:`Trace`, :class:`Store`) and other forms of
-them (:class:`Form`). ``tracekit.agents`` and ``tracekit.harness`` are built on this module and the public names alone.
+Beyond that there are an extension's own lines of execution and work from outside (``Scope.own_lane``, ``Scope.task``,
+``TaskSource``), runs that are opened by hand (``OpenRun``), traces (``Trace``, ``Store``) and other forms of
+them (``Form``). ``tracekit.agents`` and ``tracekit.harness`` are built on this module and the public names alone.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 def asgi_app(store: str | os.PathLike[str] | Store | None = None, *, min_free: int = MIN_FREE) -> ASGIApp:
     """An ASGI application with ``/health`` and ``/metrics`` of a store, to be mounted or served by itself.
 
-    ``/health`` answers 200, or 503 where a check of :func:`check_health` fails, with each of them as JSON. ``/metrics`` answers in the text
+    ``/health`` answers 200, or 503 where a check of ``check_health`` fails, with each of them as JSON. ``/metrics`` answers in the text
     format of Prometheus, or as OpenMetrics where that is asked for. Both work in a thread: the event loop goes on.
     """
     collector = RunCollector(store)

@@ -44,7 +44,7 @@ __all__ = ["SpanEmitter", "emit_spans", "export_spans"]
 
 
 class _Sdk:
-    """Makes spans of the SDK of those of :mod:`tracekit._runs.spans`."""
+    """Makes spans of the SDK of those of ``tracekit._runs.spans``."""
 
     def __init__(self) -> None:
         try:
@@ -249,7 +249,7 @@ def emit_spans(
 
 
 class SpanEmitter:
-    """What :func:`emit_spans` returns. At the end of the process it is stopped by itself."""
+    """What ``emit_spans`` returns. At the end of the process it is stopped by itself."""
 
     def __init__(self, store: Store, processor: SpanProcessor, sdk: _Sdk, content: bool, exit_timeout: float) -> None:
         self._store: Final = store

@@ -556,7 +556,7 @@ def perform(request: Request, function: Callable[[], T], info: Callable[[T], Map
 async def perform_async(
     request: Request, function: Callable[[], Awaitable[T]], info: Callable[[T], Mapping[str, Any]] | None = None
 ) -> T:
-    """:func:`perform` for a call that is awaited."""
+    """``perform`` for a call that is awaited."""
     scope = here()
     if scope is None:
         begun = Point(request.spec, "coroutine").outside()

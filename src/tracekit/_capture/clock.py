@@ -349,7 +349,7 @@ _switch: Final = Switch(_patches, _LATER)
 
 
 def activate() -> None:
-    """Capture clock reads from now on; counted, each needs its own :func:`deactivate`."""
+    """Capture clock reads from now on; counted, each needs its own ``deactivate``."""
     _switch.on()
 
 

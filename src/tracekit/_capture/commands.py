@@ -484,7 +484,7 @@ def kept(data: Any) -> Any:
 
 
 def given(found: Any, text: bool) -> Any:
-    """What :func:`kept` was given."""
+    """What ``kept`` was given."""
     return found.encode() if isinstance(found, str) and not text else found
 
 

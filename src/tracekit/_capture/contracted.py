@@ -1231,7 +1231,7 @@ class Pause:
 #
 # Calls of tools that are declared with more than a side-effect class: checked, limited in time, retried, replaced by fallbacks.
 #
-# The decisions between attempts are made in one place (:func:`course`), from what is in the log, so that a replay decides the same. Two
+# The decisions between attempts are made in one place (``course``), from what is in the log, so that a replay decides the same. Two
 # drivers carry them out, synchronously or with ``await``.
 
 #: The first wait before a retry, the longest (each is twice the one before), and the longest that a server may ask for (s).
@@ -1650,7 +1650,7 @@ class ReplaceableCall:
 
 
 def wrap_contracted(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped``, a function or coroutine function with terms, with each call going through :func:`course`."""
+    """``wrapped``, a function or coroutine function with terms, with each call going through ``course``."""
     captured.wrapped_as = wrapped
     wrapper = _coroutine(captured) if captured.shape == "coroutine" else _function(captured)
     return tool(wrapped, wrapper, captured)

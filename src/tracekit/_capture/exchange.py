@@ -10,7 +10,7 @@ The C methods of a class share one definition. For those of a heap type its func
 (``random.Random.random``); for class methods of a static type (``datetime.now``) the entry in the class's own dictionary,
 and the shared pointer for bound methods taken earlier (``default_factory=datetime.now``).
 
-Memory is only touched where its layout was recognised, and each way is tried once per process (:func:`works`) before use.
+Memory is only touched where its layout was recognised, and each way is tried once per process (``works``) before use.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def genuine(function: Any) -> Any:
 
 
 def exchanged(function: Any) -> bool:
-    """Whether a :class:`FunctionExchange` is in force for ``function`` (its ``__self__`` is a proxy then)."""
+    """Whether a ``FunctionExchange`` is in force for ``function`` (its ``__self__`` is a proxy then)."""
     return type(function.__self__).__name__ == "_Proxy"
 
 
@@ -366,8 +366,8 @@ class AuditHook:
     """An audit hook that can be taken away again, unlike ``sys.addaudithook`` alone.
 
     As long as the interpreter has a list of hooks, even an empty one, it builds each event (``id()`` costs four times as
-    much). Nothing refers to that list but one word of the interpreter's state. :meth:`restore` puts there what it would be
-    without ours: a list of the others, or nothing at all. The word is looked for once, after the first :meth:`apply`: which of them
+    much). Nothing refers to that list but one word of the interpreter's state. ``restore`` puts there what it would be
+    without ours: a list of the others, or nothing at all. The word is looked for once, after the first ``apply``: which of them
     points to a list that our hook is in. What they point to is read by the kernel, for which no address is a wrong one, and without
     a reference to any object of another thread. Where it is not found, the hook stays.
     """
@@ -531,7 +531,7 @@ def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None
 
 
 def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook for :func:`works`: ``marker`` for this thread, ``real`` (which gets all arguments) for the others."""
+    """A hook for ``works``: ``marker`` for this thread, ``real`` (which gets all arguments) for the others."""
     me = get_ident()
     return lambda *args, **kwargs: marker if get_ident() == me else real(*args, **kwargs)
 
@@ -539,7 +539,7 @@ def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
 def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]) -> Patch:
     """A tried exchange of the C function ``function`` of ``module``; ``make(genuine, flags)`` makes the hook.
 
-    Raises :class:`Unsupported` where it does not work here.
+    Raises ``Unsupported`` where it does not work here.
     """
     flags, real = convention(function), genuine(function)
     spread = flags == VARARGS

@@ -159,7 +159,7 @@ def _canonical(host: str) -> str | None:
 
 # -- audit events ------------------------------------------------------------------------------------------------------
 #
-# What a process can do to the live world, as the interpreter reports it: one :class:`Attempt` or none an event.
+# What a process can do to the live world, as the interpreter reports it: one ``Attempt`` or none an event.
 #
 # Audit events are the seam, since C code raises them too: a connection made by a module that imported ``socket.socket``
 # long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
@@ -1262,10 +1262,10 @@ def temporary_directories() -> tuple[str, ...]:
 
 
 class Guard:
-    """Blocks live operations between :meth:`engage` and :meth:`release`, with :class:`LiveCallBlockedError`.
+    """Blocks live operations between ``engage`` and ``release``, with ``LiveCallBlockedError``.
 
     ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
-    or ``"off"``. ``allow_hosts`` as in :class:`Hosts`. ``dry_run`` blocks changes of files too, with
+    or ``"off"``. ``allow_hosts`` as in ``Hosts``. ``dry_run`` blocks changes of files too, with
     every scope (``"off"`` then means: everywhere, files only). With ``writes="new"`` a file that was there before is not changed, unless it
     is in a directory for temporary files, and ``wrote`` is called with the path of each other one that is; what is ``covered`` by a layer
     may be written. ``failed`` is called with each refusal before it is raised; the error's ``run_id`` is that of the caller's context, or
@@ -1306,7 +1306,7 @@ class Guard:
         return self.dry_run or self._new is not None
 
     def engage(self) -> None:
-        """Begin to block. Each call needs one :meth:`release`."""
+        """Begin to block. Each call needs one ``release``."""
         if self.scope != "off" or self.files:
             warm(files=self.files)
         with _engaged.lock:
@@ -1375,7 +1375,7 @@ def _is_pipe(attempt: Attempt) -> bool:
 
 
 class Watch(Guard):
-    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a :data:`Refuse` is asked (:func:`refuse`), about
+    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a ``Refuse`` is asked (``refuse``), about
     changes of files and other acts as well. ``say`` is asked about whatever the engaging thread does, in every context.
 
     One without ``say`` watches for longer, and from the interpreter's own events alone: it exchanges nothing that others use.
@@ -1456,7 +1456,7 @@ def _noted(reach: Reached, forbidden: Scope) -> Refuse:
 
 
 def watching() -> Watch:
-    """A block in which what :func:`forbidding` with ``reach`` has left behind (a callback, a task) is refused the same."""
+    """A block in which what ``forbidding`` with ``reach`` has left behind (a callback, a task) is refused the same."""
     return Watch()
 
 
@@ -1508,7 +1508,7 @@ def warm(*, files: bool = False) -> None:
 
 
 def activate() -> None:
-    """A run is active: what leaves the process can be observed from now on. Each call wants a :func:`deactivate`."""
+    """A run is active: what leaves the process can be observed from now on. Each call wants a ``deactivate``."""
     with _engaged.lock:
         _engaged.observers += 1
         _engaged.set(_engaged.guards)
@@ -1528,7 +1528,7 @@ def cross(attempt: Attempt | None) -> None:
 
 
 def check(attempt: Attempt | None) -> None:
-    """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller.
+    """Raise ``LiveCallBlockedError`` if a guard stands against this operation of this caller.
 
     Of telemetry, which a replay does not send and does without, an ordinary ``OSError``, as where nobody listens to it.
     """

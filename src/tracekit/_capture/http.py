@@ -1,7 +1,7 @@
 """HTTP exchanges as steps: what every transport shares, whatever its library.
 
-A transport hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange reports what came back,
-one that is not live gets :class:`Answer` objects to build the library's own response from.
+A transport hands over plain bytes: method, URL, headers, body. ``begin`` opens the step; a live exchange reports what came back,
+one that is not live gets ``Answer`` objects to build the library's own response from.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def _containers(content: bytes) -> int:
 
 
 def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str]:
-    """A value for the log and its format: ``content`` again from :func:`decode`.
+    """A value for the log and its format: ``content`` again from ``decode``.
 
-    ``value`` is what :func:`parsed` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
+    ``value`` is what ``parsed`` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
     """
     if value is not NOT_JSON and _flat(content, value):
         format = _format(content, value)
@@ -193,7 +193,7 @@ def _format(content: bytes, value: Any) -> str | None:
 
 
 def decode(value: Any, format: str) -> bytes:
-    """The bytes that :func:`encode` was given.
+    """The bytes that ``encode`` was given.
 
     A value that redaction replaced by a string comes back as that string in JSON.
     """
@@ -257,7 +257,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
 #: How many header names are remembered.
 _NAMES: Final = 10_000
-#: A cache of :func:`_kept`, of nothing but the bytes.
+#: A cache of ``_kept``, of nothing but the bytes.
 _KEPT: Final[dict[bytes, str]] = {}
 
 
@@ -271,7 +271,7 @@ def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON
 def whole(
     status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
-    """As :func:`message`, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
+    """As ``message``, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
     output = message(status, headers, content, value)
     if also:
         output.update(also)
@@ -400,8 +400,8 @@ def piece_of(chunk: Outcome) -> bytes:
 #
 # One HTTP request and its answer, as an open step.
 #
-# A live exchange records what came back (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`,
-# :meth:`~Exchange.end`), one that is not live gives :class:`Answer` objects.
+# A live exchange records what came back (``Exchange.whole``, or ``Exchange.head``, ``Exchange.piece``,
+# ``Exchange.end``), one that is not live gives ``Answer`` objects.
 
 _SUSPENDED: Final = {"suspended": True}
 
@@ -484,7 +484,7 @@ class Exchange:
     ) -> None:
         """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds.
 
-        ``early``: how sending the request ended before its time, for :meth:`early` in a replay.
+        ``early``: how sending the request ended before its time, for ``early`` in a replay.
         """
         value = parsed(content)
         output, data = whole(status, headers, content, value, also)
@@ -564,7 +564,7 @@ class Exchange:
         return self.step.ahead("with")
 
     def draw(self) -> tuple[Any, Any]:
-        """The program's own code is about to produce a piece of the body that it sends; give the result to :meth:`drawn`."""
+        """The program's own code is about to produce a piece of the body that it sends; give the result to ``drawn``."""
         return current.set(self._scope), below.set(None)
 
     def drawn(self, tokens: tuple[Any, Any]) -> None:
@@ -591,7 +591,7 @@ class Exchange:
         """One piece of the body, before the caller gets it.
 
         ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known. ``received_with``: what
-        came at once with it, as the transport calls it, for :meth:`received_with` in a replay.
+        came at once with it, as the transport calls it, for ``received_with`` in a replay.
         """
         if self._kept is not None:
             self._kept.append(data)
@@ -680,7 +680,7 @@ class Exchange:
     ) -> None:
         """The call or the stream raised ``error``; ``kind`` is its name in the library's own set of exceptions.
 
-        ``response`` is the answer that hangs on the exception, where one does; ``early`` as in :meth:`whole`.
+        ``response`` is the answer that hangs on the exception, where one does; ``early`` as in ``whole``.
         """
         if self._reported or isinstance(error, ReplayError):
             return
@@ -748,7 +748,7 @@ class Exchange:
     # -- what both need --------------------------------------------------------------------------------------------------
 
     def enter(self) -> tuple[Any, Any]:
-        """Set the scope of the live call, and that it is inside a request; give the result to :meth:`leave`."""
+        """Set the scope of the live call, and that it is inside a request; give the result to ``leave``."""
         return current.set(self.body), below.set(self)
 
     def inside(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -909,7 +909,7 @@ _VARYING: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "amz-sdk-request", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
-#: A cache of :func:`_known_name`, of nothing but the bytes.
+#: A cache of ``_known_name``, of nothing but the bytes.
 _KNOWN_NAMES: Final[dict[bytes, str]] = {}
 
 
@@ -969,7 +969,7 @@ def _known_name(raw: bytes) -> str:
 
 
 def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str]:
-    """A request body in the form of the log, and its format; ``value`` is the result of :func:`parsed`."""
+    """A request body in the form of the log, and its format; ``value`` is the result of ``parsed``."""
     if not content:
         return None, "none"
     if content_type.startswith(b"multipart/"):
@@ -987,7 +987,7 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
 # ``reason``, ``url`` (after redirects), ``history``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
 # further one a piece as text or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding undone.
 
-#: What :func:`begin` and :func:`outside` return for traffic that is not the program's: answer it with nothing, or send it in a block of
+#: What ``begin`` and ``outside`` return for traffic that is not the program's: answer it with nothing, or send it in a block of
 #: ``passing()``.
 AMBIENT: Final = "ambient"
 PASSING: Final = "passing"
@@ -1055,7 +1055,7 @@ def begin(
     streamed: bool = False,
     websocket: bool = False,
 ) -> Exchange | str:
-    """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to :meth:`Exchange.sent`.
+    """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to ``Exchange.sent``.
 
     ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then.
 
@@ -1100,7 +1100,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     """A request outside every run, while one is open, while the whole process replays (a known SDK's raises), or inside a call that may
     be made again.
 
-    ``AMBIENT`` or ``PASSING`` for ambient traffic, as :func:`begin` says it. ``RunEndedError`` where it comes too late.
+    ``AMBIENT`` or ``PASSING`` for ambient traffic, as ``begin`` says it. ``RunEndedError`` where it comes too late.
     """
     about = Facts(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)

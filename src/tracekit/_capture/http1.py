@@ -1,7 +1,7 @@
 """HTTP/1 as it is on the wire: requests and answers read while they pass, and recorded answers written again.
 
-For a seam that lies below what its library parses. Where the library reads from a socket, :func:`served` gives it the recorded bytes; where
-an event loop brings them, :class:`Arrivals` does.
+For a seam that lies below what its library parses. Where the library reads from a socket, ``served`` gives it the recorded bytes; where
+an event loop brings them, ``Arrivals`` does.
 """
 
 from __future__ import annotations
@@ -520,7 +520,7 @@ class Rendering:
         return head + body
 
     def piece(self, data: bytes, part: int) -> bytes:
-        """``part`` as in :meth:`Exchange.piece`."""
+        """``part`` as in ``Exchange.piece``."""
         if not self._chunked:
             return data
         if part < 0:

@@ -1010,7 +1010,7 @@ _switch: Final = Switch(_patches, ("sqlite3",))
 
 
 def activate() -> None:
-    """Observe what user code reads from now on; each call wants a :func:`deactivate`."""
+    """Observe what user code reads from now on; each call wants a ``deactivate``."""
     _switch.on()
 
 

@@ -63,7 +63,7 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Restore everything that :func:`instrument` replaced, exactly, and forget its arguments."""
+    """Restore everything that ``instrument`` replaced, exactly, and forget its arguments."""
     with _lock:
         _wanted.clear()
         _places.clear()
@@ -74,7 +74,7 @@ def uninstrument() -> None:
 
 
 def instrumented() -> bool:
-    """Whether :func:`instrument` is in force."""
+    """Whether ``instrument`` is in force."""
     return bool(_wanted)
 
 

@@ -27,7 +27,7 @@ _NEW_NET: Final = 0x40000000
 
 
 def available() -> bool:
-    """Whether :func:`enter` would work here and now: tried in a child process, which ends at once."""
+    """Whether ``enter`` would work here and now: tried in a child process, which ends at once."""
     return sys.platform.startswith("linux") and _alone() and not _tried(lambda: _unshare(_NEW_NET)[1])
 
 
@@ -164,7 +164,7 @@ class ScratchLayer:
         self._covered: Final[list[_Covered]] = []
         #: Directories that could not be covered: what is written there is written.
         self.open: Final[list[str]] = []
-        #: Where a directory is seen, too, and which it is; see :meth:`show`.
+        #: Where a directory is seen, too, and which it is; see ``show``.
         self._shown: tuple[str, str] | None = None
 
     @classmethod

@@ -179,8 +179,8 @@ def _restore(patches: list[Patch]) -> list[str]:
 class Switch:
     """A stack of patches that is on while at least one session holds it.
 
-    ``patches()`` gives what to apply, and more of it once one of ``modules`` has been imported. It makes each patch once (:meth:`once`,
-    :meth:`made`), from what is genuine.
+    ``patches()`` gives what to apply, and more of it once one of ``modules`` has been imported. It makes each patch once (``once``,
+    ``made``), from what is genuine.
     """
 
     def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 #: The entry-point group in which integrations announce themselves.
 GROUP: Final = "tracekit.integrations"
-#: The entry-point group of other forms of runs; see :class:`Form`.
+#: The entry-point group of other forms of runs; see ``Form``.
 FORMS: Final = "tracekit.forms"
 
 

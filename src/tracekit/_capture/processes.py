@@ -1645,7 +1645,7 @@ _switch: Final = Switch(
 
 
 def activate() -> None:
-    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    """Put the hooks in place; each call wants a ``deactivate``."""
     _switch.on()
 
 

@@ -263,7 +263,7 @@ _switch: Final = Switch(_patches, _LATER)
 
 
 def activate() -> None:
-    """Capture random draws from now on; counted, each needs its own :func:`deactivate`."""
+    """Capture random draws from now on; counted, each needs its own ``deactivate``."""
     _switch.on()
     when_imported("numpy.random", _numpy_imported)
 
@@ -321,7 +321,7 @@ def _flat(value: Any) -> Any:
 
 
 def restore_numpy_state(tree: dict[str, Any] | None) -> None:
-    """Set ``np.random``'s global generator to a state that :func:`numpy_state` gave; one of another kind is left alone."""
+    """Set ``np.random``'s global generator to a state that ``numpy_state`` gave; one of another kind is left alone."""
     # Not ``numpy.random``: while that module is being imported it is no attribute of its package yet, and a package that
     # loads it when it is asked for would begin again.
     numpy: Any = sys.modules.get("numpy")

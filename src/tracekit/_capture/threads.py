@@ -765,7 +765,7 @@ def _unless_recorded(original: Any) -> Any:
 #
 # Lanes in practice: task creation, thread start and executor submit carry the run on.
 #
-# Hooks are in place while a session is active (:func:`activate`, counted) and do nothing where the context has no run. A
+# Hooks are in place while a session is active (``activate``, counted) and do nothing where the context has no run. A
 # lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
 # callable, because libraries run that in a copy of an older context.
 
@@ -773,7 +773,7 @@ _switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread", "trio"
 
 
 def activate() -> None:
-    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    """Put the hooks in place; each call wants a ``deactivate``."""
     _switch.on()
 
 

@@ -387,7 +387,7 @@ _switch: Final = Switch(lambda: _patches(), ("queue", "concurrent.futures._base"
 
 
 def activate() -> None:
-    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    """Put the hooks in place; each call wants a ``deactivate``."""
     _switch.on()
 
 

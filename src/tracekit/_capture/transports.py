@@ -1,8 +1,8 @@
 """The transport of a connection in an event loop while a step accounts for it: the real one, observed, or one that the log answers for.
 
 asyncio has two halves of a connection: the *protocol* is the library's, its *transport* the loop's. A seam puts one of the two classes
-here in the place of the transport: :class:`ObservedTransport` records what passes before the other half gets it,
-:class:`ReplayedTransport` has no connection below it. What the loop calls on the protocol is reported to them (:func:`reported`).
+here in the place of the transport: ``ObservedTransport`` records what passes before the other half gets it,
+``ReplayedTransport`` has no connection below it. What the loop calls on the protocol is reported to them (``reported``).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StandIn:
 
 
 def transport_of(protocol: Any) -> Any:
-    """The :class:`ObservedTransport` or :class:`ReplayedTransport` of a protocol; ``None`` where it has another."""
+    """The ``ObservedTransport`` or ``ReplayedTransport`` of a protocol; ``None`` where it has another."""
     attributes = getattr(protocol, "__dict__", None)  # a server's protocol may have slots alone
     return None if attributes is None else attributes.get(_KEY)
 
@@ -132,14 +132,14 @@ def keeping(transport: ObservedTransport | ReplayedTransport) -> Iterator[None]:
 
 
 class ObservedTransport(StandIn):
-    """The transport of a connection that is recorded: what goes out is reported to :meth:`sent`, what is received to ``incoming``.
+    """The transport of a connection that is recorded: what goes out is reported to ``sent``, what is received to ``incoming``.
 
     ``scope``: in which the library reads what is received, where it goes by the run's clock and has timers of the run's there.
     """
 
     #: Whether what is sent is produced meanwhile, by code of the program that waits where sending is paused.
     program_sends = True
-    #: Whether the library is reading what it has kept: see :func:`keeping`.
+    #: Whether the library is reading what it has kept: see ``keeping``.
     kept = False
 
     def __init__(self, protocol: Any, exchange: Exchange, incoming: Incoming, scope: Scope | None) -> None:
@@ -199,7 +199,7 @@ class ObservedTransport(StandIn):
     # -- what the event loop reports -------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The other side takes less than is sent: whoever sends waits, where that is the program's own code (:attr:`program_sends`)."""
+        """The other side takes less than is sent: whoever sends waits, where that is the program's own code (``program_sends``)."""
         if self.program_sends and not self.incoming.complete:
             self.exchange.mark("paused")
 
@@ -220,7 +220,7 @@ class ObservedTransport(StandIn):
 class ReplayedTransport(asyncio.Transport):
     """The transport of a connection that is not there: ``arrivals`` compares what the library writes, and brings the recorded answer.
 
-    ``scope`` as that of :class:`ObservedTransport`.
+    ``scope`` as that of ``ObservedTransport``.
     """
 
     kept = False

@@ -276,7 +276,7 @@ class ReplayedConversation(Arrivals):
     # -- for who reads from a socket -------------------------------------------------------------------------------------
 
     def say(self, data: bytes) -> None:
-        """As :meth:`sent`; what comes is asked for by :meth:`next`."""
+        """As ``sent``; what comes is asked for by ``next``."""
         self._asks = False
         self.sent(data)
 

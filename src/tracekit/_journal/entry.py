@@ -121,7 +121,7 @@ def event_id(run_id: str, segment: str | None, seq: int) -> str:
 
 
 def span_id(run_id: str, segment: str | None, seq: int) -> str:
-    """The W3C span id of an entry: the beginning of its :func:`event_id`, 16 hex digits, never all zeros."""
+    """The W3C span id of an entry: the beginning of its ``event_id``, 16 hex digits, never all zeros."""
     return event_id(run_id, segment, seq).replace("-", "")[:16]
 
 

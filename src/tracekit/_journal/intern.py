@@ -88,7 +88,7 @@ class Interner:
         """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is.
 
         ``places`` is filled with the strings that can be referred to in the entry whose key ``at`` is going to hold the tree;
-        give them to :meth:`remember` when it is written.
+        give them to ``remember`` when it is written.
         """
         job = _Pass(lists, places)
         if lists and type(tree) is dict:

@@ -623,13 +623,13 @@ class Trace:
 
     @property
     def settled(self) -> bool:
-        """Whether the file was left alone for so long that any further change will show in :attr:`file`: time stamps are coarse."""
+        """Whether the file was left alone for so long that any further change will show in ``file``: time stamps are coarse."""
         stamp = (self._packed or os.fstat(self._fd)).st_ctime_ns
         return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
     def reading(self) -> Reading:
-        """What reading it through has found, of one that verifies; to be handed to another trace of the same :attr:`file`."""
+        """What reading it through has found, of one that verifies; to be handed to another trace of the same ``file``."""
         return Reading(self.check(), self._offsets)
 
     @reading.setter

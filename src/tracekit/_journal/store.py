@@ -253,7 +253,7 @@ def writer(path: str) -> dict[str, Any] | None:
 
 @_reality.off_loop()
 def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
-    """What became of the process that ``writer`` names (see :func:`writer`), for whoever finds its file at ``path``, not locked.
+    """What became of the process that ``writer`` names (see ``writer``), for whoever finds its file at ``path``, not locked.
 
     In the file that it wrote, its lock would show it. In a copy it is looked for by its number and start, which only one process of a
     boot has. Of another boot, host or container nobody can know. Where nothing was recorded, the lock is all that there is.

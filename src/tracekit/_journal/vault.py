@@ -75,7 +75,7 @@ def has_vault(trace: str) -> bool:
 class Vault:
     """The vault beside one trace, under a key. ``TraceError``: it was made with another, or is damaged.
 
-    One process writes, the one that writes the log; :meth:`keep` may be called from any of its threads.
+    One process writes, the one that writes the log; ``keep`` may be called from any of its threads.
     """
 
     def __init__(self, trace: str, key: bytes, unwritten: Callable[[str], object] | None = None) -> None:

@@ -168,7 +168,7 @@ class Journal:
         self.append = observed  # type: ignore[method-assign]  # of this journal alone: others have no overhead
 
     def append_last(self, kind: str, lane: int, parent: int, tail: Callable[[int], bytes], sync: bool = False) -> int:
-        """Write the entry that ends the file, as :meth:`append` does; ``tail`` is given the number of entries, this one included.
+        """Write the entry that ends the file, as ``append`` does; ``tail`` is given the number of entries, this one included.
 
         A thread that reads its clock meanwhile does so before the end, and is counted, or after it, and is in no file.
         """

@@ -31,7 +31,7 @@ __all__ = ["OpenReplay", "OpenRun"]
 
 
 class OpenRun:
-    """A run that is being recorded: opened here, ended by :meth:`close`.
+    """A run that is being recorded: opened here, ended by ``close``.
 
     ``target`` is a store or its directory, or a ``….jsonl`` file to make; ``about`` is kept with its first entry. The rest is as
     for ``tracekit.record``. ``RunStateError`` where the file is there already, ``LogWriteError`` where it can't be written.
@@ -102,7 +102,7 @@ class OpenRun:
 
 
 class OpenReplay:
-    """A run that is being replayed from ``trace``, ended by :meth:`finish`, or by :meth:`close` where the program failed.
+    """A run that is being replayed from ``trace``, ended by ``finish``, or by ``close`` where the program failed.
 
     ``on_divergence`` and ``redact`` are as for ``tracekit.replay``.
     """
@@ -123,7 +123,7 @@ class OpenReplay:
 
     @property
     def report(self) -> Report:
-        """The report of the replay, complete after :meth:`finish`."""
+        """The report of the replay, complete after ``finish``."""
         return self._replay.report
 
     @property

@@ -117,11 +117,11 @@ class Figures(NamedTuple):
 
 
 class StoreFigures:
-    """The figures of a store, brought up to date by each :meth:`refresh`. To be used by one thread at a time, see ``lock``."""
+    """The figures of a store, brought up to date by each ``refresh``. To be used by one thread at a time, see ``lock``."""
 
     def __init__(self, store: Store) -> None:
         self.store: Final = store
-        #: To be held while what :meth:`refresh` returned is read.
+        #: To be held while what ``refresh`` returned is read.
         self.lock: Final = threading.RLock()
         self._totals: Final = Totals()
         self._files: dict[str, _File] = {}

@@ -23,7 +23,7 @@ __all__ = ["compress", "needed", "owners_of_keys", "remove", "uncompress"]
 def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = True) -> Iterator[str]:
     """Why the run in the file at ``path`` is still needed: it runs, something in it is in doubt, other runs are answered by it.
 
-    ``owners`` are the runs that have keys of calls which happen once in the store (see :func:`owners_of_keys`). With ``died`` a run
+    ``owners`` are the runs that have keys of calls which happen once in the store (see ``owners_of_keys``). With ``died`` a run
     without an end is needed too: it may be resumed.
     """
     files = (path, *beside(path))
@@ -132,7 +132,7 @@ def compress(store: Store, path: str) -> tuple[int, int]:
 
 
 def uncompress(path: str) -> tuple[int, int]:
-    """Write the files of the run at ``path`` as they were before :func:`compress`; how many bytes they had, and have."""
+    """Write the files of the run at ``path`` as they were before ``compress``; how many bytes they had, and have."""
     before = after = 0
     for file in (path, *beside(path)):
         with open(file, "rb") as source:

@@ -11,13 +11,13 @@ The one reading model of a recorded run. ``tracekit show`` prints it; what compa
 
 What there is:
 
-* :class:`RunView`: ``files``, one :class:`FileView` for the run's own file and for each child process that joined it; ``steps()``,
+* ``RunView``: ``files``, one ``FileView`` for the run's own file and for each child process that joined it; ``steps()``,
   ``step(place)``, ``state``, ``taken`` (calls, tokens, dollars), ``verdict`` (whether it can be replayed), ``doubts``.
-* :class:`StepView`: facts (``kind``, ``name``, ``lane``, ``agent``, ``side_effect``, ``outcome``, ``state``, ``took``) that cost nothing to
+* ``StepView``: facts (``kind``, ``name``, ``lane``, ``agent``, ``side_effect``, ``outcome``, ``state``, ``took``) that cost nothing to
   look at, and values (``input``, ``output``, ``pieces``, ``error``) that are read from the file when they are asked for.
-* :class:`ModelCall` (``step.call``): ``model``, ``prompt`` (:class:`Prompt`: messages, offered tools, parameters), ``answer`` (text, tools
+* ``ModelCall`` (``step.call``): ``model``, ``prompt`` (``Prompt``: messages, offered tools, parameters), ``answer`` (text, tools
   that were requested, refusal), ``usage``, ``cost_usd``, ``changes``: what the prompt has that the previous turn's had not.
-* :func:`plain`: a recorded value without the tags of its Python types, as JSON that a person can read.
+* ``plain``: a recorded value without the tags of its Python types, as JSON that a person can read.
 
 Nothing of a trace is trusted: nothing that it names is imported, a value of any form is read as far as it can be.
 """
@@ -244,7 +244,7 @@ _OWN: Final = Lane(0, "", "")
 class FileView:
     """What one file of a run holds: ``steps`` by the number of the entry that began each, ``lanes`` by their numbers.
 
-    ``segment`` names the file of a child process. :meth:`feed` takes the entries in order; :meth:`read` all that a trace has.
+    ``segment`` names the file of a child process. ``feed`` takes the entries in order; ``read`` all that a trace has.
     """
 
     def __init__(
@@ -848,7 +848,7 @@ def _count(value: object) -> int:
 
 
 def _asked_by(step: StepView) -> Mapping[str, Any]:
-    """What :func:`_paid` wants of a request."""
+    """What ``_paid`` wants of a request."""
     return {**step.meta, "name": step.name}
 
 
@@ -909,7 +909,7 @@ _DEPTH: Final = 12
 
 
 def prompt_of(body: Any) -> Prompt:
-    """The prompt in the body of a request to a model, in whichever protocol; see :func:`plain` for what is passed."""
+    """The prompt in the body of a request to a model, in whichever protocol; see ``plain`` for what is passed."""
     if not isinstance(body, Mapping):
         return Prompt(tuple(_messages(body)), (), {})
     found: list[Message] = []

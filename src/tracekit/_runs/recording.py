@@ -149,7 +149,7 @@ def lend(run: Run) -> None:
 
 
 def _enclosing(session: Session) -> Replacement | None:
-    """The block that :func:`enclose` left for a ``record()`` inside ``session``; given out once."""
+    """The block that ``enclose`` left for a ``record()`` inside ``session``; given out once."""
     left = session.state.extras.of(_Enclosing)
     found, left.block = left.block, None
     return found

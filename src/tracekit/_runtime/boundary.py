@@ -217,7 +217,7 @@ class Boundary:
 
 
 class _Counted:
-    """What is counted together; see :class:`Crossing`."""
+    """What is counted together; see ``Crossing``."""
 
     __slots__ = ("captured", "effect", "entry", "key", "lane", "times")
 

@@ -71,7 +71,7 @@ class Encoded:
 
     ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
     ``notes`` says what could not be encoded, ``redacted`` where in its entry placeholders stand. ``places`` is for
-    :meth:`Encoder.remember`, once the entry is written.
+    ``Encoder.remember``, once the entry is written.
     """
 
     __slots__ = ("data", "notes", "places", "redacted", "tree", "whole")

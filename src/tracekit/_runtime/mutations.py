@@ -259,7 +259,7 @@ class _Linked(Walk):
 
 
 def _cut(tree: Tree, at: str, known: Mapping[str, str], top: bool = True) -> Tree:
-    """``tree`` with each container inside as its pointer, as :class:`_Linked` gives it."""
+    """``tree`` with each container inside as its pointer, as ``_Linked`` gives it."""
     if not top and at in known:
         return {"$t": "argument", "v": known[at]}
     if type(tree) is list:

@@ -226,7 +226,7 @@ class Process:
         self.outside = refusals[-1] if refusals else None
 
     def count_outside(self) -> dict[str, int]:
-        """Count what is called outside every run from now on, until :meth:`called_outside_since`; returns what was counted before."""
+        """Count what is called outside every run from now on, until ``called_outside_since``; returns what was counted before."""
         with self._lock:
             self._watchers += 1
             if self.outside_calls is None:
@@ -234,7 +234,7 @@ class Process:
             return dict(self.outside_calls)
 
     def called_outside_since(self, before: Mapping[str, int]) -> list[str]:
-        """The names of what was called outside every run since :meth:`count_outside` returned ``before``."""
+        """The names of what was called outside every run since ``count_outside`` returned ``before``."""
         with self._lock:
             after = dict(self.outside_calls or ())
             self._watchers -= 1

@@ -84,7 +84,7 @@ def _worth(value: str) -> bool:
 
 
 class KnownSecrets:
-    """Texts that are secrets, each with its kind, longest first. Immutable: :meth:`plus` makes another one.
+    """Texts that are secrets, each with its kind, longest first. Immutable: ``plus`` makes another one.
 
     ``needles`` stand in any encoded JSON (read as Latin-1) that holds one of them.
     """
@@ -484,7 +484,7 @@ def _data_filled(tree: Any, spots: set[tuple[int, str]], values: Mapping[str, st
 # Secrets out of the stored copy: by their format, by the name of their field, by their text where it is known, by the user's patterns.
 #
 # What the program gets is never changed. Three promises: replacing is deterministic, doing it twice changes nothing more, and
-# :meth:`Redactor.suspicious` never misses what :meth:`Redactor.redact` would find.
+# ``Redactor.suspicious`` never misses what ``Redactor.redact`` would find.
 
 Tree = Any
 
@@ -544,7 +544,7 @@ class Redactor:
         self.known = KnownSecrets({}).plus(of_environment(environment or {}))
         #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
         self.state: object = object() if self._user or self.known else None
-        #: :meth:`suspicious` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
+        #: ``suspicious`` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
         self.look: Callable[[bytes], bool] = self._looker()
 
     @classmethod
@@ -947,7 +947,7 @@ def _text_of(tree: dict[str, Tree]) -> str | None:
 
 
 def _data_of(tree: dict[str, Tree], text: str) -> dict[str, Tree]:
-    """Data of the same type that say ``text``, as :func:`_text_of` read it."""
+    """Data of the same type that say ``text``, as ``_text_of`` read it."""
     raw = a2b_base64(tree["v"])
     try:
         raw.decode("utf-8", "surrogatepass")

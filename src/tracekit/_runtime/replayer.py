@@ -1119,7 +1119,7 @@ class Replay:
         return seq
 
     def note_otherwise(self, scope: Scope, type: str, name: str, output: object) -> int:
-        """:meth:`note` of what came of steps that went live: how it differs is noted, and the program goes on."""
+        """``note`` of what came of steps that went live: how it differs is noted, and the program goes on."""
         with self._lock:
             self._check()
             state = self._state(scope.lane)

@@ -97,7 +97,7 @@ _TOGETHER: Final = (
     *sorted(SECRETS - {"pass", "pwd", "pw"}),
     *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
 )
-#: A cache of :func:`names_secret`, of nothing but the name.
+#: A cache of ``names_secret``, of nothing but the name.
 _NAMES: Final[dict[str, Strength]] = {}
 
 

@@ -1,6 +1,6 @@
 """Where in a run the running code is, and what it may ask there: scopes, and the protocols of sessions, steps and timers.
 
-A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks :func:`here` for
+A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks ``here`` for
 the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
 outcome reported (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
 Capture points know nothing of replay, sessions know nothing of SDKs.

@@ -47,7 +47,7 @@ class Budget:
     call. ``seconds`` is time on a clock that never goes back, from the beginning of the run, span or block.
 
     Tokens and dollars are checked before the call from an estimate: the request's size, and the most that it lets the model
-    answer, ``assumed_output_tokens`` where it sets no limit. ``prices`` names models' prices (a mapping of :class:`Price`, or a function
+    answer, ``assumed_output_tokens`` where it sets no limit. ``prices`` names models' prices (a mapping of ``Price``, or a function
     from a model's name to one); for what it does not know, and without it, the data of the package ``genai-prices`` are used.
     """
 
@@ -404,7 +404,7 @@ Costs: TypeAlias = "Iterable[tuple[Spending, Mapping[str, float]]]"
 class Spending:
     """The ledger of ``budget``, of which ``name`` says whose it is: ``"run"``, a span, a block. ``outer`` holds as well.
 
-    In a run that is resumed, its root is made by :meth:`of_log`; those inside it learn by :meth:`recall` what their steps
+    In a run that is resumed, its root is made by ``of_log``; those inside it learn by ``recall`` what their steps
     cost that the log answers.
     """
 
@@ -550,7 +550,7 @@ class Spending:
     def afford(self, cost: Mapping[str, float], own_units: float = 0.0) -> None:
         """``BudgetExceededError`` where calls to come can't be afforded together; nothing is held back.
 
-        ``own_units`` are counted in this ledger alone, as by :meth:`charge`.
+        ``own_units`` are counted in this ledger alone, as by ``charge``.
         """
         with self._lock:
             for level in self.levels():

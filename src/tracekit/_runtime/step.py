@@ -36,7 +36,7 @@ class Circumstances(dict[str, Any]):
         self.rendered: tuple[object, bytes] | None = None
 
     def render(self, spec: Spec, redactor: Redactor) -> bytes:
-        """``,"meta":{…}`` of the intent record of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.render`."""
+        """``,"meta":{…}`` of the intent record of a step of ``spec``, to which these belong; remembered as by ``Spec.render``."""
         known, state = self.rendered, redactor.state
         if known is not None and known[0] is state:
             return known[1]
@@ -135,7 +135,7 @@ class Spec:
         self.compensation: Any = None
         #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
         self.patterns: Patterns | None = None
-        #: Read it where its ``state`` is the redactor's, else ask :meth:`render`.
+        #: Read it where its ``state`` is the redactor's, else ask ``render``.
         self.rendered: RenderedSpec = RenderedSpec(self, name, self.meta)
 
     def render(self, redactor: Redactor) -> RenderedSpec:
@@ -204,7 +204,7 @@ class Request:
         lists: bool = False,
         key: object = None,
     ) -> Request:
-        """A request with a spec of its own. Who asks often makes the :class:`Spec` once."""
+        """A request with a spec of its own. Who asks often makes the ``Spec`` once."""
         spec = Spec(family, name, side_effect=side_effect, signature=signature, returns=returns, lists=lists)
         return cls(spec, input, info, key)
 

@@ -107,7 +107,7 @@ def fingerprint(name: str, tree: Tree) -> str:
 
 
 def fingerprint_encoded(name: str, encoded: bytes) -> str:
-    """As :func:`fingerprint`, for an input whose canonical bytes are at hand."""
+    """As ``fingerprint``, for an input whose canonical bytes are at hand."""
     return "sha256:" + sha256(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}").hexdigest()
 
 
@@ -127,7 +127,7 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
 
 
 def snapshot(value: object, notes: list[str] | None = None) -> Tree:
-    """As :func:`to_json`, but always a copy: whatever another thread does to ``value`` afterwards, the tree can be written."""
+    """As ``to_json``, but always a copy: whatever another thread does to ``value`` afterwards, the tree can be written."""
     walk = Walk(notes)
     try:
         return walk.value(value, 0)
@@ -138,12 +138,12 @@ def snapshot(value: object, notes: list[str] | None = None) -> Tree:
 
 
 def quick(value: object) -> bytes | None:
-    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes :func:`to_json`."""
+    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes ``to_json``."""
     return noted(value, [])
 
 
 def noted(value: object, seen: list[Any]) -> bytes | None:
-    """As :func:`quick`; the lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
+    """As ``quick``; the lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
 
     Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
     """
@@ -859,7 +859,7 @@ class Decoder:
         self._classes: dict[str, type] | None = None
 
     def whole(self, tree: Tree) -> Any:
-        """As :meth:`value` from the top, every failure raised as ``NotReplayableError``."""
+        """As ``value`` from the top, every failure raised as ``NotReplayableError``."""
         try:
             return self.value(tree, 0)
         except NotReplayableError:
@@ -1528,7 +1528,7 @@ def exception_from_json(tree: dict[str, Tree]) -> BaseException:
 
     Of its own type where that is loaded already and is an ``Exception``, ``CancelledError``, ``KeyboardInterrupt``, ``SystemExit`` or
     a class of the program's own: made without its ``__init__``, with the recorded arguments and attributes, and only if its text
-    is then the recorded one. Else a :class:`RecordedError` with that text. ``NotReplayableError`` where the tree is malformed.
+    is then the recorded one. Else a ``RecordedError`` with that text. ``NotReplayableError`` where the tree is malformed.
     """
     built = Decoder().whole({"$t": "exception", "v": tree})
     assert isinstance(built, BaseException)

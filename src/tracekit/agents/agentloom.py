@@ -182,7 +182,7 @@ def _unusable(path: str, problem: str) -> TraceError:
 
 
 class Replay:
-    """Answers requests from a recording; thread-safe. As a block it ends with :meth:`finish`."""
+    """Answers requests from a recording; thread-safe. As a block it ends with ``finish``."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording: Final = recording
@@ -212,7 +212,7 @@ class Replay:
         return self._turn(key, again=by_hash and not isinstance(self.recording.answers[key], list))
 
     async def acomplete(self, messages: Any, model: str | None = None, **rest: Any) -> Turn:
-        """The recorded answer to a request, for ``await``; see :meth:`complete`."""
+        """The recorded answer to a request, for ``await``; see ``complete``."""
         return self.complete(messages, model, **rest)
 
     def finish(self) -> None:
@@ -428,7 +428,7 @@ def _bytes(piece: str | bytes) -> bytes:
 # -- format ---------------------------------------------------------------------------------------------------------
 #
 # One JSON object: ``_version`` (2; left out in version 1), the answers of a model by step id or by the hash of the request, each an
-# object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of :mod:`tracekit.agents.view`. Readers of
+# object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of ``tracekit.agents.view``. Readers of
 # agentloom leave out what begins with ``_``.
 #
 # Unlike agentloom's own, this replay has no default answer: what the recording does not hold is an error. Each turn of a list answers

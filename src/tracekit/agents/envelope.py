@@ -78,8 +78,8 @@ def stable_hash(obj: Any) -> str:
 def identity_hash(envelope: IntentEnvelope | Mapping[str, Any]) -> str:
     """The hash of what is asked for and by whom: two requests that differ only in ids and times have the same one.
 
-    Left out are the keys :data:`IDS_AND_TIMES` of ``context`` and ``metadata``; whatever else is in there counts, and so do version,
-    intent, payload and routing. A dictionary is read as :meth:`IntentEnvelope.from_dict` does; ``EnvelopeError`` where it is none.
+    Left out are the keys ``IDS_AND_TIMES`` of ``context`` and ``metadata``; whatever else is in there counts, and so do version,
+    intent, payload and routing. A dictionary is read as ``IntentEnvelope.from_dict`` does; ``EnvelopeError`` where it is none.
     """
 
     if isinstance(envelope, Mapping):
@@ -151,7 +151,7 @@ class IntentContext:
 class IntentMetadata:
     """The ids and times of a request. Nothing is filled in automatically: a generated id or time would differ in each replay.
 
-    ``extra`` as in :class:`IntentContext`.
+    ``extra`` as in ``IntentContext``.
     """
 
     request_id: str | None = None
@@ -241,7 +241,7 @@ class IntentEnvelope:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> IntentEnvelope:
-        """The envelope that :meth:`as_dict` returned. Only ``intent`` must be there."""
+        """The envelope that ``as_dict`` returned. Only ``intent`` must be there."""
         given = _known("", _object("an envelope", tree), _names(cls))
         if "intent" not in given:
             raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
@@ -262,7 +262,7 @@ class IntentEnvelope:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> IntentEnvelope:
-        """The envelope that :meth:`to_json` returned. A key twice in an object is refused, as it is ambiguous."""
+        """The envelope that ``to_json`` returned. A key twice in an object is refused, as it is ambiguous."""
         try:
             tree = json.loads(text, object_pairs_hook=once, parse_constant=_no_number)
         except DoubledKeyError as doubled:
@@ -276,7 +276,7 @@ class IntentEnvelope:
 
     @property
     def envelope_hash(self) -> str:
-        """:func:`stable_hash` of :meth:`as_dict`: of the whole request."""
+        """``stable_hash`` of ``as_dict``: of the whole request."""
         try:
             return stable_hash(self.as_dict())
         except (TypeError, ValueError) as error:
@@ -284,7 +284,7 @@ class IntentEnvelope:
 
     @property
     def identity_hash(self) -> str:
-        """:func:`identity_hash` of this envelope: without ids and times."""
+        """``identity_hash`` of this envelope: without ids and times."""
         try:
             return identity_hash(self)
         except (TypeError, ValueError) as error:

@@ -112,7 +112,7 @@ class Agentloom(Form):
 
 
 class ExecutionRecords(Form):
-    """Routed requests as documents; see :class:`~tracekit.agents.ExecutionRecord`."""
+    """Routed requests as documents; see ``tracekit.agents.ExecutionRecord``."""
 
     name = "execution"
 

@@ -79,7 +79,7 @@ class _Work:
 
 
 def alike(one: Labelled, other: Labelled, most: int = MOST) -> bool:
-    """Whether there is a pairing of nodes that keeps labels and edges. :class:`Undecided` beyond ``most`` nodes coloured in trying."""
+    """Whether there is a pairing of nodes that keeps labels and edges. ``Undecided`` beyond ``most`` nodes coloured in trying."""
     if len(one.labels) != len(other.labels):
         return False
     mine, theirs = (dict(enumerate(graph.labels)) for graph in (one, other))
@@ -199,7 +199,7 @@ def _parts(graph: Labelled, colours: Colours) -> list[Colours]:
 # **Order.** An event comes after all its parents; where several could come next, the one with the lowest id does. Neither time stamps
 # nor the order of lines matter: the same events give the same bytes.
 #
-# **Comparison.** Ids, times and places differ between recordings, so :func:`compare` looks at labels, causes, and the events that a
+# **Comparison.** Ids, times and places differ between recordings, so ``compare`` looks at labels, causes, and the events that a
 # payload mentions, as graphs (see above): *equal* and *different* are both proven, and where that would take too long it is an error.
 # The order in which an event names its parents is not compared: a join that takes answers as they come is the same workflow.
 
@@ -311,7 +311,7 @@ class Difference(NamedTuple):
 def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | None:
     """``None`` if two recordings are of the same workflow, else the first difference.
 
-    Raises as :func:`ordered`, and ``UndecidedComparisonError`` where so many events look alike that trying was given up.
+    Raises as ``ordered``, and ``UndecidedComparisonError`` where so many events look alike that trying was given up.
     """
     one, other = _Shape(_Graph(first)), _Shape(_Graph(second))
     try:

@@ -43,7 +43,7 @@ __all__ = [
 #     create("page-1", {"url": url, "status": "new"})                      # an object of the world
 #     patch("page-1", {"status": "done"})                                  # a change of one: a JSON merge patch (RFC 7396)
 #
-# Making one has no effect. A :class:`~tracekit.agents.Loop` records it, then has an executor execute it, or changes the world.
+# Making one has no effect. A ``tracekit.agents.Loop`` records it, then has an executor execute it, or changes the world.
 
 #: The kind of the answer to a request, by the request's kind.
 ANSWERS: Final = {"llm.request": "llm.response", "tool.call": "tool.return"}
@@ -77,8 +77,8 @@ class Intention:
     """A request as data. ``kind`` is ``"llm.request"``, ``"tool.call"``, ``"object.created"`` or ``"object.patched"``.
 
     ``name`` is the model (or ``"model"``), the tool or the object; ``object`` the object of the world that it is for; ``cause`` the event
-    that it answers to, where that is not the one its responder was given. Make one with :func:`ask`, :func:`call`, :func:`create` or
-    :func:`patch`.
+    that it answers to, where that is not the one its responder was given. Make one with ``ask``, ``call``, ``create`` or
+    ``patch``.
     """
 
     kind: str

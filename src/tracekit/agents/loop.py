@@ -476,7 +476,7 @@ class Loop:
             return self._outcome(agenda)
 
     async def run_async(self, *intentions: Intention) -> LoopResult:
-        """Like :meth:`run`, with all pending requests at once; the responders get the answers one by one as they arrive.
+        """Like ``run``, with all pending requests at once; the responders get the answers one by one as they arrive.
 
         On a failure, started requests are waited for; on a cancellation, they are cancelled too.
         """

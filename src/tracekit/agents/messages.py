@@ -65,7 +65,7 @@ __all__ = [
 #     with agent("planner"):
 #         send_task("writer", summary, causes=[answer, other_answer])       # a join names all that it waited for
 #
-# The program transports messages itself: as an argument, by a queue, a file, HTTP. A :class:`Message` can be pickled, or converted to a
+# The program transports messages itself: as an argument, by a queue, a file, HTTP. A ``Message`` can be pickled, or converted to a
 # dictionary and back, or carried in headers (``inject``, ``extract``). In a replay the steps are compared with the recorded ones, causes
 # included, and a message equals the recorded one. Outside a run nothing is recorded.
 
@@ -536,7 +536,7 @@ def replay_tasks(*handlers: Handler[Any]) -> list[Message | Exception]:
 
 
 async def replay_tasks_async(*handlers: Handler[Any]) -> list[Message | Exception]:
-    """As :func:`replay_tasks`, in the running loop, for async handlers."""
+    """As ``replay_tasks``, in the running loop, for async handlers."""
     work = _work(handlers)
     results = await asyncio.gather(
         *(handler._run(message, lane) for handler, message, lane in work), return_exceptions=True

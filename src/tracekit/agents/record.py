@@ -446,7 +446,7 @@ class ExecutionRecord:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
-        """The record that :meth:`as_dict` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """The record that ``as_dict`` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
         if not isinstance(tree, Mapping):
             raise _none(f"it is no object but {tree!r:.80}")
         try:
@@ -471,7 +471,7 @@ class ExecutionRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:
-        """The record that :meth:`to_json` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """The record that ``to_json`` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
         try:
             tree = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
@@ -538,7 +538,7 @@ def _paths(run: Any, store: str | os.PathLike[str] | None) -> Iterator[str]:
 def place_of(
     run: str | os.PathLike[str] | HasPath, execution: str | None, store: str | os.PathLike[str] | None
 ) -> tuple[str, int]:
-    """The file that an execution is in, and its number there; see :meth:`ExecutionRecord.of`."""
+    """The file that an execution is in, and its number there; see ``ExecutionRecord.of``."""
     found = [one for path in _paths(run, store) for one in _executions(path)]
     chosen = found if execution is None else [one for one in found if one[0] == execution]
     if len(chosen) == 1:

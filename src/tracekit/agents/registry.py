@@ -170,7 +170,7 @@ class BaseAgent:
 
 
 class AgentRegistry:
-    """The agents that an :class:`IntentRouter` may ask. A name is given once."""
+    """The agents that an ``IntentRouter`` may ask. A name is given once."""
 
     def __init__(self, agents: Iterable[BaseAgent] = ()) -> None:
         self._agents: Final[dict[str, BaseAgent]] = {}
@@ -210,7 +210,7 @@ class AgentRegistry:
         compensate: Callable[..., Any] | None = None,
         cost_units: float | Callable[..., float] | None = None,
     ) -> Callable[[F], F]:
-        """Register a function as an agent's handler, and leave it as it is; see :class:`BaseAgent`."""
+        """Register a function as an agent's handler, and leave it as it is; see ``BaseAgent``."""
 
         def decorate(handler: F) -> F:
             self.register(

@@ -405,7 +405,7 @@ def _fresh(envelope: IntentEnvelope) -> IntentEnvelope:
 
 # -- router ------------------------------------------------------------------------------------------------------------
 #
-# The public router. All decisions are in one generator (:meth:`Routing.steps`); ``route`` and ``route_async`` only make the attempts
+# The public router. All decisions are in one generator (``Routing.steps``); ``route`` and ``route_async`` only make the attempts
 # that it yields, and wait for them or await them.
 
 
@@ -413,7 +413,7 @@ class IntentRouter:
     """Routes envelopes to the agents of ``registry``.
 
     The order is the registry's (local ones first, the lower priority number, the name), so equal requests to equal registries go the
-    same way. What an agent raises is in the response, not raised; see :meth:`IntentResponse.unwrap`.
+    same way. What an agent raises is in the response, not raised; see ``IntentResponse.unwrap``.
     """
 
     def __init__(self, registry: AgentRegistry) -> None:
@@ -433,7 +433,7 @@ class IntentRouter:
 
         ``budget_limit`` is what all attempts together may cost, in cost units. The defaults hold for agents that were registered
         without a contract or a class of their own. In a run the whole execution is on the trace; in its replay it is answered from there.
-        Agents that are coroutine functions are run in an event loop of their own: in a running one, await :meth:`route_async`.
+        Agents that are coroutine functions are run in an event loop of their own: in a running one, await ``route_async``.
         """
         routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
         routing.needs_no_loop()
@@ -454,7 +454,7 @@ class IntentRouter:
         default_contract: ExecutionContract | Mapping[str, Any] | None = None,
         default_side_effect: SideEffectClass | str | None = None,
     ) -> IntentResponse:
-        """:meth:`route` for coroutines. An agent that is a plain function runs in the loop, or in a thread where several run at once."""
+        """``route`` for coroutines. An agent that is a plain function runs in the loop, or in a thread where several run at once."""
         routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
         steps = routing.steps()
         with routing.spending():

@@ -39,7 +39,7 @@ __all__ = [
 #
 # References to recorded events in a payload: messages and headers that pass through a tool name runs and entries.
 #
-# They differ in each recording, so payloads can't be compared as they are. :class:`Mentions` replaces each in the canonical payload by a
+# They differ in each recording, so payloads can't be compared as they are. ``Mentions`` replaces each in the canonical payload by a
 # placeholder, and lists the events beside it.
 
 _SEGMENT: Final = rb'(?:null|"([0-9a-f]{16})")'
@@ -129,7 +129,7 @@ class Mentions:
 #
 # The published JSON Schema (draft 2020-12) of one inter-agent event; ``schema.json`` beside this file is it.
 #
-# :func:`check` checks an event against it in plain code, so that reading events needs no validator.
+# ``check`` checks an event against it in plain code, so that reading events needs no validator.
 
 #: The ``$id`` of the schema of the version that this tracekit writes.
 SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"
@@ -232,7 +232,7 @@ def check(event: Any) -> str | None:
 
 
 def check_links(event: Any) -> str | None:
-    """What is wrong with an event as a node of a graph, or ``None``: quicker than :func:`check`, for what it says is not looked at."""
+    """What is wrong with an event as a node of a graph, or ``None``: quicker than ``check``, for what it says is not looked at."""
     if not isinstance(event, Mapping):
         return f"it is no event but {type(event).__name__}"
     if not event.keys() >= _NEEDED:

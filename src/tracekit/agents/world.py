@@ -46,7 +46,7 @@ class World:
     """Objects by id, each a JSON object. Reading one gives a copy. ``name`` distinguishes several worlds of one run: a second one of
     a name is a ``RunStateError`` when something is written of it.
 
-    Change a world in one line of execution, that of its :class:`~tracekit.agents.Loop`: the order of the log is the order of events.
+    Change a world in one line of execution, that of its ``tracekit.agents.Loop``: the order of the log is the order of events.
     A second loop in it at the same time is refused.
     """
 

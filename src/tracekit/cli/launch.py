@@ -385,7 +385,7 @@ class ReplayedRuns(ProcessRole):
         self._store = store
         self._options = options
         self._break_at = break_at
-        #: See :attr:`~tracekit._runs.replaying.ReplayBlock.disk`.
+        #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
         self.disk: Disk | None = None
         self._path = path
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
@@ -1203,7 +1203,7 @@ class _Files:
             os.chdir(then)
 
     def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
-        """Bring a file to what was recorded of it, in the layer; see :class:`~tracekit._runtime.inputs.Disk`."""
+        """Bring a file to what was recorded of it, in the layer; see ``tracekit._runtime.inputs.Disk``."""
         if not self._lays or (first and path in self._laid):  # by an earlier run of the program, which changes it again
             return True
         self._laid.add(path)

@@ -122,7 +122,7 @@ _WIDTH: Final = 160
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout (or ``stderr``) that prints all text as :func:`plain`; as wide as the terminal, in a pipe 160 columns."""
+    """A rich console on stdout (or ``stderr``) that prints all text as ``plain``; as wide as the terminal, in a pipe 160 columns."""
     from rich.console import Console
     from rich.segment import Segment
 

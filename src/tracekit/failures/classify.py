@@ -487,7 +487,7 @@ def classify_recorded(
     name: str | None = None,
     agent: str | None = None,
 ) -> StructuredFailure:
-    """As :func:`classify`, for the ``error`` of a trace's entry: as exact as what is recorded there."""
+    """As ``classify``, for the ``error`` of a trace's entry: as exact as what is recorded there."""
     return _placed(_failure(tree, MAX_CAUSES, frozenset()), side_effect, run_id, step, name, agent)
 
 

@@ -175,7 +175,7 @@ class StructuredFailure:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> StructuredFailure:
-        """The failure that :meth:`as_dict` gave, or another system did under its names; unknown keys are passed over.
+        """The failure that ``as_dict`` gave, or another system did under its names; unknown keys are passed over.
 
         ``ValueError`` says which key is missing or wrong.
         """
@@ -190,7 +190,7 @@ class StructuredFailure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> StructuredFailure:
-        """The failure that :meth:`to_json` wrote. ``ValueError`` for anything else."""
+        """The failure that ``to_json`` wrote. ``ValueError`` for anything else."""
         try:
             tree = orjson.loads(text)
         except ValueError as error:
