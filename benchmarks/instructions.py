@@ -22,10 +22,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from benchmarks.overhead import TEXT, web_server
+from benchmarks.overhead import TEXT, Model, web_server
 
 BODY = {"note": TEXT, "lines": [1, 2, 3]}
 FEW, MANY = 10, 60
+#: Turns of a conversation are dearer to count: the calls at turn 40 are those of turns 30 to 50.
+AROUND = 10
 
 
 def requests_post(url: str, count: int) -> None:
@@ -55,10 +57,35 @@ def aiohttp_post(url: str, count: int) -> None:
     asyncio.run(post())
 
 
+def conversation(turns: int) -> Callable[[str, int], None]:
+    """Calls of the OpenAI SDK, answered in this process, each with the whole history before it; ``count`` of them from ``turns`` on."""
+
+    def talk(_url: str, count: int) -> None:
+        model, history = Model(), list[dict[str, str]]()
+        for number in range(turns):
+            history += said(number)
+        for number in range(turns, turns + count):
+            history.append(said(number)[0])
+            model.client.chat.completions.create(model="m", temperature=0.1, messages=history)  # type: ignore[arg-type]
+            history.append(said(number)[1])
+
+    return talk
+
+
+def said(number: int) -> list[dict[str, str]]:
+    """What is said in one turn: as much as people and models say, never the same."""
+    asked = f"Question {number}: " + f"what do we know of case {number * 7}, and who has to be asked? " * 4
+    answered = f"Answer {number}: " + f"the case {number * 7} was closed by clerk {number * 13} in the meantime. " * 20
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+
+
 PROGRAMS: dict[str, Callable[[str, int], None]] = {
     "requests.post": requests_post,
     "Session.post": session_post,
     "aiohttp post": aiohttp_post,
+    "turn 1": conversation(0),
+    "turn 40": conversation(40),
+    "turn 200": conversation(200),
 }
 
 
