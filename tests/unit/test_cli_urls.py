@@ -58,6 +58,7 @@ def test_every_command_that_reads_takes_a_url() -> None:
     assert "pay(cents=2)" in call("show", f"{URL}/runs/two.jsonl").stdout
     assert call("verify", "two", "--store", URL).exit_code == 0
     assert call("verify", "last", "--store", URL).exit_code == 0
+    assert call("diff", "last~1", "last", "--store", URL, "--json").exit_code == 1
     assert call("failures", "--store", URL, "--json").stdout.count("ConnectionResetError") >= 1
     assert call("executions", "diff", "one", "two", "--store", URL).exit_code == 1
     assert call("export", "one", "--to", "expanded", "--store", URL).exit_code == 0

@@ -122,6 +122,9 @@ def test_the_list_is_newest_first(store: Store) -> None:
     write(Path(store.path("old", "0" * 16)), small_run(), run_id="old")
     runs = store.list()
     assert [run.run_id for run in runs] == ["new", "old", "torn"]
+    assert [store.find(name) for name in ("last", "last~1", "last~2")] == [run.path for run in runs]
+    with pytest.raises(RunNotFoundError, match="only 3 runs"):
+        store.find("last~3")
     assert (runs[1].name, runs[1].end, runs[1].count) == ("small", "run.completed", 8)
     assert (runs[0].end, runs[0].count, runs[2].count) == (None, 1, None)
     assert Store(store.root + "-none").list() == ()

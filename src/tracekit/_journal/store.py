@@ -33,6 +33,7 @@ __all__ = [
     "HasPath",
     "RunSummary",
     "Store",
+    "before_last",
     "beside",
     "entries_of",
     "fate",
@@ -656,6 +657,16 @@ def shown_as(path: str) -> str:
     )
 
 
+#: The newest run, and those before it.
+_LAST: Final = expression(r"last(?:~([0-9]{1,9}))?")
+
+
+def before_last(run: str) -> int | None:
+    """How many runs before the newest one ``last`` or ``last~2`` names; ``None`` for every other name of a run."""
+    found = _LAST.fullmatch(run)
+    return None if found is None else int(found[1] or 0)
+
+
 @runtime_checkable
 class HasPath(Protocol):
     """What has the path of a run's file: a ``Run``, a ``TraceWriter``."""
@@ -698,7 +709,12 @@ class Store:
 
     @_reality.off_loop()
     def find(self, run: str | os.PathLike[str]) -> str:
-        """The file of a run by id, by unique beginning of an id, or by path. ``RunNotFoundError`` says what there is instead."""
+        """The file of a run by id, by unique beginning of an id, by path, or as ``last``, ``last~1`` (the newest, the one before it) …
+
+        ``RunNotFoundError`` says what there is instead.
+        """
+        if isinstance(run, str) and (before := before_last(run)) is not None:
+            return self._newest(before)
         if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and os.path.exists(run)):
             return _existing(os.fspath(run), self.root)
         stems = self._stems()
@@ -709,6 +725,16 @@ class Store:
         if len(matches) == 1:
             return os.path.join(self.runs, matches[0] + SUFFIX)
         raise self._missing(run, ids, sorted(matches))
+
+    def _newest(self, before: int) -> str:
+        runs = self.list()
+        if before < len(runs):
+            return runs[before].path
+        raise RunNotFoundError(
+            f"there are only {len(runs)} runs in {self.root}" if runs else f"there is no run in {self.root}",
+            store=self.root,
+            next_action="record one, or name another store with TRACEKIT_DIR",
+        )
 
     def segments(self, run_id: str) -> tuple[str, ...]:
         """The files of a run's segments."""

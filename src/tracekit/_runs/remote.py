@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
-from .._journal.store import SEGMENT, SUFFIX, Store
+from .._journal.store import SEGMENT, SUFFIX, Store, before_last
 from ..errors import RunStateError, TraceError
 
 __all__ = ["fetched_run", "fetched_store", "is_url"]
@@ -42,9 +42,10 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
             next_action="name the directory that holds 'runs' and 'heads'",
         )
     root = _directory()
-    wanted = names if run is None or run == "last" else [name for name in names if name.startswith(run)]
+    last = None if run is None else before_last(run)
+    wanted = names if run is None or last is not None else [name for name in names if name.startswith(run)]
     runs = [name for name in wanted if name.endswith(SUFFIX) and not SEGMENT.fullmatch(name.removesuffix(SUFFIX))]
-    if run == "last" and len(runs) > 1:
+    if last == 0 and len(runs) > 1:
         newest = remote.newest("runs", runs).removesuffix(SUFFIX)
         wanted = [name for name in names if name.startswith(newest)]
     stems = {name.removesuffix(SUFFIX) for name in wanted}
@@ -59,7 +60,7 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
     for file in progress(files, f"fetching from {url}"):
         remote.get(file, os.path.join(root, file))
     os.makedirs(os.path.join(root, "runs"), mode=0o700, exist_ok=True)
-    if run is not None and run != "last":  # the others, so that an ambiguous or misspelt id is answered as anywhere
+    if run is not None and last is None:  # the others, so that an ambiguous or misspelt id is answered as anywhere
         for name in set(names) - set(wanted):
             open(os.path.join(root, "runs", name), "xb").close()
     return Store(root)

@@ -428,15 +428,6 @@ def located(run: str, store: Store) -> str:
     """The path of the trace file of ``run``; ``RunNotFoundError`` if there is none."""
     if is_url(run):
         return fetched_run(run)
-    if run == "last":
-        runs = store.list()
-        if not runs:
-            raise RunNotFoundError(
-                f"there is no run in {store.root}",
-                store=store.root,
-                next_action="record one, or name another store with TRACEKIT_DIR",
-            )
-        return runs[0].path
     try:
         return store.find(run)
     except RunNotFoundError:
