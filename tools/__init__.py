@@ -1,1 +1,1 @@
-"""The commands of this repository: ``python3 -m tools demo | test | programs | lint | check``."""
+"""The commands of this repository: ``python3 -m tools demo | test | programs | docs | lint | check``."""

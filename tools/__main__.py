@@ -6,7 +6,8 @@
     test [ARGUMENTS]   install, then run the test suite, three files at a time; arguments go to pytest in place of that
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
-    lint               install, then mypy, import-linter and ruff side by side
+    docs [serve]       install, then build the documentation as a site in site/, or serve it while it is written
+    lint               install, then the site, mypy, import-linter and ruff side by side
     check              lint and test: everything that has to hold before a merge
 
 Python 3.11 or newer is all that has to be there: each command makes and fills the environment that it needs.
@@ -21,7 +22,13 @@ from tools.environment import Environment
 #: Three workers, each with whole files: what a file makes once is made once, and while one waits for a process two others work.
 PARALLEL = ("-n", "3", "--dist", "loadfile")
 #: The slowest first: they run side by side.
-LINTERS = (("mypy",), ("lint-imports",), ("ruff", "check"), ("ruff", "format", "--check"))
+LINTERS = (
+    ("mkdocs", "build", "--quiet", "--site-dir", "build/site"),
+    ("mypy",),
+    ("lint-imports",),
+    ("ruff", "check"),
+    ("ruff", "format", "--check"),
+)
 
 
 def demo(*arguments: str) -> None:
@@ -48,6 +55,12 @@ def sdk_tests(*arguments: str) -> None:
     main(*arguments)
 
 
+def docs(*arguments: str) -> None:
+    environment = Environment.find()
+    environment.install("dev")
+    environment.script("mkdocs", *(arguments or ("build", "--quiet")))
+
+
 def lint() -> None:
     environment = Environment.find()
     environment.install("dev")
@@ -60,7 +73,15 @@ def check() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    commands = {"demo": demo, "test": test, "programs": programs, "sdk-tests": sdk_tests, "lint": lint, "check": check}
+    commands = {
+        "demo": demo,
+        "test": test,
+        "programs": programs,
+        "sdk-tests": sdk_tests,
+        "docs": docs,
+        "lint": lint,
+        "check": check,
+    }
     if not arguments or arguments[0] not in commands:
         sys.exit((__doc__ or "").strip())
     commands[arguments[0]](*arguments[1:])

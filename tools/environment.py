@@ -108,7 +108,12 @@ def _exit_unless_zero(status: int) -> None:
 
 def _variables(python: str) -> dict[str, str]:
     """Ours, with the scripts of the environment first on the path, as an activated one has them."""
-    return {**os.environ, "PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")])}
+    # MkDocs 1 is what the site is made with; its theme would say at each build that there will be others.
+    return {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")]),
+    }
 
 
 def _say(text: str) -> None:

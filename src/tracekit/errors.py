@@ -313,7 +313,7 @@ class UnknownPriceError(BudgetExceededError):
 
 
 class StepTimeoutError(_Error):
-    """A step ran longer than its ``timeout_ms``."""
+    """A step ran longer than its ``timeout_ms``. If it was irreversible, what it did is in doubt."""
 
     code = "step-timeout"
 
@@ -331,7 +331,7 @@ class RunStateError(_Error):
 
 
 class RecoveryRefusedError(_Error):
-    """It is not safe to resume this run; ``reasons`` lists why."""
+    """It is not safe to resume, abort or settle this run; ``reasons`` lists why, each with a ``code``."""
 
     code = "recovery-refused"
 

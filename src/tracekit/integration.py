@@ -7,7 +7,7 @@ library is imported, and ``tracekit.uninstrument()`` restores what was there. It
 Three kinds of integration, often in one object:
 
 - a **transport seam** wraps the function through which an HTTP client sends a request, and hands what goes out to ``begin``
-  (see ``tracekit_httpx`` and docs/how-to/extend.md);
+  (see ``tracekit_httpx`` and ``tracekit docs extend``);
 - a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
   usage (``Dialect``; see ``tracekit_openai``);
 - any other **capture point** describes the call as a ``Request``, and lets ``perform`` decide whether it is made or the

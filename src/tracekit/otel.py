@@ -249,7 +249,7 @@ def emit_spans(
 
 
 class SpanEmitter:
-    """What ``emit_spans`` returns. At the end of the process it is stopped by itself."""
+    """Emits runs as spans while they are recorded, as ``emit_spans`` returns it. It stops by itself at the end of the process."""
 
     def __init__(self, store: Store, processor: SpanProcessor, sdk: _Sdk, content: bool, exit_timeout: float) -> None:
         self._store: Final = store

@@ -7,7 +7,7 @@
     for decision in recovery.scan():
         print(decision.run_id, decision.decision, [reason["code"] for reason in decision.reasons])
 
-Each decision is a pure function of the run's log: ``docs/reference/recovery.md`` lists every reason.
+Each decision is a pure function of the run's log: ``tracekit docs recovery`` lists every reason.
 """
 
 from __future__ import annotations

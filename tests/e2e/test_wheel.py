@@ -70,7 +70,7 @@ def test_the_wheel_works(site: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
-    """Its entry point starts; each command answers ``--help``; what it needs as files (schema, corpus) is in it."""
+    """Its entry point starts; each command answers ``--help``; what it needs as files (schema, corpus, pages) is in it."""
     entry = (next(site.glob("*.dist-info")) / "entry_points.txt").read_text()
     assert "tracekit = tracekit.cli:main" in entry
     start = "import sys; sys.argv[0] = 'tracekit'; from tracekit.cli import main; main()"
@@ -80,6 +80,8 @@ def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
     for command in ("run", "replay", "list", "show", "verify", "schema", "demo", "route", "import"):
         assert command in help.stdout
         assert run(site, tmp_path, "-c", start, command, "--help").returncode == 0
+    page = run(site, tmp_path, "-c", start, "docs", "recovery#what-is-in-doubt")
+    assert page.stdout.startswith("## What is in doubt"), page.stderr
     assert (site / "tracekit" / "py.typed").exists()
     assert (site / "tracekit" / "cli" / "demo" / "corpus.txt").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -13,7 +14,9 @@ import tracekit
 from tracekit import errors
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
-API, ERRORS = (DOCS / "api.md").read_text(), (DOCS / "errors.md").read_text()
+ERRORS = (DOCS / "errors.md").read_text()
+#: The pages of public names: a line ``::: module.name`` has the site print the name's signature and docstring.
+API = "\n".join(path.read_text() for path in sorted(DOCS.glob("api*.md")))
 
 
 def sections(text: str, level: str) -> dict[str, str]:
@@ -23,6 +26,7 @@ def sections(text: str, level: str) -> dict[str, str]:
 
 
 MODULES = sections(API, "##")
+NAMES = re.findall(r"^::: (\S+)$", API, re.MULTILINE)
 
 
 def test_the_page_of_errors_says_where_they_are_imported_from() -> None:
@@ -32,7 +36,7 @@ def test_the_page_of_errors_says_where_they_are_imported_from() -> None:
         if not cls.__name__.startswith("_"):
             assert getattr(errors, cls.__name__) is cls
     own = {name for name in errors.__all__ if name not in tracekit.__all__}
-    assert not own & set(re.findall("^### `(\\w+)`", API, re.MULTILINE))
+    assert not own & {name.removeprefix("tracekit.") for name in NAMES}
 
 
 def every_error() -> list[type[errors.TracekitError]]:
@@ -47,14 +51,22 @@ def every_error() -> list[type[errors.TracekitError]]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_page_of_public_names_is_complete(module: str) -> None:
-    """Each module's section has exactly the names of its __all__, each with a sentence; and each of them can be had."""
-    names = sections(MODULES[module], "###")
+    """Each module's section has exactly the names of its __all__, once: a name that is missing there needs a line ``::: module.name``."""
     loaded = importlib.import_module(module)
-    assert sorted(name.strip("`") for name in names) == sorted(loaded.__all__)
-    assert len(set(loaded.__all__)) == len(loaded.__all__)
-    assert all(len(text.strip()) > 10 for text in names.values())
+    listed = re.findall(r"^::: (\S+)$", MODULES[module], re.MULTILINE)
+    assert sorted(listed) == sorted(f"{module}.{name}" for name in loaded.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    """Functions and classes say what they are; a constant has a sentence on the page, in which its name stands."""
+    loaded = importlib.import_module(module)
     for name in loaded.__all__:
-        assert hasattr(loaded, name)
+        value = getattr(loaded, name)
+        if inspect.isclass(value) or callable(getattr(value, "__wrapped__", None)) or inspect.isroutine(value):
+            assert len(vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__ or "") > 10, name
+        else:
+            assert re.search(rf"`{name}`|^::: {module}\.{name}\n\n(?!:::)\w", MODULES[module], re.MULTILINE), name
 
 
 def test_every_public_module_is_on_the_page() -> None:

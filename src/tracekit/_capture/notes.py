@@ -231,7 +231,7 @@ def detection(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
 
 
 def named(name: Any, what: str) -> str:
-    """``name`` if it can be one. A text (an enumeration of texts is one) that is not empty."""
+    """``name``, if it is a text (an enumeration of texts is one) and not empty; else ``TypeError`` or ``ValueError``, naming ``what``."""
     if not isinstance(name, str):
         raise TypeError(f'{what} is called by a text, as in "planner", not by {name!r:.80}')
     if not name:

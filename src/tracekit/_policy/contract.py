@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SideEffectClass(StrEnum):
-    """What calling a tool does to the world. The plain strings are taken everywhere too."""
+    """What calling a tool does to the world. A string enumeration: the plain strings are accepted wherever a class is."""
 
     #: Nothing: safe to repeat.
     READ_ONLY = "read_only"

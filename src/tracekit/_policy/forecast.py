@@ -75,7 +75,7 @@ def estimate(
 ) -> Estimate:
     """What a run will take.
 
-    ``subject`` is a plan (a list of calls, see docs/reference/budgets.md) or the envelope of a request: then the completed runs that
+    ``subject`` is a plan (a list of calls, see ``tracekit docs budgets``) or the envelope of a request: then the completed runs that
     answered the same intent show, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
     agent of a registry was asked) or of a name.
     ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
@@ -159,7 +159,9 @@ def _number(place: int, item: Mapping[str, Any], name: str, default: float, *, w
 
 
 def _wrong(place: int, why: str) -> RunStateError:
-    return RunStateError(f"line {place} of the plan: {why}", next_action="docs/reference/budgets.md describes plans")
+    return RunStateError(
+        f"line {place} of the plan: {why}", next_action="`tracekit docs budgets#estimates` describes plans"
+    )
 
 
 # -- by what such runs took --------------------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None)
         actual=actual,
         differences=[{"path": "end", "recorded": recorded, "actual": actual}],
         next_action="every step until here matched: look at what changed after the last of them, or for what is not captured "
-        "(docs/not-captured.md); record again if the change is meant",
+        "(`tracekit docs not-captured`); record again if the change is meant",
     )
 
 

@@ -63,7 +63,7 @@ __all__ = [
 #
 # Whether a run that did not end may go on: a pure function of its log.
 #
-# The same log gives the same answer, with its reasons step by step; each ``code`` is in ``docs/reference/recovery.md``. A run is
+# The same log gives the same answer, with its reasons step by step; ``tracekit docs recovery`` explains each ``code``. A run is
 # resumed only if its log is intact, whatever is pending may be made again, and nothing is ambiguous. Everything else is refused.
 
 #: Codes in favour of resuming, or for information only. Every other code refuses.

@@ -19,7 +19,7 @@ UNSET: Final[Any] = object()
 
 
 class Run:
-    """A run that is being recorded. ``id`` names it, ``path`` is its file."""
+    """A run that is being recorded or replayed, as ``record`` and ``resume`` give it: ``id`` names it, ``path`` is its file."""
 
     def __init__(self, session: Session, path: str, name: str | None) -> None:
         self._session: Final = session
@@ -64,7 +64,7 @@ class Run:
 
 
 def current_run() -> Run | None:
-    """The run of the calling context, or ``None`` outside every run."""
+    """The run of the calling context, recorded or replayed; ``None`` outside every run."""
     scope = current.get()
     return None if scope is None else registered(scope.session)
 

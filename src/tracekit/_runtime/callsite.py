@@ -29,6 +29,7 @@ _STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib",
 @lru_cache(maxsize=4096)
 @_reality.off_loop()
 def is_user_code(filename: str) -> bool:
+    """Whether a file is the user's own: neither the standard library's, nor installed, nor tracekit's."""
     if filename.startswith("<"):
         return False
     path = os.path.abspath(filename)

@@ -111,7 +111,7 @@ Strategy = Literal["direct", "fallback", "broadcast", "parallel"]
 
 _STRATEGIES: Final = get_args(Strategy)
 _strictly: Final = json.JSONEncoder(allow_nan=False, sort_keys=True).encode
-_NEXT: Final = "docs/reference/routing.md describes every key of an envelope"
+_NEXT: Final = "`tracekit docs routing` describes every key of an envelope"
 
 T = TypeVar("T")
 

@@ -433,6 +433,13 @@ class Loop:
     An event goes to the responders in the order given, a request to the first executor that takes it. After ``max_events`` it stops
     with an error: responders that answer one another would go on for ever. An answer that no responder reads is an error at the end,
     unless there are no responders at all, or ``unread="ok"`` says that the program reads ``outcome.answers``.
+
+    Each intention is on the log before it is carried out, and each event names its cause. In a replay the log answers: no model is
+    asked, no tool is called.
+
+    Raises ``PendingRequestsError`` for a request that no executor takes, ``UnreadEventsError`` for an answer that no responder reads,
+    ``UnknownObjectError``, ``DanglingCauseError``, ``ContractViolationError`` for a responder that does something itself, and what an
+    executor raised where nobody responds to ``llm.error`` or ``tool.error``.
     """
 
     def __init__(

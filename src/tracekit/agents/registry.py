@@ -170,7 +170,10 @@ class BaseAgent:
 
 
 class AgentRegistry:
-    """The agents that an ``IntentRouter`` may ask. A name is given once."""
+    """The agents that an ``IntentRouter`` may ask. A name is given once.
+
+    ``@registry.agent(intent=…)`` adds a function, ``register`` an agent, ``for_intent`` finds those that take an intent.
+    """
 
     def __init__(self, agents: Iterable[BaseAgent] = ()) -> None:
         self._agents: Final[dict[str, BaseAgent]] = {}

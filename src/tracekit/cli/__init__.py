@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "estimate": ("estimate", "Say what a run will take, before it is begun."),
     "serve": ("serve", "Serve the health and the metrics of a store over HTTP."),
     "text": ("text", "Print a trace as text for a review: the same for equal recordings."),
+    "docs": ("docs", "Show a page of the documentation, an error, or a public name."),
     "schema": ("verify", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
 }

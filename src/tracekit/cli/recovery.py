@@ -84,7 +84,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         if decision.decision != "resume":
             for reason in decision.refusals:
                 message(f"tracekit: refused: {reason['text']}")
-            message("tracekit: see docs/reference/recovery.md for what each reason asks for")
+            message("tracekit: `tracekit docs recovery` says what each reason asks for")
             sys.exit(REFUSED)
         with Trace(path) as trace:
             program, cwd = program_of(trace, where, path, command, options["entry"], "recovery resume")

@@ -18,7 +18,7 @@ __all__ = ["DEFAULTS", "ORDER", "FailureType", "Outlook", "RecoveryStrategy", "S
 
 
 class FailureType(StrEnum):
-    """What went wrong."""
+    """The type of a failure: ``timeout``, ``network``, ``agent_unavailable`` and fifteen more. The list is closed."""
 
     CONTRACT_VIOLATION = "contract_violation"
     TIMEOUT = "timeout"
@@ -54,7 +54,7 @@ _ALIASES: Final = {
 
 
 class RecoveryStrategy(StrEnum):
-    """What to do about it."""
+    """What to do about a failure: ``retry``, ``retry_after_delay``, ``fallback``, ``abort``, ``manual_intervention``."""
 
     RETRY = "retry"
     RETRY_AFTER_DELAY = "retry_after_delay"
