@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import queue
 import selectors
@@ -12,6 +13,7 @@ import socket
 import sqlite3
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -820,10 +822,53 @@ with record("looked at"):
 """
 
 
+ALONE_FOR_EVER = """
+import ctypes, os, sys, threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(name):
+    return name
+
+def sleeps():
+    if os.path.exists(sys.argv[1]):  # in the replay
+        ctypes.CDLL(None).sleep(1_000_000)
+    ask("first")
+
+thread = threading.Thread(target=sleeps, daemon=True)
+thread.start()
+thread.join()
+"""
+
+LEFT_FOR_EVER = """
+import ctypes, os, sys, threading
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(name):
+    return name
+
+def sleeps():
+    ask("first")
+    begun.set()
+    if os.path.exists(sys.argv[1]):  # in the replay
+        ctypes.CDLL(None).sleep(1_000_000)
+    ask("second")
+
+begun = threading.Event()
+with record("left"):
+    threading.Thread(target=sleeps, daemon=True).start()
+    begun.wait()
+"""
+
+
 def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
     """A thread that sleeps outside Python for ever, and one that is none of the run's and looks at something again and again, are neither
-    overtaken nor called a failure: after a while standard error names them, and the time of ``--grace`` ends the replay as not known."""
-    programs = {"sleeps": SLEEPS_FOR_EVER, "looks": LOOKS_FOR_EVER}
+    overtaken nor called a failure: after a while standard error names them, and the time of ``--grace`` ends the replay as not known.
+    So it is where the end of a block waits for them, or nobody for anything that was recorded."""
+    programs = {
+        "sleeps": SLEEPS_FOR_EVER, "looks": LOOKS_FOR_EVER, "alone": ALONE_FOR_EVER, "left": LEFT_FOR_EVER,
+    }  # fmt: skip
 
     def told(name: str) -> str:
         directory = tmp_path / name
@@ -838,10 +883,11 @@ def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
         assert "not known" in done.stderr
         return done.stderr
 
-    with ThreadPoolExecutor() as pool:
-        sleeps, looks = pool.map(told, programs)
-    assert "waits for step" in sleeps
-    assert "program.py:13" in sleeps
+    with ThreadPoolExecutor(len(programs)) as pool:
+        sleeps, looks, alone, left = pool.map(told, programs)
+    for said, line in ((sleeps, 13), (alone, 11), (left, 13)):
+        assert "waits for step" in said
+        assert f"program.py:{line}" in said
     assert "'looks', which is none of the run's, at" in looks
     assert "program.py:19" in looks
 
@@ -1130,6 +1176,72 @@ def test_a_thread_that_ends_after_the_block(tmp_path: Path) -> None:
         thread = program()
     assert session.report.exact, session.report.as_dict()
     thread.join()
+
+
+def test_a_thread_that_gets_nothing_any_more(tmp_path: Path) -> None:
+    """A block that ends by an error which the recording lacks does not wait for what its thread would have done with the next item."""
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def works() -> None:
+        while (job := jobs.get()) is not None:
+            tool(job)
+
+    def program(fails: bool) -> None:
+        thread = threading.Thread(target=works)
+        thread.start()
+        jobs.put("first")
+        if fails:
+            raise RuntimeError("that is new")
+        jobs.put("second")
+        jobs.put(None)
+        thread.join()
+
+    with record("gets", store=tmp_path) as run:
+        program(fails=False)
+    try:
+        with pytest.raises(RuntimeError, match="that is new"), replay(run):
+            program(fails=True)
+    finally:
+        jobs.put(None)
+
+
+def test_what_the_program_lets_go_of_is_gone(tmp_path: Path) -> None:
+    """A replay looks at the stacks of its threads, and keeps nothing alive by that: a cursor is closed when the program drops it."""
+
+    class Row:
+        pass
+
+    def hands(todo: queue.SimpleQueue[asyncio.Future[Row] | None]) -> None:
+        while (future := todo.get()) is not None:
+            row = Row()
+            future.get_loop().call_soon_threadsafe(future.set_result, row)
+            del row
+
+    async def program() -> int:
+        todo: queue.SimpleQueue[asyncio.Future[Row] | None] = queue.SimpleQueue()
+        thread = threading.Thread(target=hands, args=(todo,))
+        thread.start()
+        rows: list[weakref.ref[Row]] = []
+        for _ in range(12):
+            future = asyncio.get_running_loop().create_future()
+            todo.put(future)
+            rows.append(weakref.ref(await future))
+        todo.put(None)
+        thread.join()
+        return sum(
+            row() is not None for row in rows[:10]
+        )  # who has brought the last ones may be about to let go of them
+
+    with record("rows", store=tmp_path) as run:
+        asyncio.run(program())
+    gc.disable()
+    try:
+        with replay(run) as session:
+            left = asyncio.run(program())
+    finally:
+        gc.enable()
+    assert left == 0
+    assert session.report.exact, session.report.as_dict()
 
 
 def test_what_has_every_attribute_can_be_handed_to_a_thread(tmp_path: Path) -> None:

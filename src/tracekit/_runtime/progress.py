@@ -564,6 +564,7 @@ class LoopQueue:
                         continue
                     self.moved += 1
                 handle.call()
+                del handle  # it has what the program was given: that is the program's alone
             if self.look_again:
                 self.unpark()
             if self._deliverer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from _thread import get_native_id
 from array import array
 from binascii import a2b_base64
 from bisect import bisect_left
@@ -1312,10 +1313,10 @@ class Replay:
                 for lane in lanes
                 for seq in self._followed(lane).ahead()
             )
-        if not left:
-            return False
         with self.threads.lock:
-            return self.schedule.has_next or not self.threads.blocked()
+            goes_on = left and (self.schedule.has_next or not self.threads.blocked())
+            self.schedule.drains_in = get_native_id() if goes_on else 0
+        return goes_on
 
     def _pass(self, state: LaneState, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""

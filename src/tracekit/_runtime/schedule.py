@@ -73,6 +73,12 @@ class Ticket:
         self.future: Future[None] | None = None
         self.act: Callable[[], object] | None = None
 
+    def call(self) -> None:
+        """Its turn has come. What it has of the program's is not kept: not by whoever has the ticket still."""
+        act, self.act = self.act, None
+        assert act is not None
+        act()
+
 
 class Schedule:
     """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
@@ -158,6 +164,8 @@ class Schedule:
         self.alone: Callable[[], bool] = lambda: True
         #: Whether those others can't move either, as far as is known by now, nor could while this process was seen like that.
         self.others_rest: Callable[[object], bool] = lambda look: False
+        #: The thread in which the end of a block waits for what lanes owe, by the kernel's number, or 0.
+        self.drains_in = 0
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
@@ -536,9 +544,8 @@ class Schedule:
         if ticket.future is not None:
             queue.came(ticket.future)
         else:
-            assert ticket.act is not None
             queue.unpark()
-            ticket.act()
+            ticket.call()
 
     def _notify_loop(self) -> None:
         """The next event may be one that a loop at rest waits for."""
@@ -578,6 +585,7 @@ class Schedule:
     def _observe_all(self) -> None:
         pause = _SHORT
         self._since, last = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
+        drained: object = None
         while True:
             self._poke.acquire(False)
             asked = bool(self._asked or self._never or self.held_calls)
@@ -593,7 +601,9 @@ class Schedule:
                     self._observing = False
                     self._still_since = 0
                     return
-                settled = self.threads.settled()
+                settled = self.threads.settled(but=self.drains_in)
+                if drained != (drained := self._drained()):
+                    settled = False
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
                 left = False
                 if self._let_look():
@@ -610,15 +620,17 @@ class Schedule:
                     stuck = self.threads.waiting()
                 elif choice is not None:
                     due = self._take(choice)
-                waits = left or (due is None and self._first() is not None)
-                if not (waits and settled):
+                waits = left or drained is not None or (due is None and self._first() is not None)
+                # Where nobody waits for us, all may sleep in native code: that ends, or does not.
+                asleep = settled and not self._released and self._ahead() is not None
+                if not (settled and (waits or (asleep and self.threads.sealed and self.alone()))):
                     self._still_since = 0
                 elif not self._still_since:
                     self._still_since = monotonic_ns()
-                if not waits:
+                if not (waits or asleep):
                     last, self._reported = monotonic_ns(), False
                 elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
-                    slow = self._awaited(), self.threads.waiting() + (self.threads.others() if left else [])
+                    slow = self._ahead(), self.threads.waiting() + (self.threads.others() if left else [])
             if self._failed and monotonic_ns() - self._failed_at > _PATIENCE:
                 self.threads.end_waits()
             if slow is not None:
@@ -633,7 +645,8 @@ class Schedule:
 
     @property
     def stalled(self) -> float:
-        """For how long (s) an event has been waited for while nobody had a processor: in native code, or outside, nobody knows for what.
+        """For how long (s) what was recorded has been waited for while nobody had a processor: in native code, or outside, nobody knows
+        for what.
 
         0 until it has been reported who is waited for.
         """
@@ -728,6 +741,16 @@ class Schedule:
         """The event that is waited for: the next recorded one."""
         return self._events[self._next] if self._next < self._count else None
 
+    def _ahead(self) -> int | None:
+        """What comes next in the recording: an event, or a step."""
+        self._owing(None)
+        return min((seq for seq in (self._awaited(), *self._steps[self._step : self._step + 1]) if seq), default=None)
+
+    def _drained(self) -> object:
+        """How far the program is while the end of its block waits for what lanes owe, else ``None``."""
+        moved = sum(queue.moved for queue in self.progress.queues)
+        return (self.progress.news, moved) if self.drains_in else None
+
     def _abroad(self) -> bool:
         """Whether the next recorded event is another process's to bring about."""
         return self._next < self._count and self._events[self._next] in self._outside
@@ -777,9 +800,12 @@ class Schedule:
         with self._lock:
             seq = ticket.seq
             if seq is None:
-                self._never.discard(ticket)
+                if ticket in self._never:
+                    self._never.remove(ticket)
+                    ticket.act = None
             elif self._asked.get(seq) is ticket:
                 del self._asked[seq]
+                ticket.act = None
                 if came:
                     self._hand_out(seq, overtake=False, reported=False)
                     if ticket.lane is not None:
@@ -801,8 +827,7 @@ class Schedule:
         if ticket.gate is not None:
             ticket.gate.release()
         elif ticket.loop is None:
-            assert ticket.act is not None
-            ticket.act()
+            ticket.call()
         elif not ticket.loop.is_closed():
             try:
                 ticket.loop.call_soon_threadsafe(self._deliver_in, ticket, context=Context())

@@ -33,9 +33,9 @@ from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, st
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
-from functools import cache
-from types import FrameType
-from typing import Any, Final
+from functools import cache, lru_cache
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, sleep
@@ -90,7 +90,7 @@ _RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_onc
 #: No less than what the interpreter has once a process takes.
 _INTERPRETER_SIZE: Final = 1 << 20
 #: Whether a thread that is asleep, of which this was seen, can be moved only by what is no concern.
-_Waits = Callable[[int, FrameType, object], bool]
+_Waits = Callable[[int, "_Stack", object], bool]
 
 
 #: What interrupts a main thread that is blocked for ever. A program may have a handler of its own for the first, and one that a shell
@@ -378,8 +378,8 @@ class ThreadMonitor:
                 return False
         return True
 
-    def settled(self) -> bool:
-        """Whether no thread of the run has had a processor since the last time that this was asked, or wants one.
+    def settled(self, *, but: int = 0) -> bool:
+        """Whether no thread of the run (``but`` this one) has had a processor since the last time that this was asked, or wants one.
 
         What sleeps in native code is settled, and yet may move: this says only that nothing is gained by a moment's wait.
         """
@@ -390,7 +390,7 @@ class ThreadMonitor:
             look = member.look()
             if look is None:
                 gone.append(member)
-            elif not member.held:
+            elif not member.held and member.native != but:
                 same = look is not True and look == member.last
                 member.last, member.proven = look, look if same else None
                 settled &= same
@@ -440,53 +440,56 @@ class ThreadMonitor:
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
         ours_only = ours_only or self.failed  # what others may yet bring makes no failure undone
-        frames = sys._current_frames()
-        ours: dict[int, object] = {}
-        others: dict[int, object] = {}
-        for native, ident in self._threads(frames):
+        looks: dict[int, tuple[int, object]] = {}
+        for native, ident in self._threads():
             member = self._members.get(native)
             if native in process.observers or (ours_only if member is None else member.held):
                 continue
             look = _glance(native, ident) if member is None else member.look()
-            if look is None:
-                continue
-            frame = frames.get(ident)
-            taking_part = member is not None or _of_user(frame)
             if look is True:
                 return None
-            if frame is None:
-                if member is not None:  # it ends, or is in native code that called Python
+            if look is not None:
+                looks[native] = ident, look
+        # Only now, when all are asleep: see ``_stacks``.
+        stacks = _stacks()
+        ours: dict[int, object] = {}
+        others: dict[int, object] = {}
+        for native, (ident, look) in looks.items():
+            stack, takes_part = stacks.get(ident), native in self._members
+            if stack is None:
+                if takes_part:  # it ends, or is in native code that called Python
                     return None
-            elif (taking_part and ident == _main() and self._ends(frame)) or not (
-                waits(native, frame, look)
-                if taking_part
-                else self._rests(native, frame, look)
-                or (waits == self._waits_beside_processes and _waits_for_process(native, frame, look))
+                others[native] = look
+                continue
+            takes_part = takes_part or stack.of_user
+            if (takes_part and ident == _main() and self._ends(stack)) or not (
+                waits(native, stack, look)
+                if takes_part
+                else self._rests(native, stack, look)
+                or (waits == self._waits_beside_processes and _waits_for_process(native, stack, look))
             ):
                 return None
-            (ours if taking_part else others)[native] = look
+            (ours if takes_part else others)[native] = look
         return ours, others
 
-    def _waits_here(self, native: int, frame: FrameType, look: object) -> bool:
+    def _waits_here(self, native: int, stack: _Stack, look: object) -> bool:
         """Whether a thread that is asleep can be moved by another thread of this process only, or by what no replay waits for."""
-        return self._waits_for_us(native, frame, look) or (
-            self.sealed and child_processes() <= self._processes_before and _waits_for_files(native, frame, look)
+        return self._waits_for_us(native, stack, look) or (
+            self.sealed and child_processes() <= self._processes_before and _waits_for_files(native, stack, look)
         )
 
-    def _waits_beside_processes(self, native: int, frame: FrameType, look: object) -> bool:
+    def _waits_beside_processes(self, native: int, stack: _Stack, look: object) -> bool:
         """Whether a thread that is asleep can be moved by other threads and processes of the run only."""
-        return self._waits_for_us(native, frame, look) or _waits_for_process(native, frame, look)
+        return self._waits_for_us(native, stack, look) or _waits_for_process(native, stack, look)
 
-    def _ends(self, frame: FrameType | None) -> bool:
+    def _ends(self, stack: _Stack) -> bool:
         """Whether the main thread has come to its end, and waits only until a thread that is none of the run's does."""
-        while frame is not None and frame.f_code is not threading._shutdown.__code__:  # type: ignore[attr-defined]
-            frame = frame.f_back
-        return frame is not None and any(
+        return stack.ends and any(
             not thread.daemon and ident != _main() and thread.native_id not in self._members
             for ident, thread in _known_threads()
         )
 
-    def _threads(self, frames: Mapping[int, FrameType]) -> Iterator[tuple[int, int]]:
+    def _threads(self) -> Iterator[tuple[int, int]]:
         """All threads but the calling one, by the kernel's number and Python's."""
         here = get_native_id()
         natives = {ident: thread.native_id for ident, thread in _known_threads()}
@@ -500,15 +503,15 @@ class ThreadMonitor:
             if native != here:
                 yield native, idents.get(native, 0)
 
-    def _waits_for_us(self, native: int, frame: FrameType, look: object) -> bool:
+    def _waits_for_us(self, native: int, stack: _Stack, look: object) -> bool:
         """Whether a thread that is asleep can be moved by another thread of this process only."""
-        if _idle_loop(frame) is not None:
+        if stack.loop is not None and len(_watched(stack.loop)) <= 1:
             call = _call(native) if _PRECISE else [0]
             return bool(call) and call[0] != _futex() and (not _PRECISE or _glance(native) == look)
-        code = frame.f_code
+        code = stack.code
         by_frame = (code.co_filename, code.co_name) in _WAITS or code.co_filename.startswith(_PACKAGE)
         if not _PRECISE or not _futex():
-            return by_frame and _waits_by_its_frame(frame)
+            return by_frame and stack.waits
         call = _call(native)
         if _glance(native) != look or len(call) < 5:
             return False
@@ -520,10 +523,10 @@ class ThreadMonitor:
             return False
         return by_frame or self._is_lock(call[1])
 
-    def _rests(self, native: int, frame: FrameType, look: object) -> bool:
+    def _rests(self, native: int, stack: _Stack, look: object) -> bool:
         """Whether a library's thread that is none of the run's is asleep for reasons of its own: not for the interpreter, or for us."""
         if not _PRECISE or not _futex():
-            return frame.f_code.co_name != "_worker" or _waits_by_its_frame(frame)
+            return stack.code.co_name != "_worker" or stack.waits
         call = _call(native)
         if _glance(native) != look or not call:
             return False
@@ -536,8 +539,8 @@ class ThreadMonitor:
     def _is_lock(self, address: int) -> bool:
         if address not in self._locks and address not in self._strange:
             # Not ``get_objects``: a tuple that another thread is just filling must not be held by anybody else.
-            found = gc.get_referrers(LockType, RLock)
-            self._locks = {_address(one): one for one in found if type(one) in (LockType, RLock)}
+            kinds = _lock_types()
+            self._locks = {_address(one): one for one in gc.get_referrers(*kinds) if type(one) in kinds}
             if address not in self._locks:
                 self._strange.add(address)
         return address in self._locks
@@ -551,11 +554,11 @@ class ThreadMonitor:
             for task in sorted((task for task in [*self._tasks] if not task.done()), key=lambda task: task.get_name())
             if (line := _line_of_task(task.get_coro())) is not None
         ]
-        frames, threads = sys._current_frames(), dict(_known_threads())
+        frames, threads = _frames(), dict(_known_threads())
         for member in self._members.values():
             frame = frames.get(member.ident)
             line = None if frame is None else _line(frame)
-            if frame is None or (found and _idle_loop(frame) is not None):
+            if frame is None or (found and (loop := _resting_loop(frame)) is not None and len(_watched(loop)) <= 1):
                 continue
             name = threads[member.ident].name if member.ident in threads else str(member.native)
             found.append(f"thread {name!r} at {line or _place(frame)}")
@@ -563,7 +566,7 @@ class ThreadMonitor:
 
     def others(self) -> list[str]:
         """The threads that are none of the run's and that run user code, each with its line."""
-        frames = sys._current_frames()
+        frames = _frames()
         return [
             f"thread {thread.name!r}, which is none of the run's, at {line}"
             for ident, thread in _known_threads()
@@ -598,10 +601,8 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
     """
     if threading._limbo:  # type: ignore[attr-defined]  # one is being started
         return None
-    frames = sys._current_frames()
     idents = {thread.native_id: ident for ident, thread in _known_threads()}
-    found: list[Any] = []
-    endless = True
+    looks: dict[int, object] = {}
     here = get_native_id()
     for name in sorted(os.listdir(_TASKS)):
         native = int(name)
@@ -610,15 +611,69 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
         look = _glance(native)
         if look is True:  # an observer's, too: somebody may wait for what it holds
             return None
-        if look is None or native in process.observers:
-            continue
-        found.append([native, str(look)])
-        frame = frames.get(idents.get(native, 0))
-        endless &= not (frame is None or _of_user(frame)) or not _is_limited(native)
-    return found, endless
+        if look is not None and native not in process.observers:
+            looks[native] = look
+    stacks = _stacks()
+    endless = True
+    for native in looks:
+        stack = stacks.get(idents.get(native, 0))
+        endless &= not (stack is None or stack.of_user) or not _is_limited(native)
+    return [[native, str(look)] for native, look in looks.items()], endless
 
 
-def _waits_for_files(native: int, frame: FrameType, look: object) -> bool:
+class _Stack(NamedTuple):
+    """What is known of a thread by its frames."""
+
+    #: That of the innermost function.
+    code: CodeType
+    #: Whether it runs code of the user's: what a library does beside the program brings nothing of the run about.
+    of_user: bool
+    #: Whether it is stopped in a debugger.
+    debugged: bool
+    #: Whether it is the main thread at the interpreter's end.
+    ends: bool
+    #: The event loop of the standard library that waits in it without a time limit, with nothing to run.
+    loop: Any
+    #: What it looks at files with.
+    selector: Any
+    #: Whether a wait of the standard library waits in it for what has not come, without a time limit; known only where the kernel does
+    #: not say.
+    waits: bool
+
+
+def _stacks() -> dict[int, _Stack]:
+    """What is known of all threads by their frames, by ident.
+
+    Whoever has a frame keeps all that its function has, and what that was called by: if that function returns meanwhile, its objects
+    live on, which a program notices (a cursor of a database that is still open). So no frame is handed on, nothing in here lets another
+    thread run, and it is asked only where all are asleep.
+    """
+    by_frame = not _PRECISE or not _futex()
+    return {ident: _stack(frame, by_frame) for ident, frame in _frames().items()}
+
+
+def _frames() -> dict[int, FrameType]:
+    """The frames of all other threads, by ident. With that of the caller, who has them, they would keep one another."""
+    frames = sys._current_frames()
+    del frames[get_ident()]
+    return frames
+
+
+def _stack(frame: FrameType, by_frame: bool) -> _Stack:
+    of_user = debugged = ends = False
+    at: FrameType | None = frame
+    while at is not None:
+        code = at.f_code
+        of_user = of_user or _is_users(code.co_filename)
+        debugged = debugged or _is_debugger(code.co_filename)
+        ends = ends or code is threading._shutdown.__code__  # type: ignore[attr-defined]
+        at = at.f_back
+    selector = frame.f_locals["self"] if _selects(frame) else None
+    waits = by_frame and _waits_by_its_frame(frame)
+    return _Stack(frame.f_code, of_user, debugged, ends, _resting_loop(frame), selector, waits)
+
+
+def _waits_for_files(native: int, stack: _Stack, look: object) -> bool:
     """Whether a thread that is asleep waits, without a time limit, for pipes and sockets."""
     call = _call(native)
     if len(call) < 5:
@@ -632,7 +687,7 @@ def _waits_for_files(native: int, frame: FrameType, look: object) -> bool:
             files = _epolled(call[1]) if kind == "epoll" else _polled(call) if kind else ()
     except (OSError, ValueError):
         return False
-    if not files or in_debugger(frame) or not all(map(_is_pipe_or_socket, files)):
+    if not files or stack.debugged or not all(map(_is_pipe_or_socket, files)):
         return False
     return _glance(native) == look
 
@@ -683,15 +738,20 @@ def _memory(at: int, size: int) -> bytes:
 
 def in_debugger(frame: FrameType | None) -> bool:
     """Whether a thread is stopped in a debugger."""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if os.path.basename(name) in ("bdb.py", "pdb.py") or "pydev" in name:
-            return True
+    while frame is not None and not _is_debugger(frame.f_code.co_filename):
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
-def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
+_is_users: Final = lru_cache(4096)(is_user_code)
+
+
+@lru_cache(4096)
+def _is_debugger(name: str) -> bool:
+    return os.path.basename(name) in ("bdb.py", "pdb.py") or "pydev" in name
+
+
+def _waits_for_process(native: int, stack: _Stack, look: object) -> bool:
     """Whether a thread that is asleep can be moved by another process only."""
     call = _call(native)
     if not call or _glance(native) != look:
@@ -700,12 +760,11 @@ def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
         return True
     if call[0] in _TRANSFERS:
         return len(call) > 1 and _leads_below(call[1])
-    if _selects(frame) and call[0] != _futex() and not _is_limited(native):  # as ``communicate`` does
-        files = _registered(frame.f_locals["self"])
+    if stack.selector is not None and call[0] != _futex() and not _is_limited(native):  # as ``communicate`` does
+        files = _registered(stack.selector)
         if files and all(map(_leads_below, files)):
             return True
-    loop = _resting_loop(frame)
-    return loop is not None and call[0] != _futex() and all(map(_is_pipe, _watched(loop)))
+    return stack.loop is not None and call[0] != _futex() and all(map(_is_pipe, _watched(stack.loop)))
 
 
 def _is_pipe(fd: int) -> bool:
@@ -728,8 +787,8 @@ def _leads_below(fd: int) -> bool:
 
 def others_run_user_code() -> bool:
     """Whether user code runs, or waits, in another thread of this process."""
-    frames, here = sys._current_frames(), get_ident()
-    return any(ident != here and _of_user(frames.get(ident)) for ident, _ in _known_threads())
+    stacks, here = _stacks(), get_ident()
+    return any(ident != here and ident in stacks and stacks[ident].of_user for ident, _ in _known_threads())
 
 
 def child_processes() -> set[int]:
@@ -784,7 +843,7 @@ def _main() -> int | None:
 
 
 def _frame_of(ident: int) -> object:
-    frame = sys._current_frames().get(ident)
+    frame = _frames().get(ident)
     return None if frame is None else (id(frame), frame.f_lasti)
 
 
@@ -843,6 +902,29 @@ def _interpreter() -> int:
         return 0
 
 
+def _lock_types() -> tuple[type, ...]:
+    """The types of which an object is a lock as the kernel sees it: where a thread waits for it stands in its first field."""
+    queue = getattr(sys.modules.get("_queue"), "SimpleQueue", None)
+    return (LockType, RLock) if queue is None or not _is_like_a_lock(queue) else (LockType, RLock, queue)
+
+
+@cache
+def _is_like_a_lock(kind: Any) -> bool:
+    """Whether who gets from an empty queue of this type waits where a thread that wants a lock would."""
+    queue = kind()
+    natives: list[int] = []
+    start_new_thread(_get_from, (natives, queue))
+    try:
+        return _waited_in(natives, _address(queue)) != 0
+    finally:
+        queue.put(None)
+
+
+def _get_from(natives: list[int], queue: Any) -> None:
+    natives.append(get_native_id())
+    queue.get()
+
+
 @cache
 def _futex() -> int:
     """The number of the system call in which a thread waits for a Python lock, at its address; 0 where that is not to be seen."""
@@ -855,20 +937,26 @@ def _waited_for(lock: Any) -> int:
     lock.acquire()
     natives: list[int] = []
     start_new_thread(_wait_in, (natives, lock))
-    before: object = None
     try:
-        while True:
-            look = _glance(natives[0]) if natives else True
-            call = [] if look is True else _call(natives[0])
-            if len(call) > 4 and call[1] == _address(lock):
-                return call[0]
-            # Who sleeps with a time limit waits for the interpreter, and gets it; else this system does not say where it waits.
-            if look is not True and look == before and (len(call) < 5 or call[4] == 0):
-                return 0
-            before = look
-            sleep(0.001)
+        return _waited_in(natives, _address(lock))
     finally:
         lock.release()
+
+
+def _waited_in(natives: list[int], address: int) -> int:
+    """The number of the system call in which a thread, which says its number in ``natives``, waits at ``address`` once it sleeps for good;
+    0: it waits elsewhere."""
+    before: object = None
+    while True:
+        look = _glance(natives[0]) if natives else True
+        call = [] if look is True else _call(natives[0])
+        if len(call) > 4 and call[1] == address:
+            return call[0]
+        # Who sleeps with a time limit waits for the interpreter, and gets it; else this system does not say where it waits.
+        if look is not True and look == before and (len(call) < 5 or call[4] == 0):
+            return 0
+        before = look
+        sleep(0.001)
 
 
 def _wait_in(natives: list[int], lock: Any) -> None:
@@ -891,12 +979,6 @@ def _waits_by_its_frame(frame: FrameType) -> bool:
     if "gate" in names:
         return bool(names["gate"].locked())
     return frame.f_code.co_name == "join" and bool(names["self"].is_alive())
-
-
-def _idle_loop(frame: FrameType) -> Any:
-    """The event loop of the standard library that waits in ``frame`` for nothing but other threads, or ``None``."""
-    loop = _resting_loop(frame)
-    return loop if loop is not None and len(_watched(loop)) <= 1 else None
 
 
 def _watched(loop: Any) -> Collection[int]:
@@ -975,15 +1057,6 @@ def _contents(path: str) -> bytes:
 def _known_threads() -> list[tuple[int, Any]]:
     """The threads that ``threading`` knows by their ident, without its lock: who is looked at may hold that."""
     return [*threading._active.copy().items()]  # type: ignore[attr-defined]
-
-
-def _of_user(frame: FrameType | None) -> bool:
-    """Whether a thread runs code of the user's: what a library does beside the program brings nothing of the run about."""
-    while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _line(frame: FrameType | None) -> str | None:
