@@ -20,6 +20,7 @@ from .. import _reality
 from .._journal.store import Store
 from .._runs.recovery import FOR, Decision
 from .._runs.remote import fetched_run, fetched_store, is_url
+from .._runs.wording import brief, dollars, duration, local_time, printable, short
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -273,93 +274,10 @@ def reported() -> Iterator[None]:
 #
 # Values, durations and ages in one line.
 
-_SPACE: Final = re.compile(r"\s+")
-
-
-def short(value: object, most: int = 96) -> str:
-    """``value`` as compact JSON or, if it is a string, as itself, in one line of at most ``most`` characters."""
-    text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
-    text = _SPACE.sub(" ", printable(text)).strip()
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """``text`` without the control characters that a hostile trace could steer a terminal with."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def brief(value: object, most: int = 96) -> str:
-    """A recorded value in one line of at most ``most`` characters, as Python would write it; a text as itself."""
-    text = value if isinstance(value, str) else _written(value, [2 * most + 8])
-    return short(text, most)
-
-
-def _written(value: object, left: list[int]) -> str:
-    """A recorded value as Python would write it; ``left[0]`` characters, or a few more."""
-    from .._runs.reading import class_of
-    from .._runs.reading import plain as plain_value
-
-    if left[0] <= 0:
-        return "…"
-    if isinstance(value, Mapping):
-        name = class_of(value)
-        if name is not None and isinstance(value.get("v"), Mapping):
-            fields = ((f"{key}=", item) for key, item in value["v"].items())
-            return f"{name}({_joined(fields, left)})"
-        if "$t" not in value:
-            return "{" + _joined(((f"{key}: ", item) for key, item in value.items()), left) + "}"
-        found = plain_value(value)
-        return found if isinstance(found, str) else _written(found, left)
-    if isinstance(value, list):
-        return "[" + _joined((("", item) for item in value), left) + "]"
-    text = value if isinstance(value, str) else "None" if value is None else repr(value)
-    left[0] -= len(text)
-    return text[: left[0] + len(text) + 1] if left[0] < 0 else text
-
-
-def _joined(items: Iterable[tuple[str, object]], left: list[int]) -> str:
-    found = []
-    for key, item in items:
-        left[0] -= len(key) + 2
-        found.append(key + _written(item, left))
-        if left[0] <= 0:
-            break
-    return ", ".join(found)
-
-
-def duration(ns: int) -> str:
-    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``, ``"4 min"``, ``"2 h"``, ``"3 d"``."""
-    if ns < 1_000_000:
-        return f"{ns // 1000} µs"
-    if ns < 1_000_000_000:
-        return f"{ns // 1_000_000} ms"
-    seconds = ns / 1e9
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return next(f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size or size == 60)
-
-
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
-
 
 def age(ns: int) -> str:
     """How long ago a moment was, ns since the epoch: ``"5.0 s"``, ``"3 d"``."""
     return duration(max(0, _reality.time_ns() - ns))
-
-
-def local_time(ns: int) -> str:
-    """A moment in the reader's own time zone."""
-    try:
-        return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return "?"  # a trace may hold any number
-
-
-def dollars(amount: float | None) -> str:
-    """An amount of US dollars, small ones with as many digits as say something."""
-    if amount is None:
-        return "$?"
-    return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}" if amount >= 0.0005 else f"${amount:.2g}"
 
 
 # -- times -------------------------------------------------------------------------------------------------------------

@@ -21,12 +21,21 @@ from .._runs.reading import (
     ModelCall,
     RunView,
     StepView,
-    ToolRequest,
-    body_text,
     class_of,
     error_text,
     plain,
     read_run,
+)
+from .._runs.wording import (
+    FRAME,
+    arguments_text,
+    asked_text,
+    facts_of,
+    plural,
+    related_text,
+    request_text,
+    result_text,
+    usage_text,
 )
 from . import output
 from .output import Line, age, brief, dollars, duration, local_time, located, printable, short, styled
@@ -233,7 +242,7 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
     yield _heading(view)
     left, hidden = limit or sys.maxsize, 0
     for file in view.files:
-        steps = [step for step in file.steps.values() if step.type not in _FRAME]
+        steps = [step for step in file.steps.values() if step.type not in FRAME]
         shown = [step for step in steps if choice.has(step)]
         hidden += len(steps) - len(shown)
         if file.segment is not None:
@@ -250,15 +259,11 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
     yield from _ending(view.own)
 
 
-#: Entries that are the heading and the ending of the tree.
-_FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.aborted", "blob"))
-
-
 def _heading(view: RunView) -> Text:
     taken = view.taken
     counted = sum(1 for _ in view.steps(kinds=("tool",)))
-    parts = [_plural(taken.calls, "model call")] if taken.calls else []
-    parts += [_plural(counted, "tool call")] if counted else []
+    parts = [plural(taken.calls, "model call")] if taken.calls else []
+    parts += [plural(counted, "tool call")] if counted else []
     if taken.input_tokens or taken.output_tokens:
         parts.append(f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens")
         parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
@@ -329,20 +334,8 @@ def _asked(step: StepView, room: int) -> Line:
         return [(short(step.file.crossings[step.seq].text, room), "bold")]
     name = step.name if step.name != step.kind else ""
     parts: Line = [(name, "bold")]
-    room = max(16, room - len(name) - 3)
-    if step.kind == "span":
-        return parts
-    if step.call is not None:
-        return [*parts, (f" {_quoted(_last_said(step.call), room)}", "")]
-    given = step.input
-    if step.kind == "tool":
-        return [*parts, (f"({short(_arguments(plain_arguments(given), room + 8), room)})", "")]
-    if step.kind == "http" and isinstance(given, Mapping):
-        body = body_text(plain(given.get("body")))
-        return [*parts, (f" {_quoted(body, room)}" if body else "", "")]
-    if given is None or step.kind in ("clock", "random"):
-        return parts
-    return [*parts, (f" {brief(given, room)}", "")]
+    asked = asked_text(step, max(16, room - len(name) - 3))
+    return [*parts, (asked if step.kind == "tool" else f" {asked}", "")] if asked else parts
 
 
 def _came(step: StepView, room: int) -> Line:
@@ -366,29 +359,7 @@ def _came(step: StepView, room: int) -> Line:
         return [("  given up", "yellow")]
     if step.kind == "span" or not (step.has_output or step.chunks):
         return []
-    return [("  → ", "dim"), (_result(step, max(24, room - 4)), "green")]
-
-
-def _result(step: StepView, room: int) -> str:
-    """What came of a step, in one line."""
-    call = step.call
-    if call is not None:
-        answer = call.answer
-        parts = [f"asks for {', '.join(map(_request_text, call.requested))}"] if call.requested else []
-        parts += [_quoted(answer.text, max(24, room - len("".join(parts))))] if answer.text else []
-        parts += [f"refuses: {answer.refusal}"] if answer.refusal else []
-        if parts:
-            return short(", ".join(parts), room)
-    value = step.output
-    chunks = _plural(len(step.chunks), "piece") if step.chunks else ""
-    if step.kind == "http" and isinstance(value, Mapping):
-        body = body_text(plain(value.get("body")))
-        status = f"{step.status} " if step.status else ""
-        return f"{status}{_quoted(body, room - 4) if body else chunks}".strip()
-    if step.chunks and (value is None or isinstance(value, Mapping)):
-        texts = [piece for piece in map(plain, step.pieces(40)) if isinstance(piece, str)]
-        return f"{_quoted(''.join(texts), room)} ({chunks})" if texts else chunks
-    return brief(value, room)
+    return [("  → ", "dim"), (result_text(step, max(24, room - 4)), "green")]
 
 
 def _details(step: StepView) -> Line:
@@ -396,7 +367,7 @@ def _details(step: StepView) -> Line:
     parts: Line = []
     if step.side_effect and step.kind in ("tool", "http", "process"):
         parts.append((f"  {step.side_effect}", _CLASS.get(step.side_effect, "")))
-    if related := _related(step):
+    if related := related_text(step):
         parts.append((f"  {related}", "dim"))
     if (said := step.settled) is not None:
         done = "done" if said.get("done") else "not done"
@@ -412,44 +383,6 @@ def _details(step: StepView) -> Line:
     if step.agent:
         parts.append((f"  @{short(step.agent, 24)}", "cyan"))
     return parts
-
-
-def _related(step: StepView) -> str:
-    """How a call relates to others: which attempt it is, which step it undoes, which step answered it."""
-    facts, found = step.facts, []
-    if step.attempt > 1:
-        found.append(f"attempt {step.attempt}")
-    if type(facts.get("compensates")) is int:
-        found.append(f"undoes {facts['compensates']}")
-    if "duplicate_of" in facts:
-        found.append(f"answered by {brief(facts['duplicate_of'], 60)}")
-    return ", ".join(found)
-
-
-def plain_arguments(input: Any) -> Mapping[str, Any]:
-    """What a tool was called with, by name."""
-    return input if isinstance(input, Mapping) and "$t" not in input else {} if input is None else {"": input}
-
-
-def _arguments(given: Mapping[str, Any], most: int = 200) -> str:
-    return ", ".join(f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in given.items())
-
-
-def _request_text(request: ToolRequest) -> str:
-    given = request.arguments
-    return f"{request.name}({_arguments(given, 60) if isinstance(given, Mapping) else brief(given, 60)})"
-
-
-def _last_said(call: ModelCall) -> str:
-    """What a model was asked last."""
-    for message in reversed(call.prompt.messages):
-        if said := message.text or ", ".join((*map(_request_text, message.requests), *message.others)):
-            return said
-    return ""
-
-
-def _quoted(text: str | None, most: int) -> str:
-    return f"“{short(text, max(8, most - 2))}”" if text else ""
 
 
 def _ending(file: FileView) -> Iterator[Text]:
@@ -508,7 +441,7 @@ def _follow(path: str, choice: Choice, as_json: bool) -> None:
                     or not choice.has(step)
                 ):
                     continue
-                if step.type in _FRAME or (step.kind == "span" and step.outcome is not None):
+                if step.type in FRAME or (step.kind == "span" and step.outcome is not None):
                     continue
                 if as_json:
                     output.emit(_chosen_live(source, step))
@@ -541,7 +474,7 @@ def _print_step(view: RunView, step: StepView) -> None:
     """Print one step whole: what it was given, what came of it, and, of a model call, what changed since the previous turn."""
     with output.paged() as console:
         console.print(line_of(step, console.width), no_wrap=True, overflow="ellipsis")
-        for name, value in _facts(view, step):
+        for name, value in facts_of(view, step):
             console.print(f"  {name:<12}{printable(value)}", markup=False, soft_wrap=True)
         if step.call is not None:
             _print_call(console, step.call)
@@ -559,39 +492,6 @@ def _print_step(view: RunView, step: StepView) -> None:
             _print_error(console, step)
 
 
-def _facts(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
-    name = view.run_id
-    yield "run", f"{view.name} {name}" + (f", process {step.file.process}" if step.file.segment else "")
-    yield "state", step.state + (f" (attempt {step.attempt})" if step.attempt > 1 else "")
-    began = f"{local_time(step.ts_ns)}"
-    yield "began", began + (f", took {duration(step.took)}" if step.outcome else "")
-    if step.side_effect and step.kind != "llm":
-        yield "class", step.side_effect
-    if step.lane.path:
-        yield "lane", step.lane.path
-    if step.agent:
-        yield "agent", step.agent
-    around = step.file.step_at(step.parent)
-    if around is not None and around.type not in _FRAME:
-        yield "inside", f"{around.place} {around.kind} {around.name}"
-    if (key := step.facts.get("idempotency_key")) is not None:
-        yield "key", brief(key, 200)
-    if isinstance(contract := step.meta.get("contract"), Mapping):
-        yield "contract", _arguments(contract)
-    if (said := step.settled) is not None:
-        when = f" on {local_time(said['at'])}" if type(said.get("at")) is int else ""
-        done = "it was done" if said.get("done") else "it was not done"
-        yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
-    if step.state == "in doubt":
-        settle = f"tracekit recovery settle {shown_as(step.file.trace.path)} {step.seq}"
-        yield (
-            "what to do",
-            f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or `--done OUTPUT.json`",
-        )
-    entries = [str(step.seq)] + ([f"{step.chunks[0]} to {step.chunks[-1]}"] if step.chunks else [])
-    yield "entries", ", ".join([*entries, *([str(step.answer)] if step.answer else [])])
-
-
 def _print_call(console: Console, call: ModelCall) -> None:
     from rich.text import Text
 
@@ -602,13 +502,13 @@ def _print_call(console: Console, call: ModelCall) -> None:
     )
     for edit in changes.messages:
         print_turn(console, edit if changes.previous is not None else edit._replace(op="same"))
-    for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", _arguments(prompt.parameters))):
+    for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", arguments_text(prompt.parameters))):
         if value:
             console.print(f"{name}: {printable(value)}", markup=False, soft_wrap=True)
     if call.step.failed or not (call.step.outcome or call.step.chunks):
         return
     answer = call.answer
-    console.print(Text(f"\nanswer  {_usage(call)}".rstrip(), style="bold"), soft_wrap=True)
+    console.print(Text(f"\nanswer  {usage_text(call)}".rstrip(), style="bold"), soft_wrap=True)
     if answer.reasoning:
         console.print(Text("  (thinking)", style="dim"))
         print_text(console, answer.reasoning)
@@ -616,7 +516,7 @@ def _print_call(console: Console, call: ModelCall) -> None:
         print_text(console, answer.text)
     for request in call.requested:
         console.print(
-            Text("  asks for ", style="dim") + Text(printable(_request_text(request)), style="bold"), soft_wrap=True
+            Text("  asks for ", style="dim") + Text(printable(request_text(request)), style="bold"), soft_wrap=True
         )
     if answer.refusal:
         console.print(Text(f"  refuses: {printable(answer.refusal)}", style="red"), soft_wrap=True)
@@ -644,7 +544,7 @@ def print_turn(console: Console, edit: Edit) -> None:
 
 def _since(call: ModelCall) -> str:
     """What changed since the previous turn, in a line."""
-    changes, count = call.changes, _plural(len(call.prompt.messages), "message")
+    changes, count = call.changes, plural(len(call.prompt.messages), "message")
     if changes.previous is None:
         return f"({count}; no turn before it in its lane)"
     found = [f"{changes.count(op)} {op}" for op in ("added", "changed", "removed") if changes.count(op)]
@@ -653,26 +553,12 @@ def _since(call: ModelCall) -> str:
     return f"({count}; since step {changes.previous.place}: {'; '.join(map(printable, found)) or 'nothing changed'})"
 
 
-def _usage(call: ModelCall) -> str:
-    counts = [
-        f"{name.removesuffix('_tokens').replace('_', ' ')} {count:,}"
-        for name, count in call.usage.items()
-        if type(count) is int and count
-    ]
-    reasons = call.step.ended_with.get("finish_reasons")
-    parts = [f"{', '.join(counts)} tokens"] if counts else []
-    parts += [] if call.cost_usd is None else [dollars(call.cost_usd)]
-    parts += [f"ended with {', '.join(map(str, reasons))}"] if isinstance(reasons, list) and reasons else []
-    parts += [_plural(len(call.step.chunks), "piece")] if call.step.chunks else []
-    return "; ".join(map(printable, parts))
-
-
 def _answers(message: Message) -> str:
     return f"  (result of {printable(message.answers)})" if message.answers else ""
 
 
 def _said(message: Message) -> str:
-    requests = [f"asks for {_request_text(one)}" for one in message.requests]
+    requests = [f"asks for {request_text(one)}" for one in message.requests]
     return "\n".join(filter(None, (message.text, *requests, *(f"[{other}]" for other in message.others))))
 
 
@@ -773,9 +659,7 @@ def _what_happened(view: RunView) -> Answer:
     counted = Counter(step.kind for step in _calls(view))
     words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "process": "process", "span": "span"}
     parts = [
-        _plural(counted[kind], word, "es" if kind == "process" else "s")
-        for kind, word in words.items()
-        if counted[kind]
+        plural(counted[kind], word, "es" if kind == "process" else "s") for kind, word in words.items() if counted[kind]
     ]
     made = ", ".join(parts) or "no step"
     if not view.own.first:
@@ -797,11 +681,11 @@ def _what_happened(view: RunView) -> Answer:
             head += f"has no end; its last entry is {last}{where}: {made}."
     failed = [step for step in _calls(view) if step.failed]
     if failed:
-        head += f" {_plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
+        head += f" {plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
     refused, places = _found(view, _REFUSALS)
     if refused:
         by = short(refused[-1].get("name") or "", 40)
-        head += f" {_plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
+        head += f" {plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
     texts, cut_off = _processes(view)
     shown = [step.place for step in (*open_[-1:], *failed[-1:])] + places[-1:]
     named: list[int | str] = [first, last, *shown, *cut_off]
@@ -812,7 +696,7 @@ def _processes(view: RunView) -> Answer:
     """A sentence on the child processes of a run and on those without an end, and their entries."""
     if len(view.files) == 1:
         return "", []
-    texts, entries = f" It had {_plural(len(view.files) - 1, 'child process', 'es')} that joined it.", []
+    texts, entries = f" It had {plural(len(view.files) - 1, 'child process', 'es')} that joined it.", []
     for process in view.files[1:]:
         if process.ended is None:
             steps = [step for step in process.steps.values() if step.calls and step.outcome is None]
@@ -880,7 +764,7 @@ def _which_fallback(view: RunView) -> Answer:
         texts.append(f"{len(found) - 4} more")
     if retried:
         texts.append(
-            f"{_plural(len(retried), 'call')} repeated after a failed attempt ({', '.join(_counted(map(_name, retried)))})"
+            f"{plural(len(retried), 'call')} repeated after a failed attempt ({', '.join(_counted(map(_name, retried)))})"
         )
     if not texts:
         return "None: nothing was retried, and no fallback was triggered.", []
@@ -904,10 +788,6 @@ def _fallback_text(entry: Mapping[str, Any]) -> str:
 
 
 # -- text --------------------------------------------------------------------------------------------
-
-
-def _plural(count: int, word: str, ending: str = "s") -> str:
-    return f"{count} {word}{'' if count == 1 else ending}"
 
 
 def _entries(count: int) -> str:

@@ -1,0 +1,261 @@
+"""What is said of a step in one line: what was asked for, what came of it; and values, durations, amounts as text for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from .._journal.store import shown_as
+
+if TYPE_CHECKING:
+    from .reading import ModelCall, RunView, StepView, ToolRequest
+
+__all__ = [
+    "FRAME",
+    "arguments_text",
+    "asked_text",
+    "brief",
+    "dollars",
+    "duration",
+    "facts_of",
+    "local_time",
+    "plural",
+    "printable",
+    "related_text",
+    "request_text",
+    "result_text",
+    "short",
+    "usage_text",
+]
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+_SPACE: Final = re.compile(r"\s+")
+
+
+def short(value: object, most: int = 96) -> str:
+    """``value`` as compact JSON or, if it is a string, as itself, in one line of at most ``most`` characters."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
+    text = _SPACE.sub(" ", printable(text)).strip()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """``text`` without the control characters that a hostile trace could steer a terminal with."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def brief(value: object, most: int = 96) -> str:
+    """A recorded value in one line of at most ``most`` characters, as Python would write it; a text as itself."""
+    text = value if isinstance(value, str) else _written(value, [2 * most + 8])
+    return short(text, most)
+
+
+def _written(value: object, left: list[int]) -> str:
+    """A recorded value as Python would write it; ``left[0]`` characters, or a few more."""
+    from .reading import class_of, plain
+
+    if left[0] <= 0:
+        return "…"
+    if isinstance(value, Mapping):
+        name = class_of(value)
+        if name is not None and isinstance(value.get("v"), Mapping):
+            fields = ((f"{key}=", item) for key, item in value["v"].items())
+            return f"{name}({_joined(fields, left)})"
+        if "$t" not in value:
+            return "{" + _joined(((f"{key}: ", item) for key, item in value.items()), left) + "}"
+        found = plain(value)
+        return found if isinstance(found, str) else _written(found, left)
+    if isinstance(value, list):
+        return "[" + _joined((("", item) for item in value), left) + "]"
+    text = value if isinstance(value, str) else "None" if value is None else repr(value)
+    left[0] -= len(text)
+    return text[: left[0] + len(text) + 1] if left[0] < 0 else text
+
+
+def _joined(items: Iterable[tuple[str, object]], left: list[int]) -> str:
+    found = []
+    for key, item in items:
+        left[0] -= len(key) + 2
+        found.append(key + _written(item, left))
+        if left[0] <= 0:
+            break
+    return ", ".join(found)
+
+
+def duration(ns: int) -> str:
+    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``, ``"4 min"``, ``"2 h"``, ``"3 d"``."""
+    if ns < 1_000_000:
+        return f"{ns // 1000} µs"
+    if ns < 1_000_000_000:
+        return f"{ns // 1_000_000} ms"
+    seconds = ns / 1e9
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return next(f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size or size == 60)
+
+
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def local_time(ns: int) -> str:
+    """A moment in the reader's own time zone."""
+    try:
+        return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "?"  # a trace may hold any number
+
+
+def dollars(amount: float | None) -> str:
+    """An amount of US dollars, small ones with as many digits as say something."""
+    if amount is None:
+        return "$?"
+    return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}" if amount >= 0.0005 else f"${amount:.2g}"
+
+
+def plural(count: int, word: str, ending: str = "s") -> str:
+    """``"1 step"``, ``"2 steps"``."""
+    return f"{count} {word}{'' if count == 1 else ending}"
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def asked_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
+    """What a step asked for, in ``room`` characters: a tool's arguments, the last message to a model, what a request had in its body."""
+    from .reading import body_text, plain
+
+    if step.kind == "span":
+        return ""
+    call = call or step.call
+    if call is not None:
+        return _quoted(_last_said(call), room)
+    given = step.input
+    if step.kind == "tool":
+        return f"({short(arguments_text(_by_name(given), room + 8), room)})"
+    if step.kind == "http" and isinstance(given, Mapping):
+        return _quoted(body_text(plain(given.get("body"))), room)
+    if given is None or step.kind in ("clock", "random"):
+        return ""
+    return brief(given, room)
+
+
+def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
+    """What came of a step, in one line."""
+    from .reading import body_text, plain
+
+    call = call or step.call
+    if call is not None:
+        answer = call.answer
+        parts = [f"asks for {', '.join(map(request_text, call.requested))}"] if call.requested else []
+        parts += [_quoted(answer.text, max(24, room - len("".join(parts))))] if answer.text else []
+        parts += [f"refuses: {answer.refusal}"] if answer.refusal else []
+        if parts:
+            return short(", ".join(parts), room)
+    value = step.output
+    chunks = plural(len(step.chunks), "piece") if step.chunks else ""
+    if step.kind == "http" and isinstance(value, Mapping):
+        body = body_text(plain(value.get("body")))
+        status = f"{step.status} " if step.status else ""
+        return f"{status}{_quoted(body, room - 4) if body else chunks}".strip()
+    if step.chunks and (value is None or isinstance(value, Mapping)):
+        texts = [piece for piece in map(plain, step.pieces(40)) if isinstance(piece, str)]
+        return f"{_quoted(''.join(texts), room)} ({chunks})" if texts else chunks
+    return brief(value, room)
+
+
+def _by_name(input: Any) -> Mapping[str, Any]:
+    """What a tool was called with, by name."""
+    return input if isinstance(input, Mapping) and "$t" not in input else {} if input is None else {"": input}
+
+
+def arguments_text(given: Mapping[str, Any], most: int = 200) -> str:
+    """Arguments by name, in one line, each of at most ``most`` characters."""
+    return ", ".join(f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in given.items())
+
+
+def request_text(request: ToolRequest) -> str:
+    """A tool that a model asked for, as a call."""
+    given = request.arguments
+    return f"{request.name}({arguments_text(given, 60) if isinstance(given, Mapping) else brief(given, 60)})"
+
+
+def _last_said(call: ModelCall) -> str:
+    """What a model was asked last."""
+    for message in reversed(call.prompt.messages):
+        if said := message.text or ", ".join((*map(request_text, message.requests), *message.others)):
+            return said
+    return ""
+
+
+def _quoted(text: str | None, most: int) -> str:
+    return f"“{short(text, max(8, most - 2))}”" if text else ""
+
+
+def related_text(step: StepView) -> str:
+    """How a call relates to others: which attempt it is, which step it undoes, which step answered it."""
+    facts, found = step.facts, []
+    if step.attempt > 1:
+        found.append(f"attempt {step.attempt}")
+    if type(facts.get("compensates")) is int:
+        found.append(f"undoes {facts['compensates']}")
+    if "duplicate_of" in facts:
+        found.append(f"answered by {brief(facts['duplicate_of'], 60)}")
+    return ", ".join(found)
+
+
+def usage_text(call: ModelCall) -> str:
+    """What a model call took, what that cost, and why the answer ended."""
+    counts = [
+        f"{name.removesuffix('_tokens').replace('_', ' ')} {count:,}"
+        for name, count in call.usage.items()
+        if type(count) is int and count
+    ]
+    reasons = call.step.ended_with.get("finish_reasons")
+    parts = [f"{', '.join(counts)} tokens"] if counts else []
+    parts += [] if call.cost_usd is None else [dollars(call.cost_usd)]
+    parts += [f"ended with {', '.join(map(str, reasons))}"] if isinstance(reasons, list) and reasons else []
+    parts += [plural(len(call.step.chunks), "piece")] if call.step.chunks else []
+    return "; ".join(map(printable, parts))
+
+
+#: Entries with which a run, or a process of it, begins and ends, and what is kept beside its steps.
+FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.aborted", "blob"))
+
+
+def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
+    """What there is to know of a step beside what it was given and what came of it, each with its name."""
+    name = view.run_id
+    yield "run", f"{view.name} {name}" + (f", process {step.file.process}" if step.file.segment else "")
+    yield "state", step.state + (f" (attempt {step.attempt})" if step.attempt > 1 else "")
+    began = f"{local_time(step.ts_ns)}"
+    yield "began", began + (f", took {duration(step.took)}" if step.outcome else "")
+    if step.side_effect and step.kind != "llm":
+        yield "class", step.side_effect
+    if step.lane.path:
+        yield "lane", step.lane.path
+    if step.agent:
+        yield "agent", step.agent
+    around = step.file.step_at(step.parent)
+    if around is not None and around.type not in FRAME:
+        yield "inside", f"{around.place} {around.kind} {around.name}"
+    if (key := step.facts.get("idempotency_key")) is not None:
+        yield "key", brief(key, 200)
+    if isinstance(contract := step.meta.get("contract"), Mapping):
+        yield "contract", arguments_text(contract)
+    if (said := step.settled) is not None:
+        when = f" on {local_time(said['at'])}" if type(said.get("at")) is int else ""
+        done = "it was done" if said.get("done") else "it was not done"
+        yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
+    if step.state == "in doubt":
+        settle = f"tracekit recovery settle {shown_as(step.file.trace.path)} {step.seq}"
+        yield (
+            "what to do",
+            f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or `--done OUTPUT.json`",
+        )
+    entries = [str(step.seq)] + ([f"{step.chunks[0]} to {step.chunks[-1]}"] if step.chunks else [])
+    yield "entries", ", ".join([*entries, *([str(step.answer)] if step.answer else [])])
