@@ -25,13 +25,13 @@ Nothing of a trace is trusted: nothing that it names is imported, a value of any
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -57,6 +57,8 @@ __all__ = [
     "StepView",
     "Taken",
     "ToolRequest",
+    "alignment",
+    "alike",
     "body_text",
     "error_text",
     "plain",
@@ -64,9 +66,13 @@ __all__ = [
     "prompt_of",
     "read_run",
     "taken_in",
+    "turn_before",
 ]
 
 RunState = Literal["running", "complete", "failed", "aborted", "died", "broken"]
+Op = Literal["same", "added", "removed", "changed"]
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 StepState = Literal["done", "failed", "running", "in doubt", "cut off", "given up", "answered before"]
 
 #: Entries that say how a run was recorded, not what it did.
@@ -631,7 +637,7 @@ class Prompt(NamedTuple):
 class Edit(NamedTuple):
     """One message of two prompts that were aligned: the ``same`` in both, ``added``, ``removed`` or ``changed``."""
 
-    op: Literal["same", "added", "removed", "changed"]
+    op: Op
     before: Message | None
     now: Message | None
 
@@ -719,15 +725,13 @@ class ModelCall:
 
         ``previous`` is ``None``, and every message added, where it shares none: a conversation begins.
         """
-        best, most = None, 0
-        mine = Counter(map(repr, self.prompt.messages))
-        for earlier in islice(self.step.file.calls_before(self.step), _TURNS):
-            theirs = Counter(map(repr, ModelCall(earlier).prompt.messages))
-            shared = (mine & theirs).total()
-            if shared > most:
-                best, most = earlier, shared
-            if shared == theirs.total():  # nothing of it is gone: it was the turn before
-                break
+        best = turn_before(
+            Counter(map(repr, self.prompt.messages)),
+            (
+                (earlier, Counter(map(repr, ModelCall(earlier).prompt.messages)))
+                for earlier in self.step.file.calls_before(self.step)
+            ),
+        )
         if best is None:
             return Change(None, tuple(Edit("added", None, one) for one in self.prompt.messages))
         return self.since(best)
@@ -751,18 +755,44 @@ class ModelCall:
 _TURNS: Final = 24
 
 
+def turn_before(mine: Counter[K], earlier: Iterable[tuple[T, Counter[K]]]) -> T | None:
+    """Of the prompts before one (the latest first, each by its messages) that with which it shares most of them; ``None`` for none."""
+    best, most = None, 0
+    for one, theirs in islice(earlier, _TURNS):
+        shared = (mine & theirs).total()
+        if shared > most:
+            best, most = one, shared
+        if shared == theirs.total():  # nothing of it is gone: it was the turn before
+            break
+    return best
+
+
 def aligned(old: Sequence[Message], new: Sequence[Message]) -> Iterator[Edit]:
     """Two lists of messages, side by side: what is in both, what is in one of them, and what was changed in its place."""
-    matcher = SequenceMatcher(None, [*map(repr, old)], [*map(repr, new)], autojunk=False)
+    for op, i, j in alignment([*map(repr, old)], [*map(repr, new)], lambda i, j: alike(old[i], new[j])):
+        yield Edit(op, None if i is None else old[i], None if j is None else new[j])
+
+
+def alike(before: Message, now: Message) -> bool:
+    """Whether a message that stands in the place of another one is that one, changed."""
+    return (before.role, before.answers) == (now.role, now.answers)
+
+
+def alignment(
+    old: Sequence[Hashable], new: Sequence[Hashable], same_place: Callable[[int, int], bool]
+) -> Iterator[tuple[Op, int | None, int | None]]:
+    """The same for anything that is equal or not, by its places in both lists; ``same_place`` says which of two were changed."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:  # most of a prompt, as a rule
+        yield "same", start, start
+        start += 1
+    matcher = SequenceMatcher(None, old[start:], new[start:], autojunk=False)
     for op, i, j, k, m in matcher.get_opcodes():
-        if op == "equal":
-            yield from (Edit("same", *pair) for pair in zip(old[i:j], new[k:m], strict=True))
-            continue
-        before, now = [*old[i:j]], [*new[k:m]]
-        while before and now and (before[0].role, before[0].answers) == (now[0].role, now[0].answers):
-            yield Edit("changed", before.pop(0), now.pop(0))
-        yield from (Edit("removed", one, None) for one in before)
-        yield from (Edit("added", None, one) for one in now)
+        before, now = deque(range(start + i, start + j)), deque(range(start + k, start + m))
+        while before and now and (op == "equal" or same_place(before[0], now[0])):
+            yield "same" if op == "equal" else "changed", before.popleft(), now.popleft()
+        yield from (("removed", one, None) for one in before)
+        yield from (("added", None, one) for one in now)
 
 
 class _Sum:

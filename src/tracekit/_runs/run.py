@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._runtime.process import ProcessRole
 from .._runtime.session import Scope, Session, current, enter, here
 from .._runtime.step import Request, Spec
+from ..errors import TracekitError
 
 if TYPE_CHECKING:
     from .undoing import Undoing
@@ -61,6 +62,17 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
+
+    def _repr_html_(self) -> str | None:
+        """The run in a notebook: what it did so far, or, once it has ended, all in all. ``None`` where its file is gone."""
+        from .page import summary
+        from .reading import read_run
+
+        try:
+            with read_run(self.path) as view:
+                return summary(view)
+        except (OSError, TracekitError):
+            return None
 
 
 def current_run() -> Run | None:

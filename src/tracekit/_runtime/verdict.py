@@ -627,3 +627,35 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<Report {self.run_id}: {self.verdict.line}; {self.consumed} consumed, {self.skipped} skipped>"
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook: the verdict, what it rests on, and the steps that nobody asked for."""
+        verdict = self.verdict
+        colour = {"exact": "#1a7f37", "exact but for": "#9a6700", "inexact": "#cf222e", "unknown": "#9a6700"}[
+            verdict.answer
+        ]
+        kinds = (("reasons", "not exact"), ("unknown", "not known"), ("allowed", "allowed"), ("remarks", "remarked"))
+        rows = [
+            (word, f"{one.code}: {one.text}{_place(one)}") for kind, word in kinds for one in getattr(verdict, kind)
+        ]
+        rows += [("not asked for", f"step {one['seq']} {one['type']} {one['name']}") for one in self.unconsumed]
+        if self.failure is not None:
+            rows.insert(0, ("failed", str(self.failure)))
+        table = "".join(
+            f'<tr><td>{word}</td><td style="text-align:left;white-space:pre-wrap">{_html(text)}</td></tr>'
+            for word, text in rows[:_MOST]
+        )
+        if len(rows) > _MOST:
+            table += f"<tr><td></td><td>… {len(rows) - _MOST} more</td></tr>"
+        steps = f"{self.consumed} steps answered, {self.skipped} skipped"
+        return (
+            f'<div><b>replay</b> <code>{_html(self.run_id)}</code> <span style="color:{colour}">{_html(verdict.line)}</span><br>{steps}'
+            f"{f'<table>{table}</table>' if table else ''}</div>"
+        )
+
+
+def _html(text: str) -> str:
+    """A text for the inside of an element: what was recorded is never markup."""
+    from html import escape
+
+    return escape("".join(char if char.isprintable() or char == "\n" else " " for char in text))

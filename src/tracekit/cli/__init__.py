@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "compress": ("runs", "Compress complete runs; every command reads them as before."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
     "diff": ("diff", "Show what is different between two runs."),
+    "report": ("report", "Write runs as one HTML file, to look at and to pass on."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
     "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),
     "failures": ("failures", "List what went wrong, over many runs."),

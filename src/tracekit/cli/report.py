@@ -1,0 +1,110 @@
+"""``tracekit report``: runs as one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+
+import click
+
+from .. import _reality
+from .._journal.durable import replacing
+from .._journal.store import Store
+from .._runs.comparing import compare
+from .._runs.page import GENERATOR, page
+from .._runs.reading import RunView, read_run
+from ..errors import RunNotFoundError, RunStateError
+from . import output
+from .output import located
+from .show import explain
+
+__all__ = ["report"]
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    help='The file to write, "-" for stdout (default: the id of the last run, with .html).',
+)
+@click.option("--no-diff", is_flag=True, help="Don't compare two runs, nor a partial replay with the run it is one of.")
+@click.option("--whole", is_flag=True, help="Cut no long text, and put every piece of every stream.")
+def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: bool, whole: bool) -> None:
+    """Write runs as one HTML file, to look at and to pass on: it needs no network and no tracekit.
+
+    It has the time line, every step with what it was given and what came of it, prompts as messages with what was changed since the
+    previous turn, streams, tokens and cost, the boundary and the verdict, and of two runs what differs between them. A partial replay is
+    compared with the run that it is a replay of, where that is in the store.
+
+    Secrets are placeholders in it, as in the trace; all else that was recorded is in it: pass it on to whom you would give the trace.
+    A text of more than 100,000 characters is cut, and says so. A file that is there already is replaced if it is such a report. Exit
+    code: 0, 2 if there is no such run.
+    """
+    with output.reported():
+        where = output.readable(store, *runs)
+        target = file or ""
+        if target not in ("", "-"):
+            _check(target)
+        with ExitStack() as stack:
+            views = [stack.enter_context(read_run(located(run, where), where)) for run in runs]
+            if len(views) == 1 and not no_diff and (origin := _origin(views[0], where)) is not None:
+                views.insert(0, stack.enter_context(origin))
+            compared = compare(*views) if len(views) == 2 and not no_diff else None
+            answers = [explain(one) for one in views]
+            text = page(
+                views,
+                compared,
+                answers=answers,
+                whole=whole,
+                walked=lambda steps: output.progress(steps, "reading the steps"),
+            )
+            name = f"{os.path.basename(views[-1].path).partition('.jsonl')[0]}.html"  # a trace may call itself anything
+        if target == "-":
+            click.echo(text, nl=False)
+            return
+        target = target or name
+        _check(target)
+        with replacing(os.path.abspath(target), sync=False) as fd:
+            left = text.encode()
+            while left:
+                left = left[_reality.write(fd, left) :]
+        click.echo(target)
+        output.message(f"tracekit: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
+        sys.exit(output.RIGHT)
+
+
+def _origin(view: RunView, where: Store) -> RunView | None:
+    """The run that a partial replay is one of; ``None`` for any other run, and where that is not in the store."""
+    meta = view.own.first.get("meta")
+    origin = meta.get("origin") if isinstance(meta, dict) else None
+    named = origin.get("run_id") if isinstance(origin, dict) else None
+    if not isinstance(named, str):
+        return None
+    try:
+        return read_run(located(named, where), where)
+    except RunNotFoundError:
+        output.message(
+            f"tracekit: the run that it is a replay of, {output.printable(named)}, is not in the store: not compared"
+        )
+        return None
+
+
+def _check(target: str) -> None:
+    """``RunStateError`` where the file is there and is no report: nothing else is replaced."""
+    try:
+        with open(target, encoding="utf-8", errors="replace") as found:
+            if found.read(len(GENERATOR)) in (GENERATOR, ""):
+                return
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError) as error:
+        raise RunStateError(f"{target} can't be written: {error.strerror}", next_action="name a file with -o") from None
+    raise RunStateError(
+        f"{target} is there already, and it is no report of tracekit's",
+        next_action="name another file with -o, or remove it",
+    )
