@@ -1,4 +1,4 @@
-"""The agent frameworks: which packages count as user code, and which code only sends telemetry.
+"""The agent frameworks: which packages count as user code, which code only sends telemetry, and which schedulers no run covers.
 
 A framework makes ids and dates that reach prompts and results, so its clock readings and random numbers belong to the run. What
 exporters send, and the threads that they do it in, do not.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tracekit.integration import Integration
 
+from ._schedulers import SCHEDULERS
 from ._telemetry import ENDPOINTS, SENDERS, traceparent
 
 __all__ = ["integration"]
@@ -50,5 +51,6 @@ integration = Integration(
     wrappers=("blockbuster",),
     telemetry=SENDERS,
     ambient=ENDPOINTS,
+    schedulers=SCHEDULERS,
     traceparent=traceparent,
 )

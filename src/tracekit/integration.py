@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import Native as Native
     from ._capture.plugins import Patch as Patch
     from ._capture.plugins import Reading as Reading
+    from ._capture.plugins import Scheduler as Scheduler
     from ._capture.plugins import TaskSource as TaskSource
     from ._capture.plugins import Telemetry as Telemetry
     from ._capture.plugins import attach as attach
@@ -202,6 +203,7 @@ _HOMES: Final = {
     "PASSING": "_capture.http",
     "READS": "_journal.entry",
     "Reading": "_capture.plugins",
+    "Scheduler": "_capture.plugins",
     "Redactor": "_runtime.redaction",
     "ReplaceableCall": "_capture.contracted",
     "ReplayedConversation": "_capture.websocket",
@@ -356,6 +358,7 @@ __all__ = [
     "Request",
     "RequestHead",
     "RunView",
+    "Scheduler",
     "Scope",
     "Session",
     "Spec",

@@ -185,15 +185,14 @@ class Switch:
 
     def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:
         self._patches: Final = patches
-        self._modules: Final = tuple(modules)
+        self._modules: Final[list[str]] = []
         #: What ``patches()`` gave, and for what was there of the modules then.
         self._known: list[Patch] = []
         self._known_for: list[ModuleType | None] | None = None
         self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
         self._made: Final[dict[object, list[Patch]]] = {}
-        for module in self._modules:  # before anything is on, so that none is imported past it while that begins
-            when_imported(module, self._more)
+        self.watch(modules)
         self.stack: Final = PatchStack()
         #: What could not be exchanged in place on this interpreter, and what follows from it.
         self.degraded: Final[list[str]] = []
@@ -201,6 +200,13 @@ class Switch:
     @property
     def active(self) -> bool:
         return self._holders > 0
+
+    def watch(self, modules: Iterable[str]) -> None:
+        """There is more once one of these has been imported, too. Known before anything is on: so none is imported past it then."""
+        for module in modules:
+            if module not in self._modules:
+                self._modules.append(module)
+                when_imported(module, self._more)
 
     def made(self, key: object, make: Callable[[], list[Patch]]) -> list[Patch]:
         """The patches under ``key``, made when they are first asked for."""
@@ -224,12 +230,12 @@ class Switch:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
-                there = [loaded(module) for module in self._modules]
+                there = [loaded(module) for module in [*self._modules]]
                 if self._known_for != there:
                     self._known_for, self._known = there, self._patches()
                 self.stack.apply(*self._known)
             self._holders += 1
-        missed = [module for module in self._modules if _awaited(module)]
+        missed = [module for module in [*self._modules] if _awaited(module)]
         if missed:
             self._more()
 

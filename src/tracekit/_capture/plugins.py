@@ -32,6 +32,7 @@ __all__ = [
     "Patch",
     "Reading",
     "Route",
+    "Scheduler",
     "TaskSource",
     "Telemetry",
     "attach",
@@ -277,6 +278,31 @@ class Native:
         return f"Native({self.module!r}, {self.attribute!r})"
 
 
+class Scheduler:
+    """A library that schedules tasks or greenlets by itself, beside asyncio: they open no lanes, and a replay could not distinguish them.
+
+    ``name`` is what it is called (``"trio"``). ``starts`` are the functions that start it, or something in it (``"trio:run"``,
+    ``"gevent:Greenlet.start"``): a run refuses them outside its tools, before anything of theirs runs. ``running`` says whether the code
+    that asks runs in it already; it is asked once the package of the first of them has been imported, where a run begins, which is
+    refused as well. ``instead`` says what to do.
+    """
+
+    __slots__ = ("instead", "name", "running", "starts")
+
+    def __init__(self, name: str, starts: Sequence[str], running: Callable[[], bool], instead: str) -> None:
+        self.name: Final = name
+        self.starts: Final = tuple(tuple(start.split(":", 1)) for start in starts)
+        self.running: Final = running
+        self.instead: Final = instead
+
+    @property
+    def package(self) -> str:
+        return self.starts[0][0].partition(".")[0]
+
+    def __repr__(self) -> str:
+        return f"Scheduler({self.name!r})"
+
+
 class Integration:
     """What tracekit must know of one library. The core applies and restores what is described here.
 
@@ -287,7 +313,8 @@ class Integration:
     caller; ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
     service, by which requests are known that something else sends. ``native`` are the
-    functions by which clients that connect below Python are called; they are watched in every run and replay.
+    functions by which clients that connect below Python are called; they are watched in every run and replay. ``schedulers`` are
+    libraries whose tasks open no lanes; no run begins in one or starts it.
     ``traceparent`` says in which span of a tracing library the program is, as the W3C header of that name does. ``attach`` puts the seam on
     one client object, and says whether
     it knows that kind; ``detach`` takes it away.
@@ -295,7 +322,7 @@ class Integration:
 
     __slots__ = (
         "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
-        "native", "patches", "telemetry", "traceparent", "wrappers",
+        "native", "patches", "schedulers", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -314,6 +341,7 @@ class Integration:
         telemetry: Sequence[Telemetry] = (),
         wrappers: Sequence[str] = (),
         native: Sequence[Native] = (),
+        schedulers: Sequence[Scheduler] = (),
         traceparent: Callable[[], str | None] | None = None,
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -331,6 +359,7 @@ class Integration:
         self.telemetry: Final = tuple(telemetry)
         self.wrappers: Final = tuple(wrappers)
         self.native: Final = tuple(native)
+        self.schedulers: Final = tuple(schedulers)
         self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach

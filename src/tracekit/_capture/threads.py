@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import Context
-from functools import partial
+from functools import partial, reduce, wraps
 from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 
-from .._reality import running_task
+from .._reality import off_loop, running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import ReplayError, RunStateError
 from . import guard
 from .callers import STDLIB, by_user, is_telemetry, pass_through, walk
-from .exchange import CodeExchange
-from .patch import Patch, Switch, loaded
+from .exchange import CodeExchange, MethodEntry, Unsupported
+from .patch import AttributePatch, Patch, Switch, loaded
+from .plugins import Scheduler, discover
 
 __all__ = [
     "ASYNCIO",
@@ -715,50 +716,73 @@ def _submit(original: Any) -> Any:
     return submit
 
 
-# -- trio ------------------------------------------------------------------------------------------------------------------
+# -- other schedulers --------------------------------------------------------------------------------------------------
 #
-# Not covered: its tasks open no lanes, so that a recording of them could not be replayed. That is said before there is one.
+# Libraries that schedule tasks or greenlets by themselves: these open no lanes, so that a recording of them could not be replayed. That
+# is said before there is one. Integrations say which they are.
 
 
 def refuse_uncovered() -> None:
-    """Raise where a run would begin inside an event loop whose tasks open no lanes."""
-    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
-    if lowlevel is not None and lowlevel.in_trio_run():
-        raise _not_covered()
+    """Raise where a run would begin inside a scheduler whose tasks open no lanes."""
+    for scheduler in _schedulers():
+        if loaded(scheduler.package) is not None and scheduler.running():
+            raise _not_covered(scheduler)
 
 
-def _not_covered() -> RunStateError:
+def _schedulers() -> list[Scheduler]:
+    with off_loop():
+        return [scheduler for integration in discover().values() for scheduler in integration.schedulers]
+
+
+def _not_covered(scheduler: Scheduler) -> RunStateError:
     return RunStateError(
-        "trio is not covered: its tasks could not be distinguished in a replay",
+        f"{scheduler.name} is not covered: what it runs side by side could not be distinguished in a replay",
         location=caller(),
-        next_action="run it on asyncio (with anyio: backend='asyncio'), or call what needs trio inside a traced tool, which a replay "
-        "answers as a whole",
+        next_action=scheduler.instead,
     )
 
 
 def _uncovered_patches() -> list[Patch]:
-    trio = loaded("trio")
-    places = ((trio, "run"), (getattr(trio, "lowlevel", None), "start_guest_run"))
     found: list[Patch] = []
-    for module, name in places:
-        function = getattr(module, name, None)
-        if type(function) is FunctionType:
-            found += _switch.made(("trio", name), partial(_exchanged, function))
+    for scheduler in _schedulers():
+        for module, attribute in scheduler.starts:
+            *way, name = attribute.split(".")
+            owner = reduce(lambda owner, step: getattr(owner, step, None), way, loaded(module))
+            if owner is not None and name in vars(owner):
+                refusing = partial(_refusing, owner, name, scheduler)
+                found += _switch.made((module, attribute), refusing)
     return found
 
 
-def _exchanged(function: FunctionType) -> list[Patch]:
-    return [CodeExchange(function, _unless_recorded)]
+def _refusing(owner: Any, name: str, scheduler: Scheduler) -> list[Patch]:
+    """The patch of a function that starts something: in place where it is one of Python, for it is imported by its name."""
+    start = vars(owner)[name]
+
+    def unless_recorded(original: Any) -> Any:
+        @wraps(start)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            scope = current.get()
+            if scope is not None and not scope.live:  # what a tool does inside is answered as a whole
+                raise _not_covered(scheduler)
+            return original(*args, **kwargs)
+
+        return call
+
+    if type(start) is FunctionType and not start.__closure__:
+        return [
+            CodeExchange(
+                start, lambda original: lambda _, /, *args, **kwargs: unless_recorded(original)(*args, **kwargs)
+            )
+        ]
+    if isinstance(owner, type) and not owner.__flags__ & _TAKES_ASSIGNMENT:
+        with suppress(Unsupported):
+            return [MethodEntry(owner, name, unless_recorded)]
+        return []
+    return [AttributePatch(owner, name, unless_recorded(start))]
 
 
-def _unless_recorded(original: Any) -> Any:
-    def run(_exchange: object, *args: Any, **kwargs: Any) -> Any:
-        scope = current.get()
-        if scope is not None and not scope.live:  # what a tool does inside is answered as a whole
-            raise _not_covered()
-        return original(*args, **kwargs)
-
-    return run
+#: The flag of a type whose attributes can be set from Python.
+_TAKES_ASSIGNMENT: Final = 1 << 9
 
 
 # -- concurrency -------------------------------------------------------------------------------------------------------
@@ -769,11 +793,12 @@ def _unless_recorded(original: Any) -> Any:
 # lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
 # callable, because libraries run that in a copy of an older context.
 
-_switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread", "trio"))
+_switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread",))
 
 
 def activate() -> None:
     """Put the hooks in place; each call wants a ``deactivate``."""
+    _switch.watch(module for scheduler in _schedulers() for module, _ in scheduler.starts)
     _switch.on()
 
 
