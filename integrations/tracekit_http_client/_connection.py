@@ -83,7 +83,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def connect(self: Any) -> Any:
-        if _attempt.get() is not None or passes_untouched(current.get()):
+        if not _is_of_http_client(self) or _attempt.get() is not None or passes_untouched(current.get()):
             return original(self)
         scope, origin = here(), _origin(self)  # a tunnel that fails forgets where it was to lead
         if withheld(scope):
@@ -108,6 +108,12 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
             _attempt.reset(token)
 
     return connect
+
+
+def _is_of_http_client(connection: Any) -> bool:
+    """urllib3-future has classes of the same names that speak HTTP by themselves: what they send passes nothing of ours."""
+    client: Any = sys.modules.get("http.client")
+    return client is not None and isinstance(connection, client.HTTPConnection)
 
 
 def _fail(connection: Any, failure: Answer, original: Callable[[], Any]) -> None:

@@ -32,7 +32,7 @@ from tests.support.cut import cut
 from tests.support.stub_provider import StubProvider
 from tests.support.web import Servers
 from tracekit import recovery
-from tracekit.errors import ContractViolationError, DivergenceError
+from tracekit.errors import ContractViolationError, DivergenceError, LiveCallBlockedError
 from tracekit.integration import Trace, forbidding
 
 
@@ -405,6 +405,40 @@ def test_cut_off_anywhere(servers: Servers, instrumented: None, tmp_path: Path) 
         with tracekit.replay(path, store=tmp_path / str(count)) as session:
             session.set_result(program())
     assert resumed > 10
+
+
+def test_a_library_of_the_same_names_is_refused(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """urllib3-future takes the place of urllib3, and speaks HTTP without ``http.client``: a recording names its connections, and a replay
+    refuses them like those of any other client."""
+
+    class HTTPConnection:
+        default_port = 80
+        port = urlsplit(servers.roots.http).port
+        host = "127.0.0.1"
+
+        def connect(self) -> None:
+            self.sock = socket.create_connection((self.host, self.port))
+
+        def ask(self) -> str:
+            self.connect()
+            with self.sock:
+                assert self.sock.type == socket.SOCK_STREAM  # it looks at its own socket
+                self.sock.sendall(b"GET /echo HTTP/1.0\r\n\r\n")
+                return self.sock.recv(9).decode()
+
+    monkeypatch.setattr(urllib3.connection, "HTTPConnection", HTTPConnection)
+    tracekit.instrument("http_client")
+    try:
+        run, saw = recorded(HTTPConnection().ask)
+        assert saw.startswith("HTTP/1.")
+        assert f"127.0.0.1:{HTTPConnection.port}" in str([one for one in entries(run) if one["type"] == "boundary"])
+        with (
+            pytest.raises(LiveCallBlockedError, match=f"connect to 127.0.0.1:{HTTPConnection.port}"),
+            tracekit.replay(run),
+        ):
+            HTTPConnection().ask()
+    finally:
+        tracekit.uninstrument()
 
 
 def test_a_refused_call_comes_out_of_botocore(servers: Servers, instrumented: None) -> None:
