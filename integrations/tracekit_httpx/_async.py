@@ -30,7 +30,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         request = args[0] if args else kwargs["request"]
         scope = here()
         content = library.loaded(request) if scope is None else await _content(library, request)
-        exchange = library.begin(scope, request, content)
+        exchange = library.begin(scope, self, request, content)
         if exchange is None:
             return await original(self, *args, **kwargs)
         if exchange == PASSING:

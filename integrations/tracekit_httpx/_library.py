@@ -53,13 +53,18 @@ class Library:
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
-    def begin(self, scope: Scope | None, request: Any, content: bytes | None) -> Exchange | str | None:
-        """Open the step of a request; without ``content`` its body is sent as it is produced."""
+    def begin(self, scope: Scope | None, client: Any, request: Any, content: bytes | None) -> Exchange | str | None:
+        """Open the step of a request of ``client``; without ``content`` its body is sent as it is produced."""
         url = request.url
         parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content or b"")
         if scope is None:
             return outside(*parts)
-        return begin(scope, *parts, streamed=content is None)
+        return begin(scope, *parts, streamed=content is None, within=lambda: not self._goes_out(client, request))
+
+    def _goes_out(self, client: Any, request: Any) -> bool:
+        """Whether a request goes over a network by the library's own means: not to an application in this process."""
+        transport = client._transport_for_url(request.url)
+        return isinstance(transport, (self.module.HTTPTransport, self.module.AsyncHTTPTransport))
 
     def streams(self, request: Any, kind: type[Any]) -> bool:
         """Whether the body of a request is sent as it is produced; ``kind`` of streams is the client's. A form is read into memory: its

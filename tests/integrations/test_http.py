@@ -16,11 +16,15 @@ import httpx
 import httpx2
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket
 
 import tracekit
 from tests.support.stub_provider import StubProvider
 from tracekit._runtime.process import process
-from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError, TraceExhaustedError
+from tracekit.errors import DivergenceError, LiveCallBlockedError, TraceExhaustedError
 from tracekit.integration import Trace, current
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
@@ -118,13 +122,50 @@ def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pyt
             client.models.list()
 
 
-def test_upgrades_are_refused(provider: StubProvider, instrumented: None) -> None:
-    """A request that asks to become a websocket is refused before it is sent, a 101 answer when it comes."""
-    with tracekit.record() as run, httpx2.Client() as client:
-        with pytest.raises(RunStateError, match="a websocket to 127"):
-            client.get(provider.url, headers={"upgrade": "websocket", "connection": "upgrade"})
-        assert provider.requests.total() == 0
-    assert requests(run) == []
+@pytest.mark.parametrize(("protocol", "named"), [("websocket", "a websocket"), ("tcp", "an upgraded connection (tcp)")])
+def test_upgrades_pass_and_are_named(provider: StubProvider, instrumented: None, protocol: str, named: str) -> None:
+    """A request that asks to become something else than HTTP is none of the run's: it passes, the recording names it before it is sent,
+    and a replay refuses it."""
+
+    def ask() -> int:
+        with httpx2.Client() as client:
+            return client.get(provider.url, headers={"upgrade": protocol, "connection": "upgrade"}).status_code
+
+    with pytest.warns(RuntimeWarning, match=re.escape(f"{named} to 127")), tracekit.record() as run:
+        status = ask()
+    assert (status, provider.requests.total(), requests(run)) == (200, 1, [])
+    with pytest.raises(LiveCallBlockedError, match=re.escape(named)), tracekit.replay(run):
+        ask()
+    assert provider.requests.total() == 1
+
+
+def test_a_websocket_of_an_application_in_this_process(instrumented: None) -> None:
+    """Starlette's test client answers by the program's own code: recorded and replayed it runs, and its tools are steps."""
+    made: list[str] = []
+
+    @tracekit.traced_tool(side_effect="irreversible")
+    def shout(text: str) -> str:
+        made.append(text)
+        return text.upper()
+
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        async for text in websocket.iter_text():
+            await websocket.send_text(shout(text))
+
+    def program() -> list[str]:
+        client = TestClient(Starlette(routes=[WebSocketRoute("/talk", talk)]))
+        with client.websocket_connect("/talk") as session:
+            session.send_text("one")
+            session.send_text("two")
+            return [session.receive_text(), session.receive_text()]
+
+    with tracekit.record() as run:
+        assert program() == ["ONE", "TWO"]
+    with tracekit.replay(run) as session:
+        assert program() == ["ONE", "TWO"]
+    assert session.report.exact, session.report.as_dict()
+    assert made == ["one", "two"]
 
 
 def test_changed_prompt(provider: StubProvider, instrumented: None) -> None:

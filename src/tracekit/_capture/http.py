@@ -409,18 +409,18 @@ _P = ParamSpec("_P")
 
 
 def refuse(scope: Scope, what: str) -> None:
-    """Raise that this kind of connection is not supported, instead of letting it pass unrecorded."""
+    """A kind of connection that is not captured: a recording names it and lets it pass, a replay fails."""
     if scope.session.recording:
-        observe(Attempt("connect", "websocket", what), status="refused")
-        raise RunStateError(
-            f"{what} can't be recorded yet",
+        observe(Attempt("connect", "upgrade", what))
+        return
+    raise scope.session.fail(
+        LiveCallBlockedError(
+            f"{what} was opened during a replay",
             run_id=scope.session.run_id,
+            operation=what,
             next_action="use the HTTP interface of the same service, or its websocket by `websockets` or `aiohttp`",
         )
-    raise LiveCallBlockedError(
-        f"{what} was opened during a replay", run_id=scope.session.run_id, operation=what,
-        next_action="use the HTTP interface of the same service, or its websocket by `websockets` or `aiohttp`",
-    )  # fmt: skip
+    )
 
 
 class Exchange:
@@ -766,12 +766,17 @@ class Exchange:
         below.reset(tokens[1])
 
     def refuse(self, what: str) -> None:
-        """Raise that an answer of this kind can't be captured."""
-        try:
+        """Raise that an answer of this kind can't be captured: nobody has asked for it."""
+        if not self._scope.session.recording:
             refuse(self._scope, what)
-        except RunStateError as error:
-            self.broke(error)
-            raise
+        observe(Attempt("connect", "upgrade", what), status="refused")
+        error = RunStateError(
+            f"{what} can't be recorded",
+            run_id=self._scope.session.run_id,
+            next_action="ask for it by the header `Upgrade`, so that it is known before there is an answer",
+        )
+        self.broke(error)
+        raise error
 
 
 def upload_of(chunk: Outcome | None) -> bytes | None:
@@ -926,7 +931,8 @@ class Facts:
         self.agent = b""
         self.attempt = 1
         self.content_type = b""
-        self.upgrade = False
+        #: To which protocol the connection is to change; another version of HTTP is none.
+        self.upgrade = ""
         self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
         known = _KNOWN_NAMES
@@ -945,7 +951,8 @@ class Facts:
             elif name == "amz-sdk-request":
                 self.attempt = _sdk_attempt(value)
             elif name == "upgrade":
-                self.upgrade = value.lower() == b"websocket"
+                protocol = value.decode("latin-1").lower()
+                self.upgrade = "" if protocol.startswith(("h2", "http")) else protocol
             elif name in _VARYING:
                 self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
             else:
@@ -1054,10 +1061,12 @@ def begin(
     *,
     streamed: bool = False,
     websocket: bool = False,
-) -> Exchange | str:
+    within: Callable[[], bool] = lambda: False,
+) -> Exchange | str | None:
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to ``Exchange.sent``.
 
-    ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then.
+    ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then. Where the seam does not,
+    ``within`` says whether code of this process answers: the program's own, on both sides. ``None``: that is called as it is.
 
     Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
@@ -1065,7 +1074,11 @@ def begin(
     for credential in about.credentials:
         scope.session.redactor.learn(credential.decode("latin-1"))
     if (about.upgrade or scheme in (b"ws", b"wss")) and not websocket:
-        refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
+        if within():
+            return None
+        what = "a websocket" if about.upgrade in ("", "websocket") else f"an upgraded connection ({about.upgrade})"
+        refuse(scope, f"{what} to {netloc.decode('ascii', 'replace')}")
+        return PASSING
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     ambient = _is_ambient(route)
     dialects = () if streamed else route.dialects
