@@ -76,6 +76,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             raise own
         error = library.raised(answer, request)
         if error is not None:
+            await _hook(exchange, client, request)
             raise error
         if answer.content is None:
             stream = answering(exchange, request)
@@ -87,8 +88,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
         for hop in (*response.history, response):
-            for hook in client.event_hooks["response"]:
-                await hook(hop)
+            await _hook(exchange, client, hop.request, hop)
         for hop in response.history:
             await hop.aread()
         if not streamed:
@@ -96,6 +96,14 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         return response
 
     return send
+
+
+async def _hook(exchange: Exchange, client: Any, request: Any, response: Any = None) -> None:
+    """What the client's own hooks do to a request and its response, where there is one."""
+    for hook in client.event_hooks["request"]:
+        await exchange.again_async(hook, request)
+    for hook in client.event_hooks["response"] if response is not None else ():
+        await exchange.again_async(hook, response)
 
 
 async def _content(library: Library, request: Any) -> bytes | None:

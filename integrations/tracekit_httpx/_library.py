@@ -84,9 +84,9 @@ class Library:
 
     # -- what comes back, live -------------------------------------------------------------------------------------------
 
-    def also(self, response: Any) -> dict[str, Any]:
-        """What is worth keeping of a response beside status, headers and body."""
-        also: dict[str, Any] = {}
+    def also(self, response: Any, exchange: Exchange | None = None) -> dict[str, Any]:
+        """What is worth keeping of a response beside status, headers and body; of a step's, what cookies it set."""
+        also: dict[str, Any] = {} if exchange is None else _jar(exchange, response)
         version, reason = (response.extensions.get(key) for key in ("http_version", "reason_phrase"))
         if version is not None and version != b"HTTP/1.1":
             also["http_version"] = version.decode("ascii", "ignore")
@@ -95,7 +95,11 @@ class Library:
         if response.history:
             also["url"] = shown(str(response.url))
             also["history"] = [
-                {**message(past.status_code, past.headers.raw, past.content), "url": shown(str(past.url))}
+                {
+                    **message(past.status_code, past.headers.raw, past.content),
+                    "url": shown(str(past.url)),
+                    **({} if exchange is None else _jar(exchange, past)),
+                }
                 for past in response.history
             ]
         return also
@@ -106,7 +110,7 @@ class Library:
             response.status_code,
             response.headers.raw,
             response.content,
-            also=self.also(response),
+            also=self.also(response, exchange),
             elapsed=_elapsed(response),
             suspended=suspended,
             early=early,
@@ -114,7 +118,7 @@ class Library:
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        also = self.also(response)
+        also = self.also(response, exchange)
         exchange.head(response.status_code, response.headers.raw, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
@@ -170,8 +174,12 @@ class Library:
             before = self._made(past, request, self.ByteStream(past.content or b""))
             before.elapsed = timedelta()
             history.append(before)
+            if client is not None and past.wire:
+                client.cookies.extract_cookies(before)
             request = self._next(before, client) or request
         response = self._made(answer, request, stream, history, getattr(client, "_default_encoding", "utf-8"))
+        if client is not None and answer.wire:
+            client.cookies.extract_cookies(response)
         following = self._next(response, client)
         if following is not None:
             response.next_request = following
@@ -183,10 +191,11 @@ class Library:
         extensions = {"http_version": answer.http_version.encode("ascii")}
         if answer.reason is not None:
             extensions["reason_phrase"] = answer.reason.encode("ascii")
+        jar = [("set-cookie", cookie) for cookie in answer.wire.get("jar", ())]
         elsewhere = answer.url is not None and shown(str(request.url)) != answer.url
         return self.Response(
             answer.status,
-            headers=answer.headers,
+            headers=[*answer.headers, *jar],
             stream=stream,
             request=self.Request(request.method, answer.url) if elsewhere else request,
             extensions=extensions,
@@ -206,6 +215,11 @@ class Library:
         response = self.Response(200, json={}, request=request)
         response.elapsed = timedelta()
         return response
+
+
+def _jar(exchange: Exchange, response: Any) -> dict[str, Any]:
+    found = exchange.jar(response.headers.raw)
+    return {"wire": {"jar": found}} if found else {}
 
 
 def _elapsed(response: Any) -> float | None:

@@ -72,6 +72,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             raise own
         error = library.raised(answer, request)
         if error is not None:
+            _hook(exchange, client, request)
             raise error
         if answer.content is None:
             stream = answering(exchange, request)
@@ -83,8 +84,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
         for hop in (*response.history, response):
-            for hook in client.event_hooks["response"]:
-                hook(hop)
+            _hook(exchange, client, hop.request, hop)
         for hop in response.history:
             hop.read()
         if not streamed:
@@ -92,6 +92,14 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         return response
 
     return send
+
+
+def _hook(exchange: Exchange, client: Any, request: Any, response: Any = None) -> None:
+    """What the client's own hooks do to a request and its response, where there is one."""
+    for hook in client.event_hooks["request"]:
+        exchange.again(hook, request)
+    for hook in client.event_hooks["response"] if response is not None else ():
+        exchange.again(hook, response)
 
 
 def _content(library: Library, request: Any) -> bytes | None:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 __all__ = [
+    "aside",
     "clocks",
     "fdatasync",
     "free_in_forks",
@@ -38,6 +39,23 @@ __all__ = [
     "urandom",
     "write",
 ]
+
+
+#: Beyond the numbers that a program with few files open gets.
+_ASIDE: Final = 512
+
+
+def aside(fd: int) -> int:
+    """The descriptor under a high number, if the system has one: a program may close all that it has not opened itself, as a process that
+    goes into the background does, and its next file must not get the number of one of ours."""
+    import fcntl
+
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
+    except OSError:
+        return fd
+    os.close(fd)
+    return high
 
 
 def free_in_forks(lock: Any) -> Any:

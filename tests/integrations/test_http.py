@@ -8,6 +8,7 @@ import http.server
 import re
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,59 @@ def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pyt
             client.chat.completions.create(model="m", messages=ASK)
         with pytest.raises(LiveCallBlockedError, match="http GET"):
             client.models.list()
+
+
+def test_hooks_and_cookies_of_a_client(provider: StubProvider, instrumented: None) -> None:
+    """What a client's own hooks do to requests is done in a replay, too, whatever they read; the cookies of plain answers are in its jar,
+    their values hidden, after redirects and for asynchronous clients as well."""
+    pages: dict[str, Any] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        pages[request.url.path] = request.headers.get("cookie", "")
+        if request.url.path == "/in":
+            return httpx.Response(
+                302, headers={"location": "/home", "set-cookie": "session=s3cr3ts3cr3ts3cr3t; Path=/"}
+            )
+        return httpx.Response(200, headers={"set-cookie": "theme=dark-and-long-enough; Path=/"}, text="home")
+
+    hooked: list[tuple[str, bool]] = []
+
+    def stamp(request: httpx.Request) -> None:
+        request.headers["x-id"] = str(uuid.uuid4())
+        hooked.append((request.url.path, "cookie" in request.headers))
+
+    async def stamp_later(request: httpx.Request) -> None:
+        stamp(request)
+
+    def program() -> list[Any]:
+        hooked.clear()
+        options: dict[str, Any] = {"transport": httpx.MockTransport(answer), "follow_redirects": True}
+        with httpx.Client(event_hooks={"request": [stamp]}, **options) as client:
+            response = client.get("http://shop/in")
+            seen: list[Any] = [
+                response.text,
+                sorted(client.cookies),
+                sorted(response.cookies),
+                len(response.request.headers["x-id"]),
+            ]
+            seen.append(["cookie" in client.build_request("GET", "http://shop/").headers, *hooked])
+
+        async def later() -> list[str]:
+            async with httpx.AsyncClient(event_hooks={"request": [stamp_later]}, **options) as client:
+                await client.get("http://shop/in")
+                return sorted(client.cookies)
+
+        return [*seen, asyncio.run(later()), [*hooked]]
+
+    with pytest.warns(RuntimeWarning, match="redacted"), tracekit.record() as run:
+        saw = program()
+    assert saw[:4] == ["home", ["session", "theme"], ["theme"], 36]
+    assert b"s3cr3t" not in Path(run.path).read_bytes()
+    pages.clear()
+    with tracekit.replay(run) as session:
+        assert program() == saw
+    assert session.report.exact, session.report.as_dict()
+    assert pages == {}
 
 
 @pytest.mark.parametrize(("protocol", "named"), [("websocket", "a websocket"), ("tcp", "an upgraded connection (tcp)")])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tracing import of_type
-from tracekit import Run, record, traced_tool
+from tracekit import Run, record, replay, traced_tool
 from tracekit.errors import LogWriteError
 
 done: Counter[int] = Counter()
@@ -141,6 +141,29 @@ def test_a_program_that_meets_no_effect_is_told_at_the_end(tmp_path: Path) -> No
 
     with pytest.raises(LogWriteError, match="removed"):
         program()
+
+
+def test_a_process_that_closes_what_is_not_its_own(tmp_path: Path) -> None:
+    """A forked child that closes every descriptor first, as one that goes into the background does, is recorded and replayed; and nothing
+    of ours is written into the files that it opens then."""
+    own = tmp_path / "own"
+
+    def program() -> int:
+        pay(1)
+        child = os.fork()
+        if not child:
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            for _ in range(20):
+                os.open(own, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            os._exit(pay(2))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with record("job", store=tmp_path / "store") as run:
+        assert program() == 2
+    with replay(run) as session:
+        assert program() == 2
+    assert session.report.exact, session.report.as_dict()
+    assert own.read_bytes() == b""
 
 
 def test_nothing_is_written_into_a_file_that_got_the_descriptor(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ one that is not live gets ``Answer`` objects to build the library's own response
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, ParamSpec
 from urllib.parse import parse_qsl
@@ -650,6 +650,43 @@ class Exchange:
         self.learn(secret)
         return self._scope.session.redactor.placeholder(secret)
 
+    def cookie(self, value: str) -> str:
+        """A ``set-cookie`` header without the cookie's value."""
+        pair, semicolon, rest = value.partition(";")
+        name, equals, secret = pair.partition("=")
+        return f"{name}{equals}{self.hide(secret.strip())}{semicolon}{rest}" if secret.strip() else value
+
+    def jar(self, headers: Headers) -> list[str]:
+        """The cookies that an answer sets, without their values; none of a model call's, of which nobody makes anything."""
+        if self._dialect is not None:
+            return []
+        return [self.cookie(value.decode("latin-1")) for name, value in headers if name.lower() == b"set-cookie"]
+
+    def inside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """``call(*args)`` as part of this request, which goes on afterwards."""
+        tokens = self.enter()
+        try:
+            return call(*args)
+        finally:
+            current.reset(tokens[0])
+            below.reset(tokens[1])
+
+    def again(self, call: Callable[..., Any], *args: Any) -> Any:
+        """``call(*args)``, code of the program that the library called while the request was made: a replay calls it with no run around it,
+        since what it reads is in no trace. A step in it fails the replay."""
+        token = current.set(None)
+        try:
+            return call(*args)
+        finally:
+            current.reset(token)
+
+    async def again_async(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        token = current.set(None)
+        try:
+            return await call(*args)
+        finally:
+            current.reset(token)
+
     def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
         if self._reported:
             return
@@ -750,15 +787,6 @@ class Exchange:
     def enter(self) -> tuple[Any, Any]:
         """Set the scope of the live call, and that it is inside a request; give the result to ``leave``."""
         return current.set(self.body), below.set(self)
-
-    def inside(self, call: Callable[..., Any], *args: Any) -> Any:
-        """``call(*args)`` as part of this request, which goes on afterwards."""
-        tokens = self.enter()
-        try:
-            return call(*args)
-        finally:
-            current.reset(tokens[0])
-            below.reset(tokens[1])
 
     def leave(self, tokens: tuple[Any, Any]) -> None:
         self.open = False

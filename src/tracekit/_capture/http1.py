@@ -302,7 +302,7 @@ class Incoming:
             elif name == "content-length":
                 length = value
             else:
-                cookies.append(self._cookie(value))
+                cookies.append(self._exchange.cookie(value))
         self._delimit(travel.get("transfer-encoding", ""), length)
         if coding and coding != "identity":
             self._coding, self._decoder = coding, _decoder(coding, self.asked)
@@ -316,14 +316,6 @@ class Incoming:
     def _keep_coding(self, travel: dict[str, str], coding: str) -> None:
         travel["content-encoding"] = coding
         self._headers = [pair for pair in self._headers if pair[0].lower() != b"content-encoding"]
-
-    def _cookie(self, value: str) -> str:
-        """A cookie without its value."""
-        pair, semicolon, rest = value.partition(";")
-        name, equals, secret = pair.partition("=")
-        if not secret.strip():
-            return value
-        return f"{name}{equals}{self._exchange.hide(secret.strip())}{semicolon}{rest}"
 
     def _delimit(self, transfer: str, length: str) -> None:
         if self._method == "HEAD" or self._status in (204, 304):

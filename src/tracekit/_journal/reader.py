@@ -9,6 +9,7 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from errno import EBADF
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
@@ -594,6 +595,8 @@ class Trace:
         self._blobs: Final = Blobs(self.entry, self.path, limits)
         #: Which file it was, once it is not kept open any more.
         self._released: tuple[int, int] | None = None
+        #: Which file it is, where a program that runs beside may close its descriptor.
+        self._aside: tuple[int, int] | None = None
         #: Of a compressed file: what it is on the disk. Its content is open in its place.
         self._packed: os.stat_result | None = None
         try:
@@ -751,7 +754,12 @@ class Trace:
 
     def _pread(self, size: int, at: int) -> bytes:
         if self._released is None:
-            return os.pread(self._fd, size, at)
+            try:
+                return os.pread(self._fd, size, at)
+            except OSError as error:
+                if error.errno != EBADF or self._aside is None:
+                    raise
+                self._released, self._fd = self._aside, -1  # the program has closed it
         try:
             with open(self.path, "rb", buffering=0) as file:
                 found = os.fstat(file.fileno())
@@ -771,6 +779,12 @@ class Trace:
         once; don't change it. ``before`` is the ``seq`` of the entry that holds the value: it may refer to earlier ones only.
         """
         return self._blobs.expand(value, self.status.count + 1 if before is None else before)
+
+    def set_aside(self) -> None:
+        """Keep the file under another descriptor than one that a program closes, and get over it if it does close that."""
+        if self._released is None:
+            found = self._packed or os.fstat(self._fd)
+            self._fd, self._aside = _reality.aside(self._fd), (found.st_dev, found.st_ino)
 
     def release(self) -> None:
         """Keep the file open no longer: from now on it is opened for each read. For whoever is done, and may be asked something still."""

@@ -91,8 +91,8 @@ class Journal:
         self.closed = False
         #: Entries that could not be written while the program went on.
         self.lost = 0
-        self._fd = fd
-        found = os.fstat(fd)
+        self._fd = _reality.aside(fd)
+        found = os.fstat(self._fd)
         #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
         self._file: Final = (found.st_dev, found.st_ino)
         #: Where it was when it was opened, links resolved: these may be set to something else later (a new release).

@@ -860,6 +860,7 @@ class Replay:
         hooked: bool = True,
     ) -> None:
         self.trace: Final = trace
+        trace.set_aside()
         self.log: Final = Log(trace)
         self.redactor: Final = redactor
         #: What stood in the place of the trace's placeholders, where its vault says so.
