@@ -515,8 +515,8 @@ def test_a_replay_and_a_dry_run_agree_that_a_value_is_missing(place: Place) -> N
 
 
 def test_unknown_is_never_yes(place: Place) -> None:
-    """A run whose calls and inputs are all in the trace can be replayed; one that read a file of which nothing was kept: who knows. What it
-    wrote is not observed, so that nobody knows whether it is safe to run it again."""
+    """A run whose calls and inputs are all in the trace can be replayed; one that read a file of which nothing was kept: who knows. It is
+    safe to run it again if all that was captured only reads and it wrote no file that lasts, by whatever code; else nobody knows."""
     tool = TOOL.replace("irreversible", "read_only")
     (place.directory / "kept.txt").write_text("kept")
     place.program(tool + "charge(open('kept.txt').read())\n")
@@ -524,8 +524,14 @@ def test_unknown_is_never_yes(place: Place) -> None:
     answers = _why(place)
     assert answers["can_be_replayed"]["answer"] is True
     assert answers["can_be_replayed"]["text"].startswith("Yes: ")
-    assert answers["safe_to_retry"]["answer"] is None
-    assert "writes_not_observed" in [one["code"] for one in answers["safe_to_retry"]["reasons"]]
+    assert answers["safe_to_retry"]["answer"] is True
+    assert [one["code"] for one in answers["safe_to_retry"]["reasons"]] == ["only_reads"]
+    native = "import ctypes\nc = ctypes.CDLL(None)\nc.write(c.open(b'made.txt', 0o1101, 0o644), b'x', 1)\n"
+    for writes in ("open('made.txt', 'w').close()\n", native):
+        place.program(tool + "charge(1)\n" + writes)
+        assert place.cli("run", "agent.py").returncode == 0
+        again = _why(place)["safe_to_retry"]
+        assert (again["answer"], [one["code"] for one in again["reasons"]]) == (None, ["wrote"])
     (place.directory / "secrets.env").write_text("PLACE=here")
     place.program(tool + "charge(len(open('secrets.env').read()))\n")
     assert place.cli("run", "agent.py").returncode == 0

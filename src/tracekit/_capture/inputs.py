@@ -444,10 +444,16 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> N
     package = None if asks or native else _asking_package()
     if package is not None and _watches(package):
         return
+    state = scope.session.state
+    lasting, state.extras.of(OwnFiles).lasting = (
+        state.extras.of(OwnFiles).lasting,
+        True,
+    )  # where nothing more comes to be known of it
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         where = os.path.realpath(path)
-        state = scope.session.state
         files, own = state.extras.of(_Files), state.extras.of(OwnFiles).paths
+        passes = scope.live or (_passes_away(where) and not files.named(where)[1])
+        state.extras.of(OwnFiles).lasting = lasting or not passes
         first = where not in files.found
         if not scope.live and not first and where in own:
             return
@@ -682,6 +688,7 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
         for path in changed:
             if path not in files.found:
                 files.found.add(path)
+                scope.session.state.extras.of(OwnFiles).lasting |= step is None
                 scope.session.input_read(scope, "kept", files.named(path)[0], before.state(files, path), own=False)
         if step is not None:
             scope.session.state.extras.of(OwnFiles).paths.difference_update(changed)

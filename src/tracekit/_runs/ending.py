@@ -22,6 +22,7 @@ from .._journal.reader import ENDS, Trace
 from .._journal.store import Store, segment_in
 from .._lazy import expression
 from .._runtime.boundary import Crossing, crossings_of, sentences, uncaptured
+from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
@@ -128,6 +129,7 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
     if boundary is not None:
         if boundary.as_dict():
             meta["boundary"] = boundary.as_dict()
+        meta["wrote"] = session.state.extras.of(OwnFiles).lasting
         crossed = [*boundary.crossings, *_crossed_in(end.segments)]
         session.report.note(sentences(uncaptured(crossed), _LINES))
     if session.warnings:

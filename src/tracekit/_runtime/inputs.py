@@ -47,6 +47,8 @@ class OwnFiles:
 
     def __init__(self) -> None:
         self.paths: Final[set[str]] = set()
+        #: Whether the program has changed a file, outside every step, that does not go by itself.
+        self.lasting = False
 
 
 class LeftStates:

@@ -240,8 +240,14 @@ _NOT_OBSERVED: Final = Reason(
 )
 #: What is not observed of a run that was recorded without looking at some kind of input.
 _INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "not every kind of input that it read was observed")
-#: What is not observed of any run.
 _WRITES_NOT_OBSERVED: Final = Reason("writes_not_observed", "which files it wrote was not observed")
+_WROTE: Final = Reason("wrote", "it changed files outside every step, and would do so again")
+_LISTENED: Final = Reason("listened", "others could reach it, and nobody knows what they would ask it for")
+#: Why a run is safe to run again.
+_ONLY_READS: Final = Reason("only_reads", "every captured step only reads, and model calls would be paid again")
+_NO_EFFECTS: Final = Reason(
+    "no_effects", "nothing that it did outside its process is known to have an effect, and it wrote no file"
+)
 _NOTHING_LACKING: Final = Reason(
     "nothing_lacking", "every call that it made and every input that was observed is in the trace"
 )
@@ -258,9 +264,19 @@ def judge(files: Sequence[File]) -> RunVerdict:
     return RunVerdict(
         _judgement([*_against_a_replay(read), *_lacking(crossed)], unseen, _NOTHING_LACKING),
         _judgement(
-            [*_against_running_it(read, bool(crossed)), *_with_effects(crossed)], unseen or [_WRITES_NOT_OBSERVED]
+            [*_against_running_it(read), *_with_effects(crossed)],
+            unseen or _writes(read),
+            _ONLY_READS if any(one.captured for one in read) else _NO_EFFECTS,
         ),
     )
+
+
+def _writes(read: Sequence[_Read]) -> list[Reason]:
+    """What leaves open whether running it again changes files."""
+    if any(one.wrote for one in read):
+        return [_WROTE]
+    # What could not be written to the log may have been an effect.
+    return [] if all(one.wrote is False and not one.state.lost for one in read) else [_WRITES_NOT_OBSERVED]
 
 
 def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
@@ -303,6 +319,8 @@ class _Read:
         #: Whether what crossed the boundary of the process was observed, the entries on it, and the last one, which counts it.
         self.observed = False
         self.inputs_observed = False
+        #: Whether it changed files by itself; ``None`` where that was not observed, or it has no end.
+        self.wrote: bool | None = None
         #: Files that it read and of which no content is in the trace, by name.
         self.not_kept: Final[dict[str, int | str]] = {}
         self.crossing: Final[list[Mapping[str, Any]]] = []
@@ -344,6 +362,8 @@ class _Read:
             self.inputs_observed = isinstance(kinds, list) and set(OBSERVED) <= {str(one) for one in kinds}
             lane = meta.get("lane")
             self.lane = lane if isinstance(lane, str) and not meta.get("indirect") else None
+        if kind.startswith("run.") and isinstance(meta.get("wrote"), bool):
+            self.wrote = bool(meta["wrote"])
         if kind.startswith("run.") and isinstance(meta.get("uncaptured"), list):
             self.uncaptured += [str(one) for one in meta["uncaptured"]]
 
@@ -433,9 +453,13 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
             text = f"{crossing.text} was not captured, so it is not known to be safe"
             yield None, Reason("uncaptured_effect", text, facts)
+        elif crossing.kind == "listen":
+            yield None, _LISTENED
+        elif crossing.status == "refused":
+            yield None, Reason("refused", f"{crossing.text} was refused")
 
 
-def _against_running_it(read: Sequence[_Read], crossed: bool) -> Iterator[tuple[bool | None, Reason]]:
+def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
     if read[0].state.state == "broken":
         yield False, Reason("damaged", "the trace is damaged, so nobody knows what was done after its last good entry")
         return
@@ -476,8 +500,6 @@ def _against_running_it(read: Sequence[_Read], crossed: bool) -> Iterator[tuple[
         )
     for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
         yield None, Reason("uncaptured", sentence.rstrip("."))
-    if not again and not final and not unknown and not crossed and any(one.captured for one in read):
-        yield None, Reason("only_reads", "every captured step only reads, and model calls would be paid again")
 
 
 def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, RecoveredStep]]) -> Reason:
