@@ -37,6 +37,9 @@ class Reads:
         """What a library reads for a time limit is no read of the program."""
         return real()
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], Any]) -> Any:
+        return real()
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
         return self._answer(function, real, rng=True)
 

@@ -53,6 +53,9 @@ class _Base:
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], Any]) -> Any:
         return real()
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], Any]) -> Any:
+        return real()
+
     def question(self, scope: Scope, function: str, real: Callable[[], Any], agree: Callable[[Any], object]) -> Any:
         return real()
 

@@ -197,6 +197,41 @@ def test_what_a_package_draws_while_it_is_imported(tmp_path: Path, monkeypatch: 
     assert [name for name, _ in session.log] == ["os.urandom", "random.random"]
 
 
+def test_a_replay_gives_a_library_what_it_decided_by(tmp_path: Path) -> None:
+    """The pause before another try is as long as it was; a generator that the program seeded goes on from there, and what is drawn once
+    more is nobody's fault."""
+    namespace: dict[str, Any] = {"__name__": "retrying.waits"}
+    code = "import random\ndef pause(draw=random.uniform):\n    return draw(0, 1)\ndef bits():\n    return random.getrandbits(80)\n"
+    exec(compile(code, str(tmp_path / "site-packages" / "retrying" / "waits.py"), "exec"), namespace)
+    pause, bits = namespace["pause"], namespace["bits"]
+    seeded = random.Random(7)
+
+    def program(times: int) -> list[Any]:
+        drawn = [pause(), pause(seeded.uniform), bits()]
+        tracekit.decision("tried", input=1, output=1)
+        return [*drawn, *[pause() for _ in range(times)][:1], seeded.random()]
+
+    with record("job") as run:
+        first = program(1)
+    seeded.seed(7)
+    with replay(run) as session:
+        assert program(2) == first
+    assert session.report.exact, session.report.as_dict()
+
+
+def test_what_a_library_makes_secrets_of_is_in_no_trace(tmp_path: Path) -> None:
+    """A package's own ``os.urandom`` (keys, tokens) is left alone."""
+    namespace: dict[str, Any] = {"__name__": "keys.make"}
+    code = "import os, secrets\ndef make():\n    return os.urandom(16).hex() + secrets.token_hex(16)\n"
+    exec(compile(code, str(tmp_path / "site-packages" / "keys" / "make.py"), "exec"), namespace)
+    with record("job", store=tmp_path / "store") as run:
+        made = namespace["make"]()
+    text = Path(run.path).read_text()
+    assert made[:32] not in text
+    assert made[32:] not in text
+    assert "os.urandom" not in text
+
+
 def test_a_live_steps_draws_are_not_in_the_trace() -> None:
     """The body of a live step is not run in replay, so nothing of it is recorded."""
     with reading(live=3) as session:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here
-from .callers import by_user, importing, pass_through, walk
+from .callers import by_user, importing, pass_through, reader, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -45,12 +45,20 @@ def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
     return scope.session.random_read(here() or scope, name, real)
 
 
+def _drawn_by(package: Any, scope: Scope, name: str, real: Callable[[], Any]) -> Any:
+    """A draw by user code (``True``), or by an installed package, by which that decides: how long it waits before another try."""
+    if package is True:
+        return _answer(scope, name, real)
+    return scope.session.library_draw(here() or scope, name, package, real)
+
+
 def _random(method: Any) -> Hook:
     def random(self: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None:
             return method(self)
-        return _answer(scope, "random.random", method.__get__(self))
+        return _drawn_by(who, scope, "random.random", method.__get__(self))
 
     return random
 
@@ -58,11 +66,12 @@ def _random(method: Any) -> Hook:
 def _getrandbits(method: Any) -> Hook:
     def getrandbits(self: Any, k: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None:
             return method(self, k)
         if type(k) is int and k <= _SMALL_BITS:
-            return _answer(scope, "random.getrandbits", partial(method, self, k))
-        return int(_answer(scope, "random.getrandbits", lambda: hex(method(self, k))), 16)
+            return _drawn_by(who, scope, "random.getrandbits", partial(method, self, k))
+        return int(_drawn_by(who, scope, "random.getrandbits", lambda: hex(method(self, k))), 16)
 
     return getrandbits
 

@@ -85,7 +85,7 @@ READS: Final = frozenset({"clock", "random"})
 
 
 def read_by_library(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry has readings of a clock by an installed package: no doing of the program's own, and one may have more or fewer."""
+    """Whether an entry has readings of a clock, or draws, by an installed package: not the program's own, there may be more or fewer."""
     return "values" in entry and ":" in entry["name"]
 
 

@@ -126,6 +126,10 @@ class PartialReplay:
         value = self.replay.library_clock(scope, function, library, real)
         return self.new.library_clock(self._mirrored(scope), function, library, lambda: value)
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        value = self.replay.library_draw(scope, function, library, real)
+        return self.new.library_draw(self._mirrored(scope), function, library, lambda: value)
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         value = self.replay.question(scope, function, real, agree)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)

@@ -92,6 +92,9 @@ class Around:
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.random_read(scope, function, real)
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        return self.inner.library_draw(scope, function, library, real)
+
     def snapshot(self, name: str, state: Any) -> Any:
         return self.inner.snapshot(name, state)
 

@@ -851,14 +851,20 @@ class Recording:
             self.library_read(scope, f"{function}:{library}", value)
         return value
 
-    def library_read(self, scope: Scope, name: str, value: object) -> None:
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        value = real()
+        if not self.state.ended:
+            self.library_read(scope, f"{function}:{library}", value, "random")
+        return value
+
+    def library_read(self, scope: Scope, name: str, value: object, kind: str = "clock") -> None:
         """What a library read is on the log, and makes no call in a thread one in which something was captured."""
         try:
             lane = self._placed(scope.lane)
         except LogWriteError:
             self._unnoted()
             return
-        self.log.journal.read("clock", lane, scope.parent, name, value)
+        self.log.journal.read(kind, lane, scope.parent, name, value)
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         return self.clock_read(scope, function, real)

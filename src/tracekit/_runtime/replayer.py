@@ -1374,9 +1374,11 @@ class Replay:
         left = len(entry["values"]) - state.taken(seq)
         if left <= 0:
             return
+        if read_by_library(entry):
+            return
         if entry["type"] == "random":
             self._fail(divergence.draws_left(entry, left))
-        if not read_by_library(entry):
+        else:
             self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
@@ -1419,8 +1421,13 @@ class Replay:
                 return value  # type: ignore[no-any-return]
         return self.now(function, real)
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        drawn = real()
+        found, value = self.recorded_read(scope, f"{function}:{library}")
+        return value if found else drawn
+
     def recorded_read(self, scope: Scope, name: str) -> tuple[bool, Any]:
-        """What a library read here of its clock, where the recording has it."""
+        """What a library read here of its clock, or drew, where the recording has it."""
         with self._lock:
             found, value = self._followed(scope.lane).take(name, self._window)
         return found, from_json(value)

@@ -560,6 +560,16 @@ class Resumption(Recording):
             self.late(lambda: self.library_read(scope, name, value))
         return value
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        name = f"{function}:{library}"
+        value = real()
+        if not self.followed:
+            found, recorded = self.replay.recorded_read(scope, name)
+            if found:
+                return recorded  # type: ignore[no-any-return]
+        self.late(lambda: self.library_read(scope, name, value, "random"))
+        return value
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         if self._read_in_log(scope, function):
             return self.replay.question(scope, function, real, agree)

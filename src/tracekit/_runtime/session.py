@@ -756,6 +756,13 @@ class Session(Protocol):
         """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
         ...
 
+    def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
+        """A random draw by which ``library`` decides (how long it waits before another try): recorded under its name, or what was recorded.
+
+        One more or fewer is no difference. ``real`` is called in a replay, too, as in ``random_read``.
+        """
+        ...
+
     def snapshot(self, name: str, state: Any) -> Any:
         """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
         ...
