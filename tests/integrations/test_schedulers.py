@@ -93,7 +93,7 @@ print("refused")
 """
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["gevent", pytest.param("eventlet", marks=pytest.mark.eventlet)])
 def test_greenlets_are_refused_in_a_run(tmp_path: Path, library: str) -> None:
     """Whatever starts them in a run, a run that begins in one or in a process with patched threads: one error that says what to do, and
     nothing has happened. A tool may use them inside, and outside of runs they are as they were."""
@@ -102,7 +102,7 @@ def test_greenlets_are_refused_in_a_run(tmp_path: Path, library: str) -> None:
     assert done.stdout == "refused\n", done.stderr
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["gevent", pytest.param("eventlet", marks=pytest.mark.eventlet)])
 def test_tracekit_run_refuses_patched_threads(tmp_path: Path, library: str) -> None:
     """The whole program is the run, and its first line patches: it ends there with that error."""
     (tmp_path / "program.py").write_text(LIBRARIES[library] + "print('before')\npatch()\nprint('after')\n")
