@@ -457,6 +457,8 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             yield None, _LISTENED
         elif crossing.status == "refused":
             yield None, Reason("refused", f"{crossing.text} was refused")
+        else:  # a look-up; a fork that did not join, whose work nobody has seen
+            yield None, Reason("uncaptured", f"{crossing.text} was not captured")
 
 
 def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
