@@ -839,8 +839,9 @@ class ReplayedChildren:
     @_reality.off_loop()
     def __init__(self, session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
         self.session: Final = session
-        # Its children and its parent may send it something; a child's last word is its end, after it has reported.
-        session.schedule.alone = lambda: not path and not any(child.runs() for child in self.started())
+        # Its children and its parent may send it something; a child's last word is its end, after it has reported. For one that is just
+        # being started a fork server may be waited for, which was there before.
+        session.schedule.alone = lambda: not path and not any(not child.pid or child.runs() for child in self.started())
         session.schedule.others_rest = self.rest
         self._options: Final = options
         self._path: Final = path
