@@ -330,12 +330,12 @@ def test_damage_is_told_before_anything_runs(place: Place) -> None:
 
 
 def test_a_package_that_counts_as_the_programs_own(place: Place) -> None:
-    """``--user-module NAME``: the clock and random reads of an installed package are recorded, and served in a replay, which is told
-    nothing; without it they are the package's own."""
+    """``--user-module NAME``: what an installed package reads of the clock and draws, ids included, is recorded, and served in a replay,
+    which is told nothing; without it its ids are its own."""
     package = place.directory / "site-packages" / "vendored"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import random, time\n\ndef stamp():\n    return time.time(), random.random()\n"
+        "import time, uuid\n\ndef stamp():\n    return time.time(), str(uuid.uuid4())\n"
     )
     script = place.program(TOOL + "import vendored\nprint(charge(vendored.stamp()))\n")
     path = os.pathsep.join([str(place.directory / "site-packages"), *PACKAGES])
