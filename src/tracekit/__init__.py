@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from ._policy.contract import ExecutionContract as ExecutionContract
     from ._policy.contract import SideEffectClass as SideEffectClass
     from ._policy.forecast import estimate as estimate
+    from ._runs.corpus import CorpusReport as CorpusReport
+    from ._runs.corpus import JudgedRun as JudgedRun
+    from ._runs.corpus import Query as Query
+    from ._runs.corpus import regress as regress
     from ._runs.failures import RecordedFailure as RecordedFailure
     from ._runs.failures import recorded_failures as recorded_failures
     from ._runs.recording import record as record
@@ -83,6 +87,9 @@ if TYPE_CHECKING:
 #: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
 _HOMES: Final = {
     "SCHEMA_URI": "_journal.schema",
+    "CorpusReport": "_runs.corpus",
+    "JudgedRun": "_runs.corpus",
+    "Query": "_runs.corpus",
     "RecordedFailure": "_runs.failures",
     "Budget": "_runtime.spending",
     "Price": "_runtime.prices",
@@ -103,6 +110,7 @@ _HOMES: Final = {
     "policy_check": "_capture.notes",
     "record": "_runs.recording",
     "recorded_failures": "_runs.failures",
+    "regress": "_runs.corpus",
     "replay": "_runs.replaying",
     "resume": "_runs.resuming",
     "state_transition": "_capture.notes",

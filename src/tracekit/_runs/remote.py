@@ -17,7 +17,7 @@ from typing import Any, Final
 from .._journal.store import SEGMENT, SUFFIX, Store, before_last
 from ..errors import RunStateError, TraceError
 
-__all__ = ["fetched_run", "fetched_store", "is_url"]
+__all__ = ["fetched_run", "fetched_store", "is_url", "runs_at"]
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 #: A name that is taken over: of a file in one directory, whatever a server says.
@@ -79,6 +79,23 @@ def fetched_run(url: str) -> str:
     return os.path.join(root, name)
 
 
+def runs_at(url: str) -> list[str]:
+    """The URLs of the runs at ``url``: of a trace, of a store or another directory of traces, or of what a pattern (``*``) names."""
+    if not any(sign in url for sign in "*?["):
+        if url.endswith(SUFFIX):
+            return [url]
+        directory = url.rstrip("/")
+        remote = _Remote(directory)
+        within = "runs" if (names := remote.names("runs")) else ""
+        found = [
+            f"{directory}/{within}/{name}" if within else f"{directory}/{name}" for name in names or remote.names("")
+        ]
+    else:
+        found = _Remote(url).matching()
+    found = [one for one in found if one.endswith(SUFFIX)]
+    return sorted(one for one in found if not SEGMENT.fullmatch(one.rpartition("/")[2].removesuffix(SUFFIX)))
+
+
 def _directory() -> str:
     """A directory of this process alone, gone when it ends, however that is."""
     made = tempfile.mkdtemp(prefix="tracekit-")
@@ -128,6 +145,13 @@ class _Remote:
     def names(self, directory: str) -> list[str]:
         """The names of the files in a directory; none where there is no such directory."""
         return sorted(str(one["name"]) for one in self._listed(directory))
+
+    def matching(self) -> list[str]:
+        """The URLs of the files that its own URL, a pattern, names."""
+        try:
+            return [str(self._files.unstrip_protocol(one)) for one in self._files.glob(self._root)]
+        except Exception as error:
+            raise self._unreadable("", error) from error
 
     def newest(self, directory: str, names: list[str]) -> str:
         """Which of these files was written last: the run that ended, or went on, last."""

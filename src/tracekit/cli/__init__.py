@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "report": ("report", "Write runs as one HTML file, to look at and to pass on."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
     "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),
+    "regress": ("regress", "Replay every run of a corpus against today's code."),
     "failures": ("failures", "List what went wrong, over many runs."),
     "in-doubt": ("recovery", "List the irreversible steps of which nobody knows whether they happened."),
     "recovery": ("recovery", "Decide what to do with runs that did not end."),

@@ -21,12 +21,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
+from .. import _reality
 from .._capture import guard, inputs, isolation, plugins, stdin, stdout
 from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
@@ -40,14 +41,14 @@ from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.replaying import ReplayBlock, TranscribedReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, is_user_code
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
-from .._runtime.redaction import Originals
+from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
 from .._runtime.threads import in_debugger
 from .._runtime.verdict import Report
-from .._values import from_json
+from .._values import dumps, from_json, to_json
 from ..errors import (
     BudgetExceededError,
     LiveCallBlockedError,
@@ -72,9 +73,12 @@ __all__ = [
     "exit_by_signal",
     "first_meta",
     "go",
+    "isolate",
     "main",
+    "prepare",
     "prepared",
     "recorded_input",
+    "replayed",
     "resume_process",
     "siblings",
 ]
@@ -389,8 +393,11 @@ class ReplayedRuns(ProcessRole):
         self.disk: Disk | None = None
         self._path = path
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
-        self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
         self._blocked: LiveCallBlockedError | None = None
+
+    @cached_property
+    def _siblings(self) -> Mapping[int, str]:
+        return {ordinal: one.path for ordinal, one in siblings(self._store, self._path).items()}
 
     def of(self, path: str) -> ReplayBlock:
         replay_block = self._make(path, self._options)
@@ -480,9 +487,11 @@ class Watchdog:
     A failure in a child process counts too. It prints all stacks on stderr and ends the child processes as well.
     """
 
-    def __init__(self, runs: Watched, grace: float) -> None:
+    def __init__(self, runs: Watched, grace: float, before_end: Callable[[], None] = lambda: None) -> None:
         self._runs = runs
         self._grace = grace
+        #: Called before it ends the process.
+        self._before_end: Final = before_end
         self._over = threading.Lock()
         self._over.acquire()
         threading.Thread(target=self._watch, name="tracekit-watchdog", daemon=True).start()
@@ -504,9 +513,9 @@ class Watchdog:
                 print(command_line_text(failure), file=sys.stderr)
                 self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
 
-    @staticmethod
-    def _end(why: str, code: int) -> None:
+    def _end(self, why: str, code: int) -> None:
         print(f"tracekit: {why}", file=sys.stderr)
+        self._before_end()
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         sys.stderr.flush()
         for session in process.sessions:
@@ -823,7 +832,7 @@ def main() -> None:
             status = _record(program, body, instructions)
         else:
             status = (
-                _replay(command, body, instructions)
+                replayed(command, body, instructions)
                 if instructions["mode"] == "replay"
                 else _status_within_budget(resume_process(command, body, instructions))
             )
@@ -928,16 +937,25 @@ def _print_recorded(block: RecordBlock) -> None:
 # -- replaying -----------------------------------------------------------------------------------------------------------
 
 
-def _replay(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
-    warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
-    reaches = [*instructions["options"]["allow_hosts"], *instructions["options"]["live"]]
-    isolated = _isolate(instructions["isolate"], reaches)
-    files = _Files(instructions)
-    plugins.supply_placeholders(first_meta(instructions["path"]).get("credentials", ()))
+def prepare() -> None:
+    """Put in place what every replay of a program needs of its process; once in a process."""
     guard.warm()
     instrument()
     stdin.capture()
     stdout.capture()
+
+
+def replayed(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
+    """Replay a program, or the function that the instructions name, in this process; returns the exit code."""
+    warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
+    reaches = [*instructions["options"]["allow_hosts"], *instructions["options"]["live"]]
+    isolated: str | None = instructions.get("isolated")  # and prepared, in the process that this one was forked by
+    if isolated is None:
+        isolated = isolate(instructions["isolate"], reaches)
+    files = _Files(instructions)
+    plugins.supply_placeholders(first_meta(instructions["path"]).get("credentials", ()))
+    if "isolated" not in instructions:
+        prepare()
     store, path = Store(instructions["store"]), instructions["path"]
     options = dict(
         instructions["options"],
@@ -963,7 +981,13 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
     closed.engage()
     process.refuse_outside(replayed_runs.outside)
     threading.excepthook = _hide_replay_errors(threading.excepthook)
-    watchdog = Watchdog(replayed_runs, instructions["grace"])
+    into: int | None = instructions.get("outcome")
+
+    def keep_outcome(ended: Ended | None, code: int | None) -> None:
+        if into is not None:
+            _write_outcome(into, replayed_runs, ended, code)
+
+    watchdog = Watchdog(replayed_runs, instructions["grace"], lambda: keep_outcome(None, None))
     replay_block: ReplayBlock | None = None
     if instructions.get("entry") is not None:
         replay_block = replayed_runs.of(path)
@@ -985,6 +1009,7 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         except BaseException as failure:
             error = failure
         codes.append(_report_replay(replayed_runs, ended._replace(error=error), isolated, instructions))
+        keep_outcome(ended._replace(error=error), codes[0])
         files.report()
         if compared is not None:
             compared.ended(codes[0], replayed_runs, ended._replace(error=error))
@@ -1095,6 +1120,61 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
 
 
+def _write_outcome(into: int, replayed_runs: ReplayedRuns, ended: Ended | None, code: int | None) -> None:
+    """Write what came of a replay, for who replays many runs, into the open file ``into``: how it ended, and each difference.
+
+    ``ended`` is ``None`` where the program is ended by the watchdog.
+    """
+    reports = [one.report for one in replayed_runs.started]
+    failure, error = replayed_runs.failure, None if ended is None else ended.error
+    if isinstance(error, ReplayError):
+        failure, error = failure or error, None
+    about = {
+        "code": code,
+        "status": None if ended is None else ended.status,
+        "opened": replayed_runs.opened,
+        "failure": None if failure is None else _failure_facts(failure),
+        "raised": None if error is None or replayed_runs.expected(error) else _raised_facts(error),
+        "verdicts": [one.verdict.as_dict() for one in reports],
+        "steps": sum(one.matched["consumed"] for one in reports),
+        "new_run": next((one.new_run_id for one in replayed_runs.started if one.new_run_id is not None), None),
+    }
+    data = dumps(to_json(about))
+    while data:
+        data = data[_reality.write(into, data) :]
+
+
+def _failure_facts(failure: BaseException) -> dict[str, Any]:
+    """What is known of the failure of a replay: its text, its place, and the step that differs."""
+    facts = {name: getattr(failure, name, None) for name in ("code", "step", "location", "next_action", "differences")}
+    step = next(
+        (one for name in ("recorded", "actual") if isinstance(one := getattr(failure, name, None), Mapping)), None
+    )
+    left = getattr(failure, "steps", None)
+    if step is None and isinstance(left, list) and left:
+        step = left[0]
+    found = {"type": getattr(failure, "kind", None), "name": getattr(failure, "name", None)} if step is None else step
+    kind = found.get("type", found.get("kind"))
+    return {
+        **facts,
+        "type": type(failure).__name__,
+        "text": getattr(failure, "what", str(failure)),
+        "kind": kind if isinstance(kind, str) else None,
+        "name": found.get("name"),
+    }
+
+
+def _raised_facts(error: BaseException) -> dict[str, Any]:
+    """An exception that ended the program, and the line of its own code that it came from."""
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        if is_user_code(trace.tb_frame.f_code.co_filename):
+            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    text = Redactor.of_process([]).redact_text(error.what if isinstance(error, TracekitError) else str(error))[0]
+    return {"type": type(error).__name__, "text": text, "location": place, "code": getattr(error, "code", None)}
+
+
 def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
     for report in reports:
         matched = report.matched
@@ -1145,7 +1225,7 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
     return ", ".join(counts).replace("llm calls", "model calls")
 
 
-def _isolate(mode: str, reaches: list[str]) -> str:
+def isolate(mode: str, reaches: list[str]) -> str:
     # In a network namespace of its own the program reaches no host at all, what it may reach included.
     if mode == "off" or (mode == "auto" and (reaches or not isolation.available())):
         return "guarded in Python"

@@ -24,6 +24,7 @@ from .output import DIFFERENT, INCOMPLETE, RIGHT, complete_run, emit, fail, loca
 from .output import local as output_local
 
 __all__ = [
+    "by_kind",
     "check_given",
     "follow",
     "hash_seed",
@@ -233,7 +234,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     """
     try:
         kinds_that_go_live(options["live"])
-        ignored_fields(_by_kind(options["ignore"]))
+        ignored_fields(by_kind(options["ignore"]))
     except ValueError as error:
         raise click.UsageError(f"--{error}") from None
     try:
@@ -302,7 +303,7 @@ def _check_break(trace: Trace, step: int | None) -> None:
         )
 
 
-def _by_kind(given: Iterable[str]) -> dict[str, list[str]]:
+def by_kind(given: Iterable[str]) -> dict[str, list[str]]:
     """The fields of ``--ignore``, by kind of step."""
     found: dict[str, list[str]] = {}
     for one in given:
@@ -335,7 +336,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "store": None,
             "on_divergence": options["on_divergence"],
             "strict": list(options["strict"]),
-            "ignore": _by_kind(options["ignore"]),
+            "ignore": by_kind(options["ignore"]),
             "guard": options["guard"],
             "allow_hosts": list(options["allow_hosts"]),
             "dry_run": options["no_writes"],

@@ -1,0 +1,762 @@
+"""A corpus of recorded runs against today's code: each run replayed in a process of its own, and judged once.
+
+Which runs they are is a list of names (ids, paths, patterns, URLs) and a query. Each is replayed by :mod:`tracekit.cli.forkserver`, a
+process that is warm and forks one for each; several of them work beside each other, here or wherever an executor takes them. What comes
+back from a replay is judged here, by facts alone, so that the order in which runs are replayed is in no answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from glob import escape, glob
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, Literal, NamedTuple, get_args
+from xml.etree import ElementTree
+
+import orjson
+
+from .. import _reality
+from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
+from .._runtime.redaction import Redactor
+from ..errors import RunNotFoundError, RunStateError, TracekitError
+from .failures import recorded_failures
+from .reading import read_run, taken_in
+from .recovery import store_of
+from .remote import fetched_run, fetched_store, is_url, runs_at
+
+__all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "regress"]
+
+State = Literal["same", "differs", "not replayable", "crashed", "timed out"]
+#: In this order they are reported.
+_STATES: Final[tuple[State, ...]] = ("crashed", "timed out", "differs", "not replayable", "same")
+
+# -- which runs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which runs of a store, or of those that are named, are meant; what is left empty chooses nothing.
+
+    ``names``, ``agents`` and ``models`` are patterns (``nightly*``), of which one must fit; ``ended`` is ``"complete"``, ``"failed"``,
+    ``"aborted"`` or ``"open"`` (without an end); ``failure`` is a type of failure that is in it, ``"any"`` for one of any type; costs are
+    in US dollars, and a run whose cost nobody knows has none of them.
+    """
+
+    names: tuple[str, ...] = ()
+    since: datetime | None = None
+    before: datetime | None = None
+    agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+    failure: str | None = None
+    min_cost: float | None = None
+    max_cost: float | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether it chooses nothing."""
+        return self == Query()
+
+    def matches(self, path: str) -> bool:
+        """Whether the run in this file is one of those that are meant."""
+        run = summary(path)
+        ended = "open" if run.end is None else run.end.removeprefix("run.").replace("completed", "complete")
+        if not (
+            _fits(run.name or "", self.names)
+            and (not self.ended or ended in self.ended)
+            and (self.since is None or run.started_ns >= self.since.timestamp() * 1e9)
+            and (self.before is None or run.started_ns < self.before.timestamp() * 1e9)
+        ):
+            return False
+        if self.agents and not any(_fits(one, self.agents) for one in _agents_in(path)):
+            return False
+        if self.models and not any(_fits(one, self.models) for one in _models_in(path)):
+            return False
+        return self._failed(path) and self._paid(path)
+
+    def _failed(self, path: str) -> bool:
+        if self.failure is None:
+            return True
+        kind = None if self.failure == "any" else self.failure
+        return next(recorded_failures(path, type=kind, on_damage=lambda error: None), None) is not None
+
+    def _paid(self, path: str) -> bool:
+        if self.min_cost is None and self.max_cost is None:
+            return True
+        cost = taken_in(path).cost_usd
+        if cost is None:  # of a run whose price nobody knows
+            return False
+        return (self.min_cost is None or cost >= self.min_cost) and (self.max_cost is None or cost <= self.max_cost)
+
+
+def _fits(text: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _agents_in(path: str) -> set[str]:
+    with suppress(OSError, TracekitError):
+        return {str(entry["agent_id"]) for entry in entries_of(path, marked=b'"agent_id":') if "agent_id" in entry}
+    return set()
+
+
+def _models_in(path: str) -> set[str]:
+    found = set()
+    with suppress(OSError, TracekitError):
+        for entry in entries_of(path, marked=b'"type":"llm.request"'):
+            meta = entry.get("meta")
+            found.add(str((meta.get("model") if isinstance(meta, Mapping) else None) or entry.get("name")))
+    return found
+
+
+class _Source(NamedTuple):
+    """One run of the corpus: how it is named in the report, and where it is, a path or a URL."""
+
+    run: str
+    place: str
+
+
+def _sources(runs: Sequence[str], store: Store, query: Query) -> list[_Source]:
+    """The runs that are meant, each once, in the order in which they are named; those of a store the oldest first."""
+    places: dict[str, str] = {}
+    for one in runs:
+        for place in _places(one, store):
+            places.setdefault(place if is_url(place) else os.path.realpath(place), place)
+    if not runs:
+        places = {place: place for place in store.paths()}
+    found = [*places.values()]
+    if not query.everything:
+        found = [place for place in found if query.matches(fetched_run(place) if is_url(place) else place)]
+    return [_Source(place.rpartition("/")[2].removesuffix(SUFFIX), place) for place in found]
+
+
+def _places(run: str, store: Store) -> list[str]:
+    if is_url(run):
+        found = runs_at(run)
+    elif os.path.isdir(run):
+        below = os.path.join(run, "runs")
+        found = sorted(glob(os.path.join(escape(below if os.path.isdir(below) else run), f"*{SUFFIX}")))
+    elif any(sign in run for sign in "*?["):
+        found = sorted(glob(run, recursive=True))
+    elif run == "last":
+        found = [one.path for one in store.list()[:1]]
+    else:
+        return [os.path.abspath(run) if os.path.isfile(run) else store.find(run)]
+    found = [one for one in found if not is_segment(one)]
+    if not found:
+        raise RunNotFoundError(
+            f"there is no run at {run}", run=run, next_action="`tracekit list` shows those of a store"
+        )
+    return [one if is_url(one) else os.path.abspath(one) for one in found]
+
+
+# -- what came of them -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """What came of one run: its ``state``, and where it is not ``"same"``, why.
+
+    ``text`` is the first difference (or the reason) in a sentence, ``step`` and ``location`` (``file:line`` of today's code) where that is;
+    ``kind`` and ``name`` are those of the step, ``differences`` its fields, each with ``path``, ``recorded`` and ``actual``; ``group`` is
+    equal for runs with one cause. ``verdict`` is the verdict of the replay in a line, ``output`` the end of what the program printed.
+    """
+
+    run: str
+    place: str
+    state: State
+    text: str = ""
+    code: str | None = None
+    step: int | None = None
+    location: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    differences: tuple[Mapping[str, Any], ...] = ()
+    group: str = ""
+    verdict: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+    output: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as JSON values."""
+        found = asdict(self)
+        found["differences"] = [dict(one) for one in self.differences]
+        return found
+
+
+class Group(NamedTuple):
+    """Runs of one state and with one first difference."""
+
+    state: State
+    text: str
+    runs: tuple[JudgedRun, ...]
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """What came of a corpus: its ``runs`` in their order, whatever the order in which they were replayed."""
+
+    runs: tuple[JudgedRun, ...]
+    #: Today's code, as it was named: neither of them where it was the program that each run names.
+    entry: str | None = None
+    command: tuple[str, ...] = ()
+    seconds: float = 0.0
+    workers: int = 1
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def against(self) -> str:
+        """What they were replayed against, in words."""
+        return self.entry or " ".join(self.command) or "the recorded programs"
+
+    @property
+    def counts(self) -> dict[State, int]:
+        """How many runs are in each state."""
+        return {state: sum(run.state == state for run in self.runs) for state in get_args(State)}
+
+    @property
+    def same(self) -> bool:
+        """Whether every run came out as it was recorded."""
+        return all(run.state == "same" for run in self.runs)
+
+    @property
+    def exit_code(self) -> int:
+        """0: all the same; 1: some differ, crashed or took too long; 3: of some nobody can know."""
+        counts = self.counts
+        if counts["differs"] or counts["crashed"] or counts["timed out"]:
+            return 1
+        return 3 if counts["not replayable"] else 0
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The runs that are not the same, by their first difference: the largest groups of each state first."""
+        found: dict[tuple[State, str], list[JudgedRun]] = {}
+        for run in self.runs:
+            if run.state != "same":
+                found.setdefault((run.state, run.group), []).append(run)
+        groups = [Group(state, text, tuple(runs)) for (state, text), runs in found.items()]
+        return tuple(sorted(groups, key=lambda one: (_STATES.index(one.state), -len(one.runs), one.text)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "against": self.against,
+            "counts": self.counts,
+            "groups": [
+                {"state": one.state, "text": one.text, "runs": [run.run for run in one.runs]} for one in self.groups
+            ],
+            "seconds": round(self.seconds, 3),
+            **self.facts,
+            "runs": [run.as_dict() for run in self.runs],
+        }
+
+    def junit(self) -> str:
+        """The report as JUnit XML: a difference is a failure, a crash or a timeout an error, what can't be replayed skipped."""
+        counts = self.counts
+        suite = ElementTree.Element(
+            "testsuite",
+            name="tracekit regress",
+            tests=str(len(self.runs)),
+            failures=str(counts["differs"]),
+            errors=str(counts["crashed"] + counts["timed out"]),
+            skipped=str(counts["not replayable"]),
+            time=f"{self.seconds:.3f}",
+        )
+        for run in self.runs:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_xml(self.against), name=_xml(run.run), time=f"{run.seconds:.3f}"
+            )
+            if run.state != "same":
+                kind = {"differs": "failure", "not replayable": "skipped"}.get(run.state, "error")
+                about = ElementTree.SubElement(case, kind, message=_xml(run.text.partition("\n")[0]))
+                if kind != "skipped":
+                    about.set("type", run.code or run.state)
+                about.text = _xml(_explained(run))
+            if run.output and run.state in ("crashed", "timed out"):
+                ElementTree.SubElement(case, "system-out").text = _xml(run.output)
+        suites = ElementTree.Element("testsuites")
+        suites.append(suite)
+        ElementTree.indent(suites)
+        return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+#: What XML 1.0 can't hold.
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub(" ", text)
+
+
+def _explained(run: JudgedRun) -> str:
+    where = [f"step {run.step}"] if run.step is not None else []
+    where += [f"at {run.location}"] if run.location else []
+    return "\n".join(filter(None, (run.text, ", ".join(where), f"run {run.place}")))
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+
+#: Errors that say that the recording, or how the replay was asked for, is at fault, not today's code.
+_NOT_THE_CODE: Final = frozenset(
+    ("run-state", "run-not-found", "trace", "trace-integrity", "trace-version", "not-replayable")
+)
+#: The errors with which a replay fails after the end of a log without an end.
+_AFTER_THE_END: Final = frozenset(("TraceExhaustedError", "LiveCallBlockedError"))
+#: What is said of all traces with such an error, whatever is wrong with each.
+_GROUPS: Final = {
+    "trace-integrity": "the trace does not verify",
+    "trace-version": "the trace is of a newer version of the format",
+    "run-not-found": "there is no such trace",
+}
+_NUMBER: Final = re.compile(r"\[\d+\]")
+#: How many of the fields that differ name a group.
+_NAMED: Final = 3
+
+
+def _judged(source: _Source, reply: Mapping[str, Any]) -> JudgedRun:
+    """What the reply of a server says of a run."""
+    outcome = reply["outcome"] or {}
+    verdicts: list[Mapping[str, Any]] = outcome.get("verdicts") or []
+    facts: dict[str, Any] = {
+        "verdict": "; ".join(one["line"] for one in verdicts),
+        "steps": outcome.get("steps") or 0,
+        "seconds": round(reply["seconds"], 6),
+        "cpu": round(reply["cpu"], 6),
+        "output": reply["output"],
+    }
+    found = _found(source, reply, outcome, verdicts)
+    return JudgedRun(source.run, source.place, **{**facts, **found})
+
+
+def _found(
+    source: _Source, reply: Mapping[str, Any], outcome: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    if reply["timed_out"]:
+        return _state(
+            "timed out",
+            f"it had not ended after {reply['seconds']:.0f} s, and was killed",
+            group="it had not ended in time",
+        )
+    if not outcome:
+        return _died(reply)
+    if "cannot" in outcome:
+        cannot = outcome["cannot"]
+        group = _GROUPS.get(cannot["code"]) or _without_names(source, cannot["text"])
+        return _state("not replayable", cannot["text"], code=cannot["code"], group=group)
+    unknown = [reason for one in verdicts for reason in one["unknown"]]
+    failure, raised = outcome["failure"], outcome["raised"]
+    if failure is not None:
+        return _failed(source, failure, unknown)
+    if raised is not None:
+        state: State = "not replayable" if raised["code"] in _NOT_THE_CODE else "crashed"
+        text = f"{raised['type']}: {raised['text']}" if state == "crashed" else raised["text"]
+        group = f"{raised['type']}{_at(raised['location'])}" if state == "crashed" else _without_names(source, text)
+        return _state(state, text, code=raised["type"], location=raised["location"], group=group)
+    reasons = [reason for one in verdicts for reason in one["reasons"]]
+    if reasons:
+        return _reason("differs", reasons[0])
+    if not outcome["opened"]:
+        return _state("differs", "the program never opened the run", group="the program never opened the run")
+    if unknown:
+        return _reason("not replayable", unknown[0])
+    if outcome["code"] is None:
+        text = "nothing in it moved any more, and it was ended"
+        return _state("timed out", text, group=text)
+    return _state("same", "") if outcome["code"] == 0 else _died(reply)
+
+
+def _state(state: State, text: str, **facts: Any) -> dict[str, Any]:
+    return {"state": state, "text": text, **facts}
+
+
+def _reason(state: State, reason: Mapping[str, Any]) -> dict[str, Any]:
+    where, step = reason.get("where"), reason.get("step")
+    found = reason.get("differences")
+    return _state(
+        state,
+        reason["text"],
+        code=reason["code"],
+        step=step if type(step) is int else None,
+        location=where,
+        differences=tuple(found) if isinstance(found, list) else (),
+        group=f"{reason['code'].replace('_', ' ')}{_at(where)}",
+    )
+
+
+def _died(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Its process ended without a word on the replay."""
+    how = f"signal {-reply['exit']}" if reply["exit"] < 0 else f"exit code {reply['exit']}"
+    last = next((line.strip() for line in reversed(reply["output"].splitlines()) if line.strip()), "")
+    text = f"its process ended with {how}" + (f": {last}" if last else "")
+    return _state("crashed", text, code="died", group=f"its process ended with {how}")
+
+
+def _failed(source: _Source, failure: Mapping[str, Any], unknown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    text, code = str(failure["text"]), failure["code"]
+    if code in _NOT_THE_CODE:
+        return _state("not replayable", text, code=code, step=failure["step"], group=_without_names(source, text))
+    open_end = next((one for one in unknown if one["code"] == "incomplete"), None)
+    if open_end is not None and failure["type"] in _AFTER_THE_END:
+        return _reason("not replayable", open_end)
+    if failure["type"] == "LiveCallBlockedError" and (why := _lacks(source)) is not None:
+        return _state("not replayable", why, code=code, location=failure["location"], group=why)
+    step = " ".join(filter(None, (failure["kind"], failure["name"])))
+    paths = list(dict.fromkeys(_NUMBER.sub("[]", str(one.get("path"))) for one in failure["differences"] or ()))
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    what = {
+        "TraceExhaustedError": "not in the recording",
+        "UnconsumedStepsError": "never asked for",
+        "LiveCallBlockedError": "would be live",
+    }.get(failure["type"], f"{', '.join(paths[:_NAMED])}{more}" if paths else "another one")
+    return _state(
+        "differs",
+        text,
+        code=code,
+        step=failure["step"],
+        location=failure["location"],
+        kind=failure["kind"],
+        name=failure["name"],
+        differences=tuple(failure["differences"] or ()),
+        group=f"{step or 'the run'}: {what}{_at(failure['location'])}",
+    )
+
+
+def _lacks(source: _Source) -> str | None:
+    """Why the recording can't be replayed at all, where it says so itself."""
+    if is_url(source.place):
+        return None
+    with suppress(TracekitError, OSError), read_run(source.place, store_of(source.place)) as run:
+        answer = run.verdict.can_be_replayed
+        return answer.text if answer.answer is False else None
+    return None
+
+
+def _at(location: str | None) -> str:
+    if not location:
+        return ""
+    file, _, line = location.rpartition(":")
+    return f" (at {os.path.relpath(file) if os.path.isabs(file) else file}:{line})"
+
+
+def _without_names(source: _Source, text: str) -> str:
+    """A reason without what differs from run to run, so that equal ones are one group."""
+    return text.replace(source.place, "the trace").replace(source.run, "the run")
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+class _Gone(Exception):
+    """A server has ended without an answer."""
+
+
+class _Server:
+    """A warm process that replays one run at a time, in a fork of its own."""
+
+    def __init__(self, how: Mapping[str, Any], seed: str | None) -> None:
+        self.seed: Final = seed
+        try:
+            self._process = self._started(how, warm=True)
+        except _Gone:
+            self._process = self._started(how, warm=False)
+
+    def _started(self, how: Mapping[str, Any], *, warm: bool) -> subprocess.Popen[bytes]:
+        variables = {**os.environ, "TRACEKIT_LAUNCH": orjson.dumps({**how, "warm": warm}).decode()}
+        if self.seed is not None:
+            variables["PYTHONHASHSEED"] = self.seed
+        options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        process = subprocess.Popen(
+            [sys.executable, *options, "-m", "tracekit.cli.forkserver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if warm else None,
+            env=variables,
+            cwd=how["cwd"],
+            start_new_session=True,  # an interrupt from the terminal is whose it is that asks
+        )
+        self._process = process
+        if not self._line():
+            self.close()
+            raise _Gone
+        return process
+
+    def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a run replayed; ``_Gone`` where the server ends meanwhile."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(orjson.dumps(job) + b"\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise _Gone from None
+        line = self._line()
+        if not line.endswith(b"\n"):
+            raise _Gone
+        found: dict[str, Any] = orjson.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End it, and what it is replaying. Idempotent."""
+        with suppress(OSError, ValueError):
+            self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait()
+        self._process.stdout.close()  # type: ignore[union-attr]
+
+
+class _Judge:
+    """Replays runs one after the other, by a server with the hash seed that each was recorded under."""
+
+    def __init__(self, how: Mapping[str, Any]) -> None:
+        self._how: Final = how
+        self._server: _Server | None = None
+        self._lock: Final = Lock()
+        self._closed = False
+
+    def __enter__(self) -> _Judge:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its server, whatever that is doing. Idempotent."""
+        with self._lock:
+            self._closed, server, self._server = True, self._server, None
+        if server is not None:
+            server.close()
+
+    def judge(self, place: str) -> dict[str, Any]:
+        """The reply on the run at this place."""
+        try:
+            path = fetched_run(place) if is_url(place) else place
+            run = os.path.basename(path).removesuffix(SUFFIX)
+            job = {"path": path, "run": run, "store": self._how["store"], "timeout": self._how["timeout"]}
+            seed = _seed_of(path)
+        except (OSError, TracekitError) as error:
+            code, text = getattr(error, "code", "trace"), getattr(error, "what", str(error))
+            return {**_NO_REPLY, "outcome": {"cannot": {"code": code, "text": text}}}
+        for _ in range(2):
+            server = self._of_seed(seed)
+            try:
+                return server.ask(job)
+            except _Gone:  # nothing has been said of this run: it is replayed once more, by another server
+                with self._lock:
+                    if self._closed:
+                        raise
+                    self._server = None
+                server.close()
+        return {**_NO_REPLY, "output": "twice, the process that replays runs has ended with it"}
+
+    def _of_seed(self, seed: str | None) -> _Server:
+        server = self._server
+        if server is None or server.seed != seed:
+            if server is not None:
+                server.close()
+            try:
+                server = _Server(self._how, seed)
+            except _Gone:
+                raise RunStateError(
+                    "no process could be started to replay runs in",
+                    next_action="see what it printed, above; `tracekit replay RUN` shows more",
+                ) from None
+            with self._lock:
+                self._server = server
+                if not self._closed:
+                    return server
+            server.close()
+            raise _Gone
+        return server
+
+
+_NO_REPLY: Final = {"outcome": None, "exit": 1, "timed_out": False, "seconds": 0.0, "cpu": 0.0, "output": ""}
+
+
+def _seed_of(path: str) -> str | None:
+    """``PYTHONHASHSEED`` as it was recorded."""
+    meta = first_entry(path).get("meta")
+    about = meta.get("environment") if isinstance(meta, Mapping) else None
+    seed = about.get("hash_seed") if isinstance(about, Mapping) else None
+    return str(seed) if isinstance(seed, int) else None
+
+
+def _judge_all(how: Mapping[str, Any], places: Sequence[str]) -> list[dict[str, Any]]:
+    """The replies on these runs, in an executor's own process."""
+    if not os.path.isdir(how["cwd"]):
+        how = {**how, "cwd": os.getcwd()}
+    with _Judge(how) as judge:
+        return [judge.judge(place) for place in places]
+
+
+_Replies = Iterator[tuple[int, dict[str, Any]]]
+
+
+def _here(how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
+    """The replies on runs, by number, as they come: ``workers`` of them are replayed at a time."""
+    left = deque(enumerate(places))
+    replies: SimpleQueue[tuple[int, dict[str, Any]] | BaseException] = SimpleQueue()
+    judges = [_Judge(how) for _ in range(min(workers, len(places)))]
+
+    def work(judge: _Judge) -> None:
+        try:
+            while True:
+                number, place = left.popleft()
+                replies.put((number, judge.judge(place)))
+        except IndexError:
+            judge.close()
+        except BaseException as error:
+            replies.put(error)
+
+    threads = [Thread(target=work, args=(judge,), name="tracekit-regress", daemon=True) for judge in judges]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in places:
+            reply = replies.get()
+            if isinstance(reply, BaseException):
+                raise reply
+            yield reply
+    finally:
+        left.clear()
+        for judge in judges:
+            judge.close()
+        for thread in threads:
+            thread.join()
+
+
+def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
+    """The same by an executor, some runs at a time: each such part has a server of its own."""
+    size = max(1, min(_PART, -(-len(places) // (4 * workers))))
+    parts = {
+        executor.submit(_judge_all, how, places[start : start + size]): start for start in range(0, len(places), size)
+    }
+    try:
+        for future in as_completed(parts):
+            yield from enumerate(future.result(), parts[future])
+    finally:
+        for future in parts:
+            future.cancel()
+
+
+#: At most so many runs are given to an executor as one piece of work.
+_PART: Final = 64
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def regress(
+    *runs: str | os.PathLike[str],
+    entry: str | None = None,
+    command: Sequence[str] = (),
+    store: str | os.PathLike[str] | None = None,
+    query: Query | None = None,
+    ignore: Mapping[str, Iterable[str]] | None = None,
+    strict: Iterable[str] = (),
+    allow_hosts: Iterable[str] = (),
+    live_env: Iterable[str] = (),
+    live_files: Iterable[str] = (),
+    isolate: Literal["auto", "on", "off"] = "auto",
+    timeout: float = 300.0,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> CorpusReport:
+    """Replay every run of a corpus against today's code, each in a process of its own, and say what came of each.
+
+    ``runs`` are ids, paths, patterns (``"traces/**/*.jsonl"``), directories or URLs; without any, every run of ``store``. ``query`` chooses
+    among them. Today's code is ``entry`` (``"module:function"``, called with what each run was given), ``command``
+    (``["agent.py", "--fast"]``), or else the program that each run names, where that is the user's own. ::
+
+        report = regress("traces/*.jsonl", entry="shop.agent:main")
+        assert report.same, report.groups
+
+    A run is ``same`` where its replay is exact; it ``differs``, with the first difference; it is ``not replayable``, with the reason; its
+    program ``crashed`` where the recorded one had not; or it ``timed out`` after ``timeout`` seconds, and was killed with all that it had
+    started. None of them is live or changes a file of the user's, as in ``tracekit replay``, of which the other options are.
+
+    ``workers`` replay at the same time, one for each core if nothing is said. An ``executor`` of ``concurrent.futures`` has them done
+    elsewhere; it must see the code, and the runs under the same paths or URLs. ``progress`` is called with how many are done, and of how
+    many. Raises ``RunNotFoundError`` for a run that is not there, and ``RunStateError`` where none is left.
+    """
+    if entry is not None and command:
+        raise RunStateError("entry and command are both given", next_action="name one of them")
+    url = store if store is not None else os.environ.get("TRACEKIT_DIR")
+    where = fetched_store(str(url)) if is_url(url) else Store(store)
+    asked = Query() if query is None else query
+    sources = _sources([os.fspath(one) for one in runs], where, asked)
+    if not sources:
+        raise RunStateError(
+            f"there is no run to replay in {where.root}"
+            if not runs
+            else "none of these runs is asked for by the query",
+            next_action="`tracekit list` shows the runs of a store",
+        )
+    how = {
+        "entry": entry,
+        "command": list(command),
+        "cwd": os.getcwd(),
+        # What was fetched is nobody's own: a program that it names is not run.
+        "store": os.path.abspath(".tracekit") if is_url(url) else os.path.abspath(where.root),
+        "isolate": isolate,
+        "timeout": timeout,
+        "credentials": _credentials(sources) if entry is not None else [],
+        "options": {
+            "break_at": None,
+            "writes": "scratch",
+            "writes_to": None,
+            "no_writes": False,
+            "live": [],
+            "on_divergence": "raise",
+            "guard": "process",
+            "grace": 10.0,
+            "strict": list(strict),
+            "ignore": [f"{kind}={field}" for kind, fields in (ignore or {}).items() for field in fields],
+            "allow_hosts": list(allow_hosts),
+            "live_env": list(live_env),
+            "live_files": list(live_files),
+        },
+    }  # fmt: skip
+    many = max(1, _cores() if workers is None else workers)
+    places = [one.place for one in sources]
+    replies = _here(how, places, many) if executor is None else _by(executor, how, places, many)
+    found: dict[int, JudgedRun] = {}
+    redactor = Redactor.of_process([])
+    progress(0, len(sources))
+    since = _reality.monotonic()
+    for number, reply in replies:
+        reply["output"] = redactor.redact_text(reply["output"])[0]
+        found[number] = _judged(sources[number], reply)
+        progress(len(found), len(sources))
+    ordered = tuple(found[number] for number in range(len(sources)))
+    return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many)
+
+
+def _cores() -> int:
+    with suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _credentials(sources: Sequence[_Source]) -> list[str]:
+    """The credential variables that the first recorded process had: for the import of the module that holds the entry."""
+    for one in sources:
+        if not is_url(one.place):
+            with suppress(OSError):
+                meta = first_entry(one.place).get("meta")
+                names = meta.get("credentials") if isinstance(meta, Mapping) else None
+                return [str(name) for name in names] if isinstance(names, list) else []
+    return []

@@ -1,0 +1,268 @@
+"""A warm process that replays one run after another, each in a forked child of its own.
+
+Run as ``python -m tracekit.cli.forkserver`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be called by hand. It
+has imported tracekit, and, where ``--entry`` names a function, its module, behind the guard of a replay. Nothing runs in it when it forks:
+a module that leaves a thread behind, that reaches for the outside, opens a run or can't be imported, is imported by each child for itself,
+in another such process that is started without it.
+
+It reads jobs from standard input, one JSON object a line, and writes a line for each when its child has ended. A child that takes too
+long is killed with all that it has started; so is the one that is there when standard input is closed.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any, Final, NoReturn
+
+from .. import _reality
+from .._capture import guard, isolation, plugins, world
+from .._journal.reader import Trace
+from .._journal.store import Store
+from .._runtime.process import process
+from .._runtime.redaction import Redactor
+from .._values import dumps
+from ..errors import LiveCallBlockedError, RunStateError, TracekitError
+from . import launch
+from .replay import program_of, replay_instructions
+
+__all__ = ["main"]
+
+_fork: Final = os.fork if hasattr(os, "fork") else None
+_exit: Final = os._exit
+#: At most this much of the end of what a program printed is handed on.
+_TAIL: Final = 8192
+
+
+def main() -> None:
+    """Serve until standard input is closed."""
+    instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
+    if not sys.flags.safe_path:
+        del sys.path[
+            0
+        ]  # the directory that `python -m` puts there; what is imported from where is the children's own affair
+    server = _Server(instructions)
+    server.warm_up()
+    server.serve()
+
+
+class _Server:
+    """Forks a child for each job."""
+
+    def __init__(self, instructions: Mapping[str, Any]) -> None:
+        self._instructions: Final = instructions
+        # Standard input and output are the program's: what comes and goes here has descriptors of its own.
+        self._jobs: Final[IO[bytes]] = os.fdopen(os.dup(0), "rb", buffering=0)
+        self._replies: Final = os.dup(1)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        os.close(null)
+        self._woken, self._wakes = os.pipe()
+        for fd in (self._woken, self._wakes):
+            os.set_blocking(fd, False)
+        self._isolated = ""
+        self._pending = b""
+
+    # -- being warm ------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Do what every child would do first; where that can't be done for all of them, end."""
+        options = self._instructions["options"]
+        reaches = [*options["allow_hosts"], *options["live"]]
+        # Isolated here, its children are, too.
+        self._isolated = launch.isolate(self._instructions["isolate"], reaches)
+        launch.prepare()
+        for module in _FOR_REPLAYS:
+            importlib.import_module(module)
+        world.enter()  # and out again: what it looks for is found, and kept
+        world.leave()
+        Redactor.of_process([]).redact({"key": "a value that could be=one"})
+        if self._instructions["entry"] is not None and self._instructions["warm"]:
+            self._import(self._instructions["entry"].partition(":")[0])
+        if len(_threads()) > 1:
+            sys.exit("tracekit: the module leaves a thread running, so each replay imports it for itself")
+        gc.collect()
+        gc.freeze()
+        self._reply({"ready": True, "warm": self._instructions["warm"]})
+
+    def _import(self, module: str) -> None:
+        """Import the module of the entry as a replay would: nothing live, nothing written."""
+        layer = isolation.ScratchLayer.enter([self._instructions["store"]])
+        restore = plugins.supply_placeholders(self._instructions["credentials"])
+        closed = guard.Guard("process", (), isinstance(layer, str))
+        closed.engage()
+        process.refuse_outside(_refuse)
+        signal.alarm(max(1, int(self._instructions["timeout"])))  # it ends this process: then each child imports it
+        sys.path.insert(0, os.getcwd())
+        try:
+            with process.nothing_begins(_no_run):
+                importlib.import_module(module)
+        except BaseException as error:
+            sys.exit(f"tracekit: {module} can't be imported for all replays: {type(error).__name__}: {error}")
+        finally:
+            signal.alarm(0)
+            process.allow_outside(_refuse)
+            closed.release()
+            restore()
+            if isinstance(layer, isolation.ScratchLayer):
+                layer.leave()
+        sys.path.remove(os.getcwd())
+
+    # -- serving ---------------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Take jobs until there are no more."""
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        while (line := self._line()) is not None:
+            self._reply(self._judge(json.loads(line)))
+
+    def _line(self) -> bytes | None:
+        """The next job; ``None`` at the end."""
+        while b"\n" not in self._pending:
+            data = self._jobs.read(1 << 16)
+            if not data:
+                return None
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _reply(self, about: Mapping[str, Any]) -> None:
+        data = json.dumps(about).encode() + b"\n"
+        while data:
+            data = data[_reality.write(self._replies, data) :]
+
+    def _judge(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Replay one run; returns how its process ended, and what it wrote of that."""
+        with tempfile.TemporaryFile() as outcome, tempfile.TemporaryFile() as output:
+            since = _reality.monotonic()
+            pid = self._start(job, outcome.fileno(), output.fileno())
+            timed_out = not self._waited(pid, since + job["timeout"])
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # it, or what it has left behind
+            _, status, used = os.wait4(pid, 0)
+            outcome.seek(0)
+            written = outcome.read()
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
+            return {
+                "outcome": json.loads(written) if written else None,
+                "exit": os.waitstatus_to_exitcode(status),
+                "timed_out": timed_out,
+                "seconds": _reality.monotonic() - since,
+                "cpu": used.ru_utime + used.ru_stime,
+                "output": output.read().decode("utf-8", "replace"),
+            }
+
+    def _waited(self, pid: int, until: float) -> bool:
+        """Wait for the end of a child, which is left for ``wait4``; false where it takes too long, or nobody asks any more."""
+        while True:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+            left = until - _reality.monotonic()
+            if left <= 0:
+                return False
+            jobs = self._jobs.fileno()
+            readable, _, _ = select.select([self._woken, jobs], [], [], left)
+            if self._woken in readable:
+                with suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+            if jobs in readable:
+                data = self._jobs.read(1 << 16)
+                if not data:
+                    os.killpg(pid, signal.SIGKILL)
+                    _exit(1)
+                self._pending += data
+
+    def _start(self, job: Mapping[str, Any], outcome: int, output: int) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        assert _fork is not None
+        pid = _fork()
+        if pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.setpgid(pid, pid)
+            return pid
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (self._jobs.fileno(), self._replies, self._woken, self._wakes):
+                os.close(fd)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            status = self._replay(job, outcome)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            _exit(status)
+
+    def _replay(self, job: Mapping[str, Any], outcome: int) -> int:
+        """In the child: replay the run, as ``tracekit replay`` does."""
+        how, path, store = self._instructions, job["path"], Store(job["store"])
+        try:
+            with Trace(path) as trace:
+                store.check(trace)
+                if not len(trace):
+                    raise RunStateError(f"{path} holds no entry: there is nothing to replay")
+                program, cwd = program_of(trace, store, path, tuple(how["command"]), how["entry"], "regress")
+            os.chdir(cwd)
+            options = {**how["options"], "entry": how["entry"], "isolate": how["isolate"]}
+            instructions = replay_instructions(job["run"], path, store, program, options)
+            instructions |= {"outcome": outcome, "isolated": self._isolated}
+            if how["entry"] is not None:
+                return launch.replayed(None, None, instructions)
+            body = launch.prepared(program)
+            return 1 if body is None else launch.replayed(program, body, instructions)
+        except TracekitError as error:
+            about = {"cannot": {"code": error.code, "text": error.what}}
+            os.write(outcome, dumps(about))
+            return 1
+
+
+#: What a replay imports when it begins, and most programs do.
+_FOR_REPLAYS: Final = (
+    "asyncio",
+    "tracekit._capture.leftovers",
+    "tracekit._capture.loops",
+    "tracekit._runtime.divergence",
+    "tracekit._runtime.replayer",
+)
+
+
+def _threads() -> list[Any]:
+    """The threads of this process, those of native code included where the system shows them."""
+    try:
+        return os.listdir("/proc/self/task")
+    except OSError:
+        return threading.enumerate()
+
+
+def _refuse(family: str, name: str) -> NoReturn:
+    raise LiveCallBlockedError(
+        f"{family} {name!r} was called while its module was imported", operation=f"{family} {name}"
+    )
+
+
+def _no_run(what: str) -> NoReturn:
+    raise RunStateError(f"{what}() was called while its module was imported")
+
+
+if __name__ == "__main__":
+    main()

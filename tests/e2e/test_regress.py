@@ -1,0 +1,330 @@
+"""``tracekit regress``: every run of a corpus is judged once, each in a process of its own, and each says why it is not the same."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tracekit import CorpusReport, JudgedRun, Query, RunNotFoundError, RunStateError, regress
+from tracekit.cli import main
+
+SHOP = """
+import fcntl, os, random, time
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look_up(order):
+    return {"order": order, "cents": 100 * order}
+
+@traced_tool(side_effect="irreversible")
+def pay(cents):
+    with open("../paid", "a") as file:
+        file.write(f"{cents}\\n")
+    return "paid"
+
+seen = []
+
+def below():
+    look_up(6)
+
+"""
+AGENT = """
+@record("shop", metadata={"of": "tests"})
+def agent(order):
+    seen.append(order)
+    assert seen == [order] or "recording" in os.environ, seen   # each replay has a process of its own
+    if order == 6:
+        child = os.fork()
+        if child == 0:
+            below()
+            os._exit(0)
+        os.waitpid(child, 0)
+    cents = look_up(order)["cents"] + random.randrange(1000)
+    open("notes.txt", "a").write("seen\\n")
+    return {"said": pay(cents), "at": time.time()}
+"""
+#: What has changed since, by the order that a run is about.
+TODAY = """
+agent_then = agent.__wrapped__
+
+def below():
+    file = open(os.environ["SLOW"], "w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("slow", file=file, flush=True)
+    while True:
+        pass
+
+@record("shop")
+def today(order):
+    if order == 3:
+        look_up(order)
+    if order == 4:
+        raise KeyError(order)
+    if order == 5:
+        os.abort()
+    if order == 7:
+        return pay(look_up(order)["cents"])
+    if order == 8:
+        return agent_then(order)["said"].upper()
+    if order in (9, 10):
+        look_up(order), pay(1)
+    return agent_then(order)
+"""
+RECORD = """
+import os
+os.environ["recording"] = "1"
+from shop import agent, look_up, record
+for order in range(1, 11):
+    agent(order)
+"""
+NIGHTLY = """
+import sys
+from shop import record, look_up
+
+with record("nightly", run_id="nightly"):
+    look_up(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an agent, what became of it, and a store of eleven runs; one more is damaged."""
+    place = tmp_path_factory.mktemp("shop") / "here"
+    place.mkdir()
+    (place / "shop.py").write_text(SHOP + AGENT)
+    (place / "today.py").write_text(SHOP + AGENT + TODAY)
+    variables = {**os.environ, "TRACEKIT_DIR": str(place / ".tracekit")}
+    (place / "nightly.py").write_text(NIGHTLY)
+    for program in (["-c", RECORD], ["nightly.py", "11"]):
+        subprocess.run([sys.executable, *program], cwd=place, env=variables, check=True)
+    (place / "notes.txt").unlink()
+    runs = sorted(path for path in (place / ".tracekit" / "runs").glob("0*.jsonl") if path.stem.count(".") == 0)
+    (place / ".tracekit" / "runs" / "damaged.jsonl").write_bytes(runs[0].read_bytes().replace(b'"cents"', b'"pence"'))
+    for number, path in enumerate(runs, 1):
+        (place / f"{number}.jsonl").symlink_to(path)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _here(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    monkeypatch.setenv("TRACEKIT_DIR", str(shop / ".tracekit"))
+
+
+def orders(*numbers: int) -> list[str]:
+    """The runs of these orders, by their files in the store."""
+    return [os.path.realpath(f"{number}.jsonl") for number in numbers]
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["regress", *arguments])
+
+
+def facts(runs: Sequence[JudgedRun]) -> dict[str, JudgedRun]:
+    """What is said of each run, without how long it took."""
+    return {run.run: replace(run, seconds=0, cpu=0, output="") for run in runs}
+
+
+def test_the_same_code_is_the_same_and_nothing_is_touched(shop: Path) -> None:
+    """Unchanged code: every run is the same, each in a process of its own; nothing is live, no file of the user's is changed."""
+    paid = (shop.parent / "paid").read_text()
+    stored = {path: path.read_bytes() for path in (shop / ".tracekit").rglob("*") if path.is_file()}
+    report = regress(*orders(*range(1, 11)), entry="shop:agent", workers=2)
+    assert report.same, report.groups
+    assert report.exit_code == 0
+    assert [run.steps for run in report.runs] == [2] * 5 + [3] + [2] * 4
+    assert {run.verdict for run in report.runs} == {"exact"}
+    assert (shop.parent / "paid").read_text() == paid
+    assert not (shop / "notes.txt").exists()
+    assert {path: path.read_bytes() for path in (shop / ".tracekit").rglob("*") if path.is_file()} == stored
+
+
+@pytest.fixture(scope="module")
+def report(shop: Path) -> CorpusReport:
+    """What came of the whole corpus with today's code."""
+    before = os.getcwd()
+    os.chdir(shop)
+    os.environ["SLOW"] = str(shop.parent / "slow")
+    try:
+        done: list[tuple[int, int]] = []
+        found = regress(
+            *orders(*range(1, 11)),
+            str(shop / ".tracekit" / "runs" / "damaged.jsonl"),
+            entry="today:today",
+            timeout=8,
+            workers=1,
+            progress=lambda *many: done.append(many),
+        )
+        assert done == [(number, 11) for number in range(12)]
+        return found
+    finally:
+        os.chdir(before)
+        del os.environ["SLOW"]
+
+
+def test_each_run_says_what_came_of_it(report: CorpusReport, shop: Path) -> None:
+    """Same, differs (with the first difference), not replayable, crashed or timed out: each once, in the order of the corpus."""
+    assert [run.state for run in report.runs] == [
+        "same", "same", "differs", "crashed", "crashed", "timed out", "differs", "differs", "differs", "differs", "not replayable",
+    ]  # fmt: skip
+    assert report.counts == {"same": 2, "differs": 5, "not replayable": 1, "crashed": 2, "timed out": 1}
+    assert report.exit_code == 1
+    _, _, more, raised, aborted, slow, less, result, other, _, damaged = report.runs
+    place = str(shop / "today.py")
+    assert (more.kind, more.name) == ("tool.call", "pay")
+    assert "'look_up' is not the recorded step" in more.text
+    assert raised.text == "KeyError: 4"
+    assert str(raised.location).startswith(place)
+    assert aborted.text.startswith("its process ended with signal 6")
+    assert "had not ended after 8 s" in slow.text
+    assert less.code == "divergence"
+    assert "result" in result.text
+    assert [one["path"] for one in other.differences] == ["input.cents"]
+    assert str(other.location).startswith(place)
+    assert damaged.code == "trace-integrity"
+    assert report.runs[5].seconds < 60
+
+
+def test_a_run_that_takes_too_long_is_killed_with_all_it_has_started(report: CorpusReport, shop: Path) -> None:
+    """A process that the program has forked does not outlive the timeout: its lock is free, sooner or later."""
+    assert report.runs[5].state == "timed out"
+    with (shop.parent / "slow").open() as file:
+        assert file.read() == "slow\n"
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def test_runs_are_grouped_by_their_first_difference(report: CorpusReport) -> None:
+    """Runs with one cause are one group, the gravest first; a difference names the step, the field and the line."""
+    groups = [(group.state, len(group.runs)) for group in report.groups]
+    assert [state for state, _ in groups] == sorted(
+        (state for state, _ in groups), key=["crashed", "timed out", "differs", "not replayable"].index
+    )
+    assert ("differs", 2) in groups
+    together = next(group for group in report.groups if len(group.runs) == 2)
+    assert "pay: input.cents (at today.py:" in together.text
+
+
+def test_the_order_is_in_no_answer(report: CorpusReport) -> None:
+    """Another order, and more at a time: the same is said of each run; an executor of the user's says it too."""
+    some = [report.runs[number].place for number in (9, 3, 10, 2, 0)]
+    again = regress(*some, entry="today:today", workers=1)
+    expected = facts(report.runs)
+    assert [run.place for run in again.runs] == some
+    assert facts(again.runs) == {run.run: expected[run.run] for run in again.runs}
+    with ThreadPoolExecutor(1) as executor:
+        again = regress(*some[:2], entry="today:today", executor=executor, workers=1)
+    assert facts(again.runs) == {run.run: expected[run.run] for run in again.runs}
+
+
+def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
+    """A program that kills the process it was forked by crashed; it is tried once more, and the others are judged as ever."""
+    (shop / "murder.py").write_text(
+        (shop / "shop.py").read_text()
+        + textwrap.dedent("""
+            import ctypes
+
+            @record("shop")
+            def murder(order):
+                if order == 2:
+                    ctypes.CDLL(None).kill(os.getppid(), 9)
+                return agent.__wrapped__(order)
+            """)
+    )
+    report = regress(*orders(1, 2, 3), entry="murder:murder", workers=1)
+    assert [run.state for run in report.runs] == ["same", "crashed", "same"]
+    assert (
+        report.runs[1].text
+        == "its process ended with exit code 1: twice, the process that replays runs has ended with it"
+    )
+
+
+def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> None:
+    """A module that leaves a thread, or opens a run while it is imported, is imported anew for each run, and judged as ever."""
+    (shop / "threaded.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nfrom shop import agent\n"
+    )
+    assert regress(*orders(1, 2), entry="threaded:agent", workers=1).same
+    report = regress(*orders(1), entry="nowhere:agent", workers=1)
+    assert [(run.state, run.text) for run in report.runs] == [
+        ("not replayable", "--entry nowhere:agent: there is no module 'nowhere'")
+    ]
+    assert report.exit_code == 3
+
+
+def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text, as JSON and as JUnit, with the command that shows more; the exit code says whether all is as it was."""
+    monkeypatch.setattr("tracekit.cli.regress.regress_runs", lambda *runs, **options: report)
+    done = call("--entry", "today:today", "--junit", "report.xml")
+    assert done.exit_code == 1
+    assert "differs: tool.call pay: input.cents (at today.py:" in done.stdout
+    assert "11 runs against today:today: 2 same, 5 differ, 1 not replayable, 2 crashed, 1 timed out" in done.stdout
+    assert "next: tracekit replay " in done.stdout
+    suite = ElementTree.parse("report.xml").getroot()[0]
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["11", "5", "3", "1"]
+    assert sum(len(case) > 0 for case in suite) == 9
+    assert len(json.loads(call("--entry", "today:today", "--json").stdout)["runs"]) == 11
+
+
+def test_usage() -> None:
+    """What can't be asked for is a usage error, and so is a corpus without a run."""
+    assert call("1.jsonl", "--entry", "shop:agent", "--", "agent.py").exit_code == 2
+    assert call("nothing", "--entry", "shop:agent").exit_code == 2
+    assert call("--name", "nobody's", "--entry", "shop:agent").exit_code == 2
+
+
+def test_programs_are_todays_code() -> None:
+    """-- COMMAND runs a program for each run, with its own arguments; without it, and without an entry, the one that a run names."""
+    same = call("nightly", "--json", "-n", "1")
+    assert same.exit_code == 0, same.stdout
+    other = json.loads(call("nightly", "--json", "-n", "1", "--", "nightly.py", "12").stdout)
+    assert [run["state"] for run in other["runs"]] == ["differs"]
+    assert other["against"] == "nightly.py 12"
+
+
+def test_which_runs(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids, paths, patterns and directories name runs, each once; a query chooses among them."""
+    asked: list[list[str]] = []
+
+    def here(how: Any, places: list[str], workers: int) -> Any:
+        asked.append([Path(place).resolve().stem for place in places])
+        reply = {"exit": 0, "timed_out": False, "seconds": 0, "cpu": 0, "output": ""}
+        outcome = {"code": 0, "failure": None, "raised": None, "opened": True, "verdicts": []}
+        return ((number, {**reply, "outcome": outcome}) for number in range(len(places)))
+
+    monkeypatch.setattr("tracekit._runs.corpus._here", here)
+    first = Path(orders(1)[0]).stem
+
+    def chosen(*runs: str, **query: Any) -> list[str]:
+        regress(*runs, entry="shop:agent", query=Query(**query))
+        return asked[-1]
+
+    assert len(chosen()) == 12
+    assert chosen(first, "1.jsonl", str(shop / ".tracekit" / "runs" / f"{first}.jsonl")) == [first]
+    assert len(chosen("[12].jsonl", "nightly")) == 3
+    assert len(chosen(".tracekit")) == 12
+    assert chosen(names=("night*",)) == ["nightly"]
+    assert len(chosen(names=("shop",), ended=("complete",))) == 11
+    for none in (
+        {"agents": ("nobody",)},
+        {"models": ("gpt-*",)},
+        {"failure": "any"},
+        {"min_cost": 1.0},
+        {"ended": ("failed",)},
+    ):
+        with pytest.raises(RunStateError, match="query"):
+            chosen("1.jsonl", **none)
+    with pytest.raises(RunNotFoundError):
+        chosen("nothing/*.jsonl")
