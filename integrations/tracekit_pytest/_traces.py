@@ -241,8 +241,12 @@ class TestRun:
             name = self.path.stem + file.name[len(own.stem) :]
             _move(file, self.path.with_name(name))
             old.discard(self.path.with_name(name))
+        for file in map(Path, segments_beside(str(self.path))):  # seals are of the recording before
+            file.with_suffix(".seal").unlink(missing_ok=True)
         for file in old:
             file.unlink()
+            file.with_suffix(".seal").unlink(missing_ok=True)
+        self.path.with_suffix(".seal").unlink(missing_ok=True)
         shutil.rmtree(self.place, ignore_errors=True)
 
     def _went_on(self, file: Path) -> bool:
@@ -258,6 +262,7 @@ def _short_hash(text: str) -> str:
 def _remove(path: Path) -> None:
     for file in (*map(Path, segments_beside(str(path))), path):
         file.unlink()
+        file.with_suffix(".seal").unlink(missing_ok=True)
 
 
 def _move(file: Path, target: Path) -> None:

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from ._journal.reader import Follower as Follower
     from ._journal.reader import Trace as Trace
     from ._journal.reader import Verdict as Verdict
+    from ._journal.seals import PublicKeys as PublicKeys
     from ._journal.store import HasPath as HasPath
     from ._journal.store import Store as Store
     from ._journal.store import beside as segments_beside
@@ -230,6 +231,7 @@ _HOMES: Final = {
     "plain": "_runs.reading",
     "prompt_of": "_runs.reading",
     "read_run": "_runs.reading",
+    "PublicKeys": "_journal.seals",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
     "Telemetry": "_capture.plugins",
@@ -350,6 +352,7 @@ __all__ = [
     "Outcome",
     "Patch",
     "Prompt",
+    "PublicKeys",
     "Reading",
     "Redactor",
     "ReplaceableCall",

@@ -14,8 +14,8 @@ from tests.support.plain_writer import RUN, entry, lines, small_run, write
 from tests.support.processes import python
 from tracekit._journal import store as journal_store
 from tracekit._journal.store import live_writer, new_run_id, segment_of
-from tracekit._journal.tip import read_tip, seal_key
-from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceError, TraceIntegrityError
+from tracekit._journal.tip import read_tip
+from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from tracekit.integration import Store, Trace, valid_run_id
 
 
@@ -274,51 +274,10 @@ def test_a_stale_lock_never_blocks(store: Store) -> None:
     journal.close()
 
 
-# -- heads and seals ---------------------------------------------------------------------------------------------------
+# -- kept tips (seals are in test_seals.py) ------------------------------------------------------------------------------
 
 
-def _key(tmp_path: Path, byte: bytes = b"k") -> Path:
-    path = tmp_path / f"key-{byte.hex()}"
-    path.write_bytes(byte * 32)
-    return path
-
-
-def test_a_signed_seal(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a key, a head that was changed, unsigned, signed by another or missing is told."""
-    path = _put(store)
-    right = Trace(path).status.head
-    monkeypatch.setenv("TRACEKIT_SEAL_KEY_FILE", str(_key(tmp_path)))
-    assert store.verify(RUN).state == "incomplete"
-    store.keep_tip(RUN, 8, right)
-    assert store.verify(RUN).state == "complete"
-    assert store.verify(RUN, key=b"x" * 32).state == "broken"
-    edited = small_run()
-    edited[4]["name"] = "edited"
-    path.write_bytes(b"".join(lines(edited)))
-    kept = Path(store.tips, RUN)
-    facts = json.loads(kept.read_bytes())
-    facts["head"] = Trace(path).status.head
-    kept.write_text(json.dumps(facts), encoding="utf-8")
-    assert "seal" in str(store.verify(RUN).problem)
-    del facts["mac"]
-    kept.write_text(json.dumps(facts), encoding="utf-8")
-    assert "not signed" in str(store.verify(RUN).problem)
-    monkeypatch.delenv("TRACEKIT_SEAL_KEY_FILE")
-    assert store.verify(RUN).state == "complete"
-
-
-def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seal is never left out because its key is missing or short."""
-    assert seal_key() is None
-    monkeypatch.setenv("TRACEKIT_SEAL_KEY_FILE", str(tmp_path / "no"))
-    with pytest.raises(TraceError, match="can't be read"):
-        seal_key()
-    (tmp_path / "no").write_bytes(b"short")
-    with pytest.raises(TraceError, match="16 bytes"):
-        seal_key()
-
-
-@pytest.mark.parametrize("junk", [b"", b"{}", b"[]", b"junk", b'{"run_id":"other","count":8,"head":"x","sealed_at":1}'])
+@pytest.mark.parametrize("junk", [b"", b"{}", b"[]", b"junk", b'{"run_id":"other","count":8,"head":"x","kept_at":1}'])
 def test_a_head_that_is_none(store: Store, junk: bytes) -> None:
     """A head file that holds something else is told, not taken for a missing one."""
     path = _put(store)

@@ -548,7 +548,8 @@ class Verdict(NamedTuple):
     ``count``, ``head`` and ``last_good_seq`` speak of the entries that verify. ``problem`` and ``line`` say what is wrong and
     where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
     loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a complete run; ``segments`` what that
-    entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded.
+    entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded. ``seal`` says what
+    the seal beside it is worth, where there is one or one is asked for: its ``state`` and, in words, ``text``.
     """
 
     state: Literal["complete", "incomplete", "broken"]
@@ -564,6 +565,7 @@ class Verdict(NamedTuple):
     run_id: str | None = None
     size: int = 0
     lost: int = 0
+    seal: Mapping[str, Any] | None = None
 
 
 #: Nanoseconds within which two changes of a file may get the same time stamp: of a file system that counts them, and of one that counts

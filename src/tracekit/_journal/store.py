@@ -23,7 +23,8 @@ from .durable import make_directory, sync_directory
 from .entry import DEFAULT, Limits, too_deep
 from .packing import ends_of, is_packed
 from .reader import ENDS, Trace, Verdict, not_found, open_trace
-from .tip import check_kept, check_tip_hash, seal_key, write_tip
+from .seals import PublicKeys, SigningKey, add_seal, check_seal, seal_of, uncovered
+from .tip import check_kept, check_tip_hash, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
 
@@ -830,7 +831,13 @@ class Store:
         path = self.path(run_id, segment)
         if self.file is not None and segment is None:
             self._check_file(self.file)
-        seal_key()  # A key that can't be read is an error now, not when the run is to be complete.
+        if os.path.lexists(seal := seal_of(path)) and not os.path.lexists(path):
+            raise RunStateError(
+                f"there is a seal {seal} of a trace that is gone: it would be taken for one of this run",
+                run_id=run_id,
+                next_action="remove it, or name another file",
+            )
+        SigningKey.of()  # A key that can't be read is an error now, not when the run is to be complete.
         vault_key()
         try:
             self._make(self.runs, durability != "none")
@@ -952,16 +959,16 @@ class Store:
         *,
         segment: str | None = None,
         durable: bool = True,
-        key: bytes | None = None,
     ) -> None:
-        """Keep the tip of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
-        if self.file is not None:
-            return
-        key = seal_key() if key is None else key
+        """Keep the tip of a run (or segment) that has ended; seal it where ``TRACEKIT_SEAL_KEY_FILE`` names a key."""
         path = os.path.join(self.tips, _stem(run_id, segment))
         try:
-            self._make(self.tips, durable)
-            write_tip(path, count, head, key=key, sync=durable)
+            if self.file is None:
+                self._make(self.tips, durable)
+                write_tip(path, count, head, sync=durable)
+            if (key := SigningKey.of()) is not None:
+                path = self.path(run_id, segment)
+                add_seal(path, key, run_id, count, head, segment=segment, sync=durable)
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
 
@@ -977,20 +984,20 @@ class Store:
         run: str | os.PathLike[str],
         *,
         head: str | None = None,
-        key: bytes | None = None,
+        keys: PublicKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> Verdict:
         """The verdict on a run with all its segments, its kept tips, and ``head``, the tip hash that the user kept.
 
-        ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
+        Seals are checked with ``keys``; ``seal`` of the verdict says what came of it. ``segments`` carry a ``state`` each.
         """
         with Trace(self.find(run), limits) as trace:
-            return self.judge_run(trace, key=key, head=head)
+            return self.judge_run(trace, keys=keys, head=head)
 
     @_reality.off_loop()
-    def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
-        """The verdict on one file, its name and the tip kept for it included."""
-        verdict = trace.status
+    def judge(self, trace: Trace, *, keys: PublicKeys | None = None) -> Verdict:
+        """The verdict on one file, its name, the tip kept for it and the seals beside it included."""
+        verdict = check_seal(trace, trace.status, keys)
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":
             return verdict
@@ -1003,25 +1010,46 @@ class Store:
                 verdict = verdict._replace(state="broken", problem=problem, line=1)
             return verdict._replace(lost_tail=False)
         kept = os.path.join(os.path.dirname(directory), "heads", stem)
-        return check_kept(trace, verdict, kept, seal_key() if key is None else key)
+        return check_kept(trace, verdict, kept)
 
     @_reality.off_loop()
-    def judge_run(self, trace: Trace, *, key: bytes | None = None, head: str | None = None) -> Verdict:
+    def judge_run(self, trace: Trace, *, keys: PublicKeys | None = None, head: str | None = None) -> Verdict:
         """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
-        verdict = self.judge(trace, key=key)
+        verdict = self.judge(trace, keys=keys)
         if head is not None:
             verdict = check_tip_hash(verdict, head)
         if verdict.state == "broken" or is_segment(trace.path):
             return verdict
-        return with_segments(trace, verdict, lambda one: self.judge(one, key=key))
+        found: dict[str, Verdict] = {}
 
-    def check(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        def judge(one: Trace) -> Verdict:
+            found[name_of(one.path)] = self.judge(one, keys=keys)
+            return found[name_of(one.path)]
+
+        listed = verdict.segments
+        verdict = with_segments(trace, verdict._replace(segments=_with_sealed(verdict)), judge)
+        seal = verdict.seal or {}
+        if seal.get("state") == "valid" and (name := uncovered(verdict, found, listed)) is not None:
+            text = f"{seal['text']}, which does not cover the child process {name}: it went on, or came, after that"
+            verdict = verdict._replace(seal={**seal, "state": "extended", "text": text})
+        return verdict
+
+    def check(self, trace: Trace) -> Verdict:
         """The verdict on a run that is not broken, nor one of its segments; else ``TraceIntegrityError``."""
         trace.check()
-        verdict = self.judge_run(trace, key=key)
+        verdict = self.judge_run(trace)
         if verdict.state == "broken":
             raise _broken(trace.path, verdict)
         return verdict
+
+
+def _with_sealed(verdict: Verdict) -> tuple[dict[str, Any], ...]:
+    """What a run's end says of its segments, and its seal of those that had no end by then: they may be longer by now, not shorter."""
+    said = {str(one.get("segment")): one for one in verdict.segments}
+    for name, sealed in (verdict.seal or {}).get("segments", {}).items():
+        if name not in said or said[name].get("open"):
+            said[name] = {**said.get(name, {"segment": name, "unlisted": True}), **sealed}
+    return tuple(said.values())
 
 
 def _is_file(file: os.DirEntry[str]) -> bool:

@@ -1,8 +1,7 @@
 """Tip hashes: what a complete run ended with, kept beside the runs, so that a cut or rewritten file is detected.
 
-A kept tip is one small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head", "sealed_at", "mac"}``.
-``mac`` is there where a key is set: the HMAC-SHA-256 of ``tracekit-seal-v1``, name, count, head and time, one a line. Whoever can
-write the directory can change a tip that has none; the key, or a tip hash kept in another place (``verify --head``), is for that.
+A kept tip is one small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head", "kept_at"}``. Whoever can
+write the directory can change it; a seal, or a tip hash kept in another place (``verify --head``), is for that.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .. import _reality
-from ..errors import TraceError
 from .durable import replacing
 from .reader import Trace, Verdict
 
@@ -21,55 +19,29 @@ __all__ = [
     "KeptTip",
     "check_kept",
     "check_tip_hash",
-    "key_from",
     "read_tip",
-    "seal_key",
     "write_tip",
 ]
 
-KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
 _MOST: Final = 64 << 10
 
 
 class KeptTip(NamedTuple):
-    """A kept tip: the number of entries, the hash of the last one, when (ns since the epoch), and its seal, if it has one."""
+    """A kept tip: the number of entries, the hash of the last one, and when it was kept (ns since the epoch)."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     head: str
-    sealed_at: int
-    mac: str | None = None
+    kept_at: int
 
 
-def seal_key(path: str | os.PathLike[str] | None = None) -> bytes | None:
-    """The key from the file at ``path``, or at ``TRACEKIT_SEAL_KEY_FILE``; ``None`` where neither is given.
-
-    A key file that can't be read, or holds less than 16 bytes, is an error: a seal must not be left out unnoticed.
-    """
-    return key_from(path, KEY_VARIABLE, "the seal's")
-
-
-def key_from(path: str | os.PathLike[str] | None, variable: str, whose: str) -> bytes | None:
-    """The key from the file at ``path``, or at the environment variable; ``None`` where neither is given."""
-    where = path or os.environ.get(variable)
-    if not where:
-        return None
-    next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {variable}"
-    try:
-        with open(where, "rb") as file:
-            key = file.read(_MOST)
-    except OSError as error:
-        raise TraceError(f"{whose} key file {where} can't be read: {error}", next_action=next_action) from error
-    if len(key) < 16:
-        raise TraceError(f"{whose} key file {where} holds less than 16 bytes", next_action=next_action)
-    return key
-
-
-def write_tip(path: str, count: int, head: str, *, key: bytes | None = None, sync: bool = True) -> None:
+def write_tip(path: str, count: int, head: str, *, sync: bool = True) -> None:
     """Keep a tip at ``path``: 0600, renamed into place, on the device when this returns if ``sync``."""
-    name, sealed_at = os.path.basename(path), _reality.time_ns()
-    facts: dict[str, Any] = {"run_id": name, "count": count, "head": head, "sealed_at": sealed_at}
-    if key is not None:
-        facts["mac"] = _mac(key, name, count, head, sealed_at)
+    facts: dict[str, Any] = {
+        "run_id": os.path.basename(path),
+        "count": count,
+        "head": head,
+        "kept_at": _reality.time_ns(),
+    }
     with replacing(path, sync=sync) as fd:
         data = orjson.dumps(facts) + b"\n"
         while data:  # a full disk may take a part
@@ -84,10 +56,10 @@ def read_tip(path: str) -> KeptTip | None:
     except FileNotFoundError:
         return None
     try:
-        kept = KeptTip(facts["count"], facts["head"], facts["sealed_at"], facts.get("mac"))
+        kept = KeptTip(facts["count"], facts["head"], facts["kept_at"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no kept tip: {error!r}") from None
-    if facts.get("run_id") != os.path.basename(path) or [type(part) for part in kept[:3]] != [int, str, int]:
+    if facts.get("run_id") != os.path.basename(path) or [type(part) for part in kept] != [int, str, int]:
         raise ValueError(f"{path} is no kept tip of this run")
     return kept
 
@@ -100,7 +72,7 @@ def check_tip_hash(verdict: Verdict, expected: str) -> Verdict:
     return verdict._replace(state="broken", problem=problem, line=verdict.count or None)
 
 
-def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> Verdict:
+def check_kept(trace: Trace, verdict: Verdict, path: str) -> Verdict:
     """The verdict, given the tip kept at ``path``. A run that was resumed after it may be longer, not different."""
     try:
         kept = read_tip(path)
@@ -109,14 +81,8 @@ def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> 
     if verdict.state == "broken":
         # A complete run was on the device as a whole: a power loss is no excuse.
         return verdict._replace(lost_tail=verdict.lost_tail and (kept is None or kept.count <= verdict.count))
-    if kept is None:
-        if key is not None and verdict.state == "complete":
-            return verdict._replace(state="incomplete", problem="there is no seal made with this key", end=None)
-        return verdict
-    problem = _differs(trace, verdict, kept) or (
-        _unsigned(kept, os.path.basename(path), key) if key is not None else None
-    )
-    if problem is None:
+    problem = None if kept is None else _differs(trace, verdict, kept)
+    if kept is None or problem is None:
         return verdict
     return verdict._replace(
         state="broken", problem=problem, line=min(kept.count, verdict.count) or None, lost_tail=False
@@ -129,18 +95,3 @@ def _differs(trace: Trace, verdict: Verdict, kept: KeptTip) -> str | None:
     if trace.hash_of(kept.count) != kept.head:
         return f"the run ended with another tip hash at entry {kept.count}: it was rewritten"
     return None
-
-
-def _unsigned(kept: KeptTip, name: str, key: bytes) -> str | None:
-    import hmac
-
-    if kept.mac is None:
-        return "its kept tip is not signed with this key"
-    right = hmac.compare_digest(str(kept.mac).encode(), _mac(key, name, kept.count, kept.head, kept.sealed_at).encode())
-    return None if right else "the seal of its kept tip is wrong: the tip was changed, or this is another key"
-
-
-def _mac(key: bytes, *facts: object) -> str:
-    import hmac
-
-    return hmac.digest(key, "\n".join(map(str, ("tracekit-seal-v1", *facts))).encode(), "sha256").hex()

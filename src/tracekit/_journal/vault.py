@@ -22,13 +22,13 @@ from typing import Any, Final
 from .. import _reality
 from ..errors import TraceError
 from .durable import sync_directory
-from .tip import key_from
 
 __all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
 
 KEY_VARIABLE: Final = "TRACEKIT_VAULT_KEY_FILE"
 _ABOUT: Final = b"tracekit-vault-v1"
 _MOST: Final = 256 << 20
+_LONGEST_KEY: Final = 64 << 10
 _STEP: Final = 64
 _SALT, _NONCE = 16, 12
 
@@ -38,9 +38,19 @@ def vault_key(path: str | None = None) -> bytes | None:
 
     A file that can't be read, or holds less than 16 bytes, is an error: whoever names one wants the values kept.
     """
-    if path or os.environ.get(KEY_VARIABLE):
-        _cipher()
-    return key_from(path, KEY_VARIABLE, "the vault's")
+    where = path or os.environ.get(KEY_VARIABLE)
+    if not where:
+        return None
+    _cipher()
+    next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {KEY_VARIABLE}"
+    try:
+        with open(where, "rb") as file:
+            key = file.read(_LONGEST_KEY)
+    except OSError as error:
+        raise TraceError(f"the vault's key file {where} can't be read: {error}", next_action=next_action) from error
+    if len(key) < 16:
+        raise TraceError(f"the vault's key file {where} holds less than 16 bytes", next_action=next_action)
+    return key
 
 
 def _cipher() -> Any:

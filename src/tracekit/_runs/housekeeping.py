@@ -84,7 +84,7 @@ def remove(store: Store, path: str) -> int:
 #: What the names of a run's other files have after its id, by directory. (Another run may be called RUN.more.)
 _PROCESS: Final = r"(?:[0-9a-f]{16}\.)?"
 _OTHERS: Final = {
-    "runs": re.compile(rf"[0-9a-f]{{16}}\.jsonl|{_PROCESS}(?:vault|cut-\d+(?:\.\d+)?)"),
+    "runs": re.compile(rf"[0-9a-f]{{16}}\.jsonl|{_PROCESS}(?:vault|seal|cut-\d+(?:\.\d+)?)"),
     "heads": re.compile(r"[0-9a-f]{16}|"),
     "settled": re.compile(rf"{_PROCESS}\d+"),
 }

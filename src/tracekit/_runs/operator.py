@@ -13,7 +13,7 @@ from .. import _reality
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SUFFIX, beside, segment_state
+from .._journal.store import SUFFIX, Store, beside, segment_state
 from .._policy.once import under_policies
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT
@@ -131,11 +131,12 @@ def segments(path: str) -> list[dict[str, Any]]:
 
 
 def completed(session: Recording) -> None:
-    """Store the tip hash of a run that is complete now; does nothing for a file outside every store."""
-    path = session.log.journal.path
+    """Store the tip hash of a run that is complete now, and seal it where there is a key; of a file outside every store only that."""
+    path = os.path.abspath(session.log.journal.path)
     where = store_of(path)
-    if os.path.dirname(os.path.abspath(path)) == where.runs:
-        where.keep_tip(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
+    if where.path(session.run_id) != path:
+        where = Store(file=path)
+    where.keep_tip(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
 
 
 # -- resolving a step of an ended run ----------------------------------------------------------------------------------

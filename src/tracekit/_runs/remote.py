@@ -73,7 +73,11 @@ def fetched_run(url: str) -> str:
     if directory.rpartition("/")[2] == "runs":
         return fetched_store(directory.rpartition("/")[0], stem).find(stem)
     remote, root = _Remote(directory), _directory()
-    names = [one for one in remote.names("") if one == name or (one.endswith(SUFFIX) and one.startswith(f"{stem}."))]
+    names = [
+        one
+        for one in remote.names("")
+        if one == name or (one.endswith((SUFFIX, ".seal")) and one.startswith(f"{stem}."))
+    ]
     for one in names if name in names else [name]:
         remote.get(one, os.path.join(root, one))
     return os.path.join(root, name)

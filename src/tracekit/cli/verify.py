@@ -1,9 +1,10 @@
-"""``tracekit verify`` and ``tracekit schema``: check a trace's hash chain, and print the trace format's JSON Schemas."""
+"""``tracekit verify``, ``tracekit seal`` and ``tracekit keygen``: check a trace, and sign it; ``tracekit schema``: its JSON Schemas."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 import click
@@ -11,10 +12,13 @@ import click
 from .._capture.plugins import forms
 from .._journal import schema as format_schema
 from .._journal.reader import Trace, Verdict
+from .._journal.seals import KEY_VARIABLE, PublicKeys, SigningKey, add_seal, new_key
+from .._journal.store import Store, beside, is_segment, live_writer, name_of
+from ..errors import RunStateError, TraceError
 from . import output
 from .output import located, printable
 
-__all__ = ["schema", "verify"]
+__all__ = ["keygen", "schema", "seal", "verify"]
 
 # -- verify ------------------------------------------------------------------------------------------------------------
 #
@@ -26,22 +30,33 @@ _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "brok
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="A public key: the run has to be sealed with one of them.",
+)
 @click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_json: bool) -> None:
+def verify(
+    run: str, head: str | None, keys: tuple[str, ...], by_schema: bool, store: str | None, as_json: bool
+) -> None:
     """Check that a trace is whole, unchanged, and cleanly ended.
 
     RUN is an id, the beginning of one, "last", or a path. The chain of hashes detects all damage and every edit that does not
-    recompute it; --head (or a seal: TRACEKIT_SEAL_KEY_FILE) detects those too. Exit code: 0 complete, 1 broken, 3 incomplete (no
-    end, or a torn last line), 2 if there is no such run.
+    recompute it; --head or --key detects those too. Where TRACEKIT_SEAL_KEY_FILE is set, and no --key given, its public key is
+    asked for. Exit code: 0 complete, 1 broken, or not sealed with such a key, 3 incomplete (no end, or a torn last line), 2 if there
+    is no such run.
     """
     with output.reported():
         if head is not None and not _is_hash(head):
             raise click.BadParameter("a tip hash is 64 hexadecimal digits", param_hint="--head")
         where = output.readable(store, run)
         path = located(run, where)
-        verdict = where.verify(path, head=head)
+        verdict = where.verify(path, head=head, keys=trusted(keys))
         breaches = _breaches(path, verdict) if by_schema else []
         if as_json:
             output.emit({**verdict._asdict(), "path": path, **({"schema": breaches} if by_schema else {})})
@@ -49,7 +64,31 @@ def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_js
             _print(path, verdict)
         for breach in breaches:
             output.message(f"line {breach['line']}: {breach['problem']}")
-        sys.exit(_EXIT[verdict.state] if not breaches else output.DIFFERENT)
+        sys.exit(output.DIFFERENT if breaches or unsealed(verdict) else _EXIT[verdict.state])
+
+
+def trusted(files: tuple[str, ...]) -> PublicKeys | None:
+    """The public keys in these files, else the one that belongs to the key that seals here; ``None`` where there is neither."""
+    if files:
+        return PublicKeys.of(files)
+    own = SigningKey.of()
+    return None if own is None else own.public
+
+
+def unsealed(verdict: Verdict) -> bool:
+    """Whether a seal was asked for, and there is none that holds for all that is there."""
+    return verdict.seal is not None and verdict.seal["state"] not in ("valid", "unchecked")
+
+
+def sealed_line(verdict: Verdict) -> tuple[str, str] | None:
+    """What the seal of a run is worth, in a line, and its style; ``None`` where there is none and nobody asked for one."""
+    seal = verdict.seal
+    if seal is None:
+        return None
+    marks = {"valid": ("sealed: ", "green"), "unchecked": ("seal: ", "yellow")}
+    mark, style = marks.get(str(seal["state"]), ("not sealed as it is: ", "bold red"))
+    when = f", {output.local_time(seal['sealed_at'])}" if "sealed_at" in seal else ""
+    return f"{mark}{seal['text']}{when}", style
 
 
 def _is_hash(text: str) -> bool:
@@ -69,6 +108,8 @@ def _print(path: str, verdict: Verdict) -> None:
         console.print(f"  the first {verdict.last_good_seq} entries verify", markup=False)
     else:
         console.print(f"  {verdict.count} entries, tip hash {verdict.head}", markup=False, soft_wrap=True)
+    if (line := sealed_line(verdict)) is not None:
+        console.print(Text(f"  {printable(line[0])}", style=line[1]), soft_wrap=True)
     if verdict.lost:
         console.print(
             f"  {verdict.lost} more could not be written when it was recorded: they are missing", markup=False
@@ -91,6 +132,74 @@ def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any
                 if len(found) == most:
                     return found
     return found
+
+
+# -- seal --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=output.complete_run)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(),
+    envvar=KEY_VARIABLE,
+    show_envvar=True,
+    required=True,
+    help="The private key (Ed25519).",
+)
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
+    """Sign what the traces of runs hold, so that `tracekit verify --key` shows any later change.
+
+    The seal lies beside the trace, as RUN.seal, and covers every entry that is there, those of child processes included. A run
+    without an end can be sealed as it is, one that goes on or is broken can't. Runs are sealed as they end where
+    TRACEKIT_SEAL_KEY_FILE is set when they are recorded.
+    """
+    with output.reported():
+        where, signing = output.local(store), SigningKey.of(key)
+        assert signing is not None
+        for run in runs:
+            path = located(run, where)
+            count = _seal(path, where, signing)
+            click.echo(f"sealed  {printable(path)}\n  {count} entries, with {signing.id}")
+
+
+def _seal(path: str, where: Store, signing: SigningKey) -> int:
+    """Seal one run; returns how many entries of its own file that covers."""
+    if is_segment(path):
+        raise RunStateError(f"{path} is of a child process", path=path, next_action="seal its run, which covers it")
+    with ExitStack() as stack, Trace(path) as trace:
+        for file in (path, *beside(path)):
+            if stack.enter_context(live_writer(file)):
+                raise RunStateError(
+                    f"a process has {file} open", path=file, next_action="seal the run when it has ended"
+                )
+        verdict = where.check(trace)
+        segments = {}
+        for file in beside(path):
+            with Trace(file) as other:
+                segments[name_of(file)] = {"count": other.status.count, "head": other.status.head}
+        try:
+            add_seal(path, signing, str(verdict.run_id), verdict.count, verdict.head, segments=segments)
+        except OSError as error:
+            raise TraceError(
+                f"the seal can't be written: {error}", path=path, next_action="copy the run to where it can"
+            ) from error
+    return verdict.count
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+def keygen(file: str) -> None:
+    """Make a pair of keys for seals: FILE is the private one, FILE.pub the public one.
+
+    Both are PEM (PKCS #8 and SPKI), as `openssl genpkey -algorithm ed25519` makes them; keys of `ssh-keygen -t ed25519` do as well.
+    Keep the private key where only the one who seals can read it, and give the public one to whoever verifies.
+    """
+    with output.reported():
+        fingerprint = new_key(file)
+        click.echo(f"{file} seals, {file}.pub verifies: {fingerprint}")
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,398 @@
+"""Seals: Ed25519 signatures of what the file of a run holds, so that who verifies it needs no secret.
+
+A seal is one line of ``<the trace's name without .jsonl>.seal``, beside the trace: ``{"seal": 1, "run_id", "segment"?, "count", "head",
+"segments"?, "sealed_at", "key", "signature"}``. ``signature`` is of the line's bytes up to, not including, ``,"signature":"``, so that it
+can be checked without this code. ``head`` is the hash of entry ``count``, and so stands for the whole chain before it; ``segments`` says
+the same of the files of child processes. ``key`` is the fingerprint of the public key, as ``ssh-keygen -l`` prints it.
+
+A file has several seals where its run was resumed, or sealed again with another key: keys change, and what was sealed with the old one is
+sealed still. The library that signs is imported where a seal is made or checked, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from .. import _reality
+from ..errors import TraceError
+from .durable import replacing
+from .reader import Trace, Verdict
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+__all__ = [
+    "KEY_VARIABLE",
+    "PublicKeys",
+    "Seal",
+    "SigningKey",
+    "add_seal",
+    "check_seal",
+    "new_key",
+    "read_seals",
+    "seal_of",
+]
+
+KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
+_LONGEST_KEY: Final = 1 << 20
+_MOST: Final = 64 << 20
+_SIGNED: Final = b',"signature":"'
+_SSH: Final = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+class SigningKey:
+    """The private key that seals: PEM (PKCS #8, as ``tracekit keygen`` and openssl write it) or OpenSSH's form; without a passphrase."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private: Final = private
+        self.id: Final = _fingerprint(private.public_key())
+
+    @classmethod
+    @_reality.off_loop()
+    def of(cls, path: str | os.PathLike[str] | None = None) -> SigningKey | None:
+        """The key in the file at ``path``, or at ``TRACEKIT_SEAL_KEY_FILE``; ``None`` where neither is given.
+
+        One that can't be read, or the library missing that signs, is a ``TraceError``: a seal must not be left out unnoticed.
+        """
+        where = path or os.environ.get(KEY_VARIABLE)
+        if not where:
+            return None
+        _library(f"{KEY_VARIABLE} is set" if path is None else "this seals")
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+        data = _read(where, "key")
+        load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
+        try:
+            found = load(data, None)
+        except Exception as error:  # whatever the library makes of a file
+            raise _unusable(where, f"holds no private key that can be read: {error}") from None
+        if not isinstance(found, Ed25519PrivateKey):
+            raise _unusable(where, f"holds no Ed25519 key ({type(found).__name__})")
+        return cls(found)
+
+    def sign(self, data: bytes) -> bytes:
+        return self._private.sign(data)
+
+    @property
+    def public(self) -> PublicKeys:
+        """The public key that belongs to it."""
+        return PublicKeys({self.id: self._private.public_key()})
+
+
+class PublicKeys:
+    """Public keys that a reader trusts, by their fingerprints."""
+
+    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+        self._keys: Final = dict(keys)
+
+    @classmethod
+    @_reality.off_loop()
+    def of(cls, paths: Iterable[str | os.PathLike[str]]) -> PublicKeys:
+        """The keys in these files, any number in each: PEM (SPKI), or lines ``ssh-ed25519 …`` as in ``authorized_keys``.
+
+        ``TraceError`` for a file that can't be read, holds none, or holds something else: a key that is passed over is trusted by nobody.
+        """
+        _library("checking a seal")
+        found: dict[str, Ed25519PublicKey] = {}
+        for path in paths:
+            keys = list(_public_keys(_read(path, "public key"), path))
+            if not keys:
+                raise _unusable(path, "holds no public key")
+            found |= {_fingerprint(key): key for key in keys}
+        return cls(found)
+
+    @property
+    def ids(self) -> list[str]:
+        return [*self._keys]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def verifies(self, seal: Seal) -> bool:
+        """Whether the seal was made with the key that it names."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self._keys[seal.key].verify(seal.signature, seal.signed)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def new_key(path: str) -> str:
+    """Write a new private key to ``path`` (0600) and its public key to ``path`` with ``.pub`` behind; returns the fingerprint.
+
+    ``TraceError`` where one of the files is there already: nothing is overwritten.
+    """
+    _library("making a key")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    private = Ed25519PrivateKey.generate()
+    texts = {
+        path: (private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600),
+        f"{path}.pub": (private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644),
+    }
+    if there := [one for one in texts if os.path.lexists(one)]:
+        raise TraceError(f"there is a file {there[0]} already", next_action="name another file")
+    try:
+        for one, (text, mode) in texts.items():
+            fd = os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            with open(fd, "wb") as file:
+                file.write(text)
+    except OSError as error:
+        raise TraceError(f"the key can't be written: {error}", next_action="name another file") from error
+    return _fingerprint(private.public_key())
+
+
+def _public_keys(data: bytes, path: str | os.PathLike[str]) -> Iterable[Ed25519PublicKey]:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_public_key
+
+    block: list[bytes] = []
+    for line in data.splitlines():
+        word = line.strip()
+        if block or word.startswith(b"-----BEGIN"):
+            block.append(word)
+            if not word.startswith(b"-----END"):
+                continue
+            text, load = b"\n".join(block) + b"\n", load_pem_public_key
+            block = []
+        elif not word or word.startswith(b"#"):
+            continue
+        else:
+            text, load = word, load_ssh_public_key
+        if b"PRIVATE KEY" in text:
+            raise _unusable(path, "holds a private key: name the file of its public key")
+        try:
+            key = load(text)
+        except Exception as error:
+            raise _unusable(path, f"holds something that is no public key: {error}") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise _unusable(path, f"holds a key that is no Ed25519 key ({type(key).__name__})")
+        yield key
+    if block:
+        raise _unusable(path, "ends in the middle of a key")
+
+
+def _fingerprint(key: Ed25519PublicKey) -> str:
+    return "SHA256:" + b64encode(sha256(_SSH + key.public_bytes_raw()).digest()).decode().rstrip("=")
+
+
+def _library(why: str) -> None:
+    try:
+        import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
+    except ImportError as error:
+        raise TraceError(
+            f"{why}, and the package that signs is not installed",
+            next_action="pip install 'tracekit-replay[sign]'",
+        ) from error
+
+
+def _read(path: str | os.PathLike[str], what: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_LONGEST_KEY)
+    except OSError as error:
+        raise TraceError(
+            f"the {what} file {os.fspath(path)} can't be read: {error}",
+            next_action="`tracekit keygen FILE` makes a pair of keys",
+        ) from error
+
+
+def _unusable(path: str | os.PathLike[str], how: str) -> TraceError:
+    return TraceError(
+        f"the key file {os.fspath(path)} {how}", next_action="`tracekit keygen FILE` makes a pair of keys"
+    )
+
+
+# -- seals -------------------------------------------------------------------------------------------------------------
+
+
+class Seal(NamedTuple):
+    """One seal: of which run, how many entries and the hash of the last one, the same of its segments, when, by which key.
+
+    ``signed`` are the bytes that ``signature`` is of. Nothing of it is checked yet.
+    """
+
+    run_id: str
+    segment: str | None
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    head: str
+    segments: Mapping[str, Mapping[str, Any]]
+    sealed_at: int
+    key: str
+    signature: bytes
+    signed: bytes
+
+
+def seal_of(trace: str) -> str:
+    """Where the seals of the trace at this path are, if it has any."""
+    return f"{trace.removesuffix('.jsonl')}.seal"
+
+
+def add_seal(
+    trace: str, key: SigningKey, run_id: str, count: int, head: str, *, segment: str | None = None,
+    segments: Mapping[str, Mapping[str, Any]] | None = None, sync: bool = True,
+) -> None:  # fmt: skip
+    """Seal what the file of a run holds: ``count`` entries, the last one with the hash ``head``. On the device if ``sync``."""
+    said: dict[str, Any] = {"seal": 1, "run_id": run_id}
+    if segment is not None:
+        said["segment"] = segment
+    said |= {"count": count, "head": head}
+    if segments:
+        said["segments"] = segments
+    signed = orjson.dumps({**said, "sealed_at": _reality.time_ns(), "key": key.id})[:-1]
+    line = signed + _SIGNED + b64encode(key.sign(signed)) + b'"}\n'
+    path = seal_of(trace)
+    try:
+        with open(path, "rb") as file:
+            before = file.read(_MOST)
+    except FileNotFoundError:
+        before = b""
+    with replacing(path, sync=sync) as fd:
+        data = before + line
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def read_seals(trace: str) -> list[Seal]:
+    """The seals beside a trace; none where there is no such file. ``ValueError`` for a file that holds something else."""
+    path = seal_of(trace)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST + 1)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ValueError(f"the seal {path} can't be read: {error}") from None
+    if len(data) > _MOST or not data.endswith(b"\n"):
+        raise ValueError(f"the seal {path} is damaged: it does not end where it should")
+    return [_parsed(line, path, number) for number, line in enumerate(data.splitlines(), 1)]
+
+
+def _parsed(line: bytes, path: str, number: int) -> Seal:
+    signed, mark, rest = line.rpartition(_SIGNED)
+    try:
+        said = orjson.loads(line)
+        if not mark or rest != orjson.dumps(said["signature"])[1:] + b"}" or said["seal"] != 1:
+            raise ValueError("it is no seal of version 1")
+        segments = said.get("segments", {})
+        found = Seal(
+            said["run_id"], said.get("segment"), said["count"], said["head"], segments, said["sealed_at"], said["key"],
+            b64decode(said["signature"], validate=True), signed,
+        )  # fmt: skip
+        whole = [type(one["count"]) is int and isinstance(one["head"], str) for one in segments.values()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"line {number} of {path} is no seal: {error}") from None
+    parts = [type(part) for part in (found.run_id, found.count, found.head, found.sealed_at, found.key)]
+    if parts != [str, int, str, int, str] or not isinstance(said.get("segment"), str | None) or not all(whole):
+        raise ValueError(f"line {number} of {path} is no seal")
+    return found
+
+
+# -- checking ----------------------------------------------------------------------------------------------------------
+#
+# ``Verdict.seal``, of one file: {"state", "text"} and, where there is a seal, {"key", "count", "sealed_at", "segments"?}.
+#
+#   valid      made with a trusted key, over every entry that is there
+#   extended   made with a trusted key, over the first ``count`` entries; others came after it
+#   unchecked  there is one, and no public key was given to check it with
+#   untrusted  there are only seals that other keys are said to have made
+#   none       there is no seal
+#   wrong      it contradicts the file, or was not made with the key that it names: then the file counts as broken
+
+
+def check_seal(trace: Trace, verdict: Verdict, keys: PublicKeys | None = None) -> Verdict:
+    """The verdict on one file, given the seals beside it, and the keys that are trusted.
+
+    Without keys a seal says as much as a kept tip: that the file was cut off or rewritten by who did not rewrite the seal too.
+    """
+    try:
+        seals = read_seals(trace.path)
+    except ValueError as error:
+        return _wrong(verdict, str(error), {})
+    if not seals:
+        return verdict if keys is None else verdict._replace(seal={"state": "none", "text": "there is no seal"})
+    for seal in seals:  # whoever made it: a trace that contradicts what lies beside it is not passed over
+        if (problem := _differs(trace, verdict, seal)) is not None:
+            return _wrong(verdict, problem, _facts(seal))
+    mine = seals if keys is None else [seal for seal in seals if seal.key in keys]
+    if keys is not None and not mine:
+        by = ", ".join(dict.fromkeys(seal.key for seal in seals))
+        text = f"by its own account the seal was made with another key: {by}"
+        return verdict._replace(seal={"state": "untrusted", "text": text, **_facts(seals[-1])})
+    for seal in mine:
+        if keys is not None and not keys.verifies(seal):
+            return _wrong(
+                verdict, f"a seal was changed: it was not made with the key {seal.key} that it names", _facts(seal)
+            )
+    last = max(
+        reversed(mine), key=lambda seal: seal.count
+    )  # of two over the same entries the later one: it may name more segments
+    if keys is None:
+        state, text = (
+            "unchecked",
+            f"there is one, of {last.key} by its own account; it was not checked, since no public key was given",
+        )
+    elif last.count == verdict.count:
+        state, text = "valid", f"made with {last.key}"
+    else:
+        state, text = "extended", f"made with {last.key}, over the first {last.count} of {verdict.count} entries"
+    return verdict._replace(seal={"state": state, "text": text, **_facts(last)})
+
+
+def _facts(seal: Seal) -> dict[str, Any]:
+    found: dict[str, Any] = {"key": seal.key, "count": seal.count, "sealed_at": seal.sealed_at}
+    return {**found, "segments": dict(seal.segments)} if seal.segments else found
+
+
+def _wrong(verdict: Verdict, problem: str, facts: Mapping[str, Any]) -> Verdict:
+    verdict = verdict._replace(seal={"state": "wrong", "text": problem, **facts}, lost_tail=False)
+    if verdict.state == "broken":
+        return verdict
+    line = min(facts.get("count", verdict.count), verdict.count) or None
+    return verdict._replace(state="broken", problem=problem, line=line)
+
+
+def _differs(trace: Trace, verdict: Verdict, seal: Seal) -> str | None:
+    """How the file contradicts a seal; ``None`` where all that was sealed is there as it was."""
+    if seal.run_id != verdict.run_id:
+        return f"the seal is of run {seal.run_id}"
+    first = trace.entry(1) if verdict.count else {}
+    meta = first.get("meta")
+    if seal.segment != (meta.get("segment") if isinstance(meta, dict) else None):
+        return "the seal is of another process of the run"
+    if verdict.count < seal.count:
+        return (
+            f"it was sealed with {seal.count} entries; {verdict.count} verify: its last lines were cut off or changed"
+        )
+    if trace.hash_of(seal.count) != seal.head:
+        return f"it was sealed with another hash at entry {seal.count}: it was rewritten"
+    return None
+
+
+def uncovered(verdict: Verdict, processes: Mapping[str, Verdict], listed: Sequence[Mapping[str, Any]]) -> str | None:
+    """Which child process's file a valid seal of the run's own file does not cover; ``None``: it covers them all.
+
+    It covers those that its last entry lists with their ends, those that it names itself, and those with a valid seal of their own.
+    """
+    sealed = (verdict.seal or {}).get("segments", {})
+    ends = {str(one.get("segment")): one for one in listed if not one.get("open")}
+    for name, found in processes.items():
+        said = [one.get(name, {}) for one in (sealed, ends)]
+        if (found.seal or {}).get("state") == "valid":
+            continue
+        if all((one.get("count"), one.get("head")) != (found.count, found.head) for one in said):
+            return name
+    return None

@@ -1,0 +1,574 @@
+"""A run as an auditor reads it: for each action who acted, on what decision, what allowed it, what it touched, and what came of it.
+
+An account says what the log says, and how far that can be believed: what was only claimed, what no check was made of, and what the log
+does not have is said, and nothing is taken for an approval that does not say so. :func:`account_of` makes one of a run that was read.
+
+*Findings* are what an auditor has to look at first: damage, a seal that was asked for and does not hold, an effect that no policy allowed
+in a run in which a policy was asked. *Gaps* are what the account can't say.
+
+**Which check allows an effect.** A ``policy.check`` names an effect where the action that it was asked about is the tool (``pay``,
+``tool:pay``, ``payments.pay``, or what the auditor says it is), the agent, where one is given, the one that acts, and what is given of the
+arguments as it was. The last one before the effect that names it decides, of each policy; where several did, a denial does. One that
+names no action, or one of another vocabulary but arguments that are those of the call, counts for the effect that comes next in its line
+of execution, if it allows. Nothing else allows anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple
+
+from .._journal.reader import Verdict
+from .._runtime.boundary import uncaptured
+from .reading import FileView, RunView, StepView, plain
+
+__all__ = ["Account", "Action", "Basis", "Check", "Finding", "Identity", "account_of"]
+
+EFFECTS: Final = frozenset(("reversible", "irreversible"))
+_DECISIONS: Final = frozenset(("decision", "router.decision"))
+_REFUSALS: Final = frozenset(("contract.violated", "budget.exceeded"))
+_REASONS: Final = ("reason", "reasons", "rationale", "reasoning", "why", "because", "explanation", "message")
+
+
+class Identity(NamedTuple):
+    """What the program said of an agent: nothing of it was checked by tracekit, so it is claimed, whatever it says."""
+
+    agent: str
+    claims: Any
+    place: int | str
+    redacted: bool
+
+
+Answer = Literal["allowed", "denied", "unclear"]
+
+
+class Check(NamedTuple):
+    """A question to a policy, and what it answered; ``unclear`` is whatever says neither, and allows nothing."""
+
+    step: StepView
+    answer: Answer
+    reason: str | None
+    action: str | None
+
+    @property
+    def place(self) -> int | str:
+        return self.step.place
+
+
+class Basis(NamedTuple):
+    """What an action goes back to: a decision on the log, or a model that asked for the tool; ``how`` says how that was found."""
+
+    place: int | str
+    kind: Literal["decision", "model"]
+    text: str
+    how: str
+
+
+class Finding(NamedTuple):
+    """Something that an auditor has to look at: its kind, in words, and the step that it is about."""
+
+    code: str
+    text: str
+    place: int | str | None = None
+
+
+class Action(NamedTuple):
+    """One step, with what belongs to it. ``policy`` is the check that decides on an effect, and ``policy_how`` how that was found."""
+
+    step: StepView
+    effect: bool
+    identity: Identity | None
+    basis: Basis | None
+    policy: Check | None
+    policy_how: str | None
+    inside: int | str | None
+    undone_by: tuple[StepView, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def state(self) -> str:
+        """What became of it: ``done``, ``failed``, ``refused``, ``in doubt``, ``compensated`` …"""
+        if self.step.kind in _REFUSALS:
+            return "refused"
+        if any(one.state == "done" for one in self.undone_by):
+            return "compensated"
+        return self.step.state
+
+    @property
+    def key(self) -> str | None:
+        """What makes it happen once, as far as it is on the log."""
+        found = self.step.facts.get("idempotency_key", self.step.facts.get("once"))
+        return None if found is None else str(plain(found))
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Where it stands: number and hash of the entry that began it, and of the one that ended it."""
+        source = self.step.file.source
+        seqs = [self.step.seq] + ([self.step.answer] if self.step.answer else [])
+        return [{"place": self.step.file.place(seq), "hash": source.entry(seq).get("hash")} for seq in seqs]
+
+    def as_dict(self) -> dict[str, Any]:
+        step = self.step
+        found: dict[str, Any] = {
+            "place": step.place,
+            "ts_ns": step.ts_ns,
+            "kind": step.kind,
+            "name": step.name,
+            "agent": step.agent,
+            "identity": None if self.identity is None else self.identity.place,
+            "effect": self.effect,
+            "side_effect": step.side_effect,
+            "declared": step.facts.get("undeclared") is not True,
+            "input": plain(step.input),
+            "key": self.key,
+            "basis": None if self.basis is None else self.basis._asdict(),
+            "policy": None
+            if self.policy is None
+            else {
+                "place": self.policy.place,
+                "name": self.policy.step.name,
+                "answer": self.policy.answer,
+                "reason": self.policy.reason,
+                "how": self.policy_how,
+            },
+            "contract": step.meta.get("contract"),
+            "inside": self.inside,
+            "state": self.state,
+            "attempt": step.attempt,
+            "output": plain(step.output),
+            "error": step.error,
+            "settled": step.settled,
+            "answered_by": step.facts.get("duplicate_of"),
+            "undoes": step.facts.get("compensates"),
+            "undone_by": [one.place for one in self.undone_by],
+            "cause": step.entry.get("cause"),
+            "entries": self.entries,
+            "findings": [one._asdict() for one in self.findings],
+        }
+        return found
+
+
+class Account:
+    """The account of one run: ``actions`` in the order in which they began, ``findings``, ``gaps``, and what all of it rests on."""
+
+    def __init__(self, view: RunView, found: Verdict, actions: Mapping[str, str]) -> None:
+        self.view: Final = view
+        self.found: Final = found
+        self._meant: Final = actions
+        self._identities: Final = [*_identities(view.files)]
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        """Who is said to have acted, in the order in which it was said."""
+        return self._identities
+
+    @cached_property
+    def checks(self) -> Sequence[Check]:
+        """Every question to a policy, with its answer."""
+        return [_read_check(step, self._meant) for step in self.view.steps(kinds=("policy.check",))]
+
+    @cached_property
+    def budget(self) -> Mapping[str, Any] | None:
+        """The limits that the run was given; ``None`` where it was given none."""
+        limits = (self.view.own.first.get("meta") or {}).get("budget")
+        return limits if isinstance(limits, Mapping) else None
+
+    @cached_property
+    def actions(self) -> Sequence[Action]:
+        """Every step that is no bookkeeping, and each version of data that was used."""
+        steps = [one for one in self.view.steps(all=True) if not one.bookkeeping or one.kind == "data"]
+        effects = {id(one): one for one in steps if _is_effect(one)}
+        policies = _Policies(self.checks, [one.name for one in steps if one.kind in ("tool", "process", "http")])
+        bases = _Bases(steps)
+        undoing: dict[int | str, list[StepView]] = {}
+        for one in steps:
+            if type(about := one.facts.get("compensates")) is int:
+                undoing.setdefault(one.file.place(about), []).append(one)
+        made = []
+        for one in steps:
+            effect = id(one) in effects
+            outer = _outer(one, effects) if effect else None
+            check, how = (None, None)
+            found: list[Finding] = []
+            if effect:
+                check, how = policies.of(outer or one)
+                if self.checks and outer is None and "compensates" not in one.facts:
+                    found += _judged(one, check)
+            made.append(
+                Action(
+                    one, effect, self._identity(one), bases.of(one), check, how, None if outer is None else outer.place,
+                    tuple(undoing.get(one.place, ())), tuple(found),
+                )
+            )  # fmt: skip
+        return made
+
+    def _identity(self, step: StepView) -> Identity | None:
+        """What was last said of the agent before the step; in a child process also what the run itself had said."""
+        if step.agent is None:
+            return None
+        own = [one for one in self._identities if one.agent == step.agent and _within(one.place, step)]
+        above = [one for one in self._identities if one.agent == step.agent and isinstance(one.place, int)]
+        return own[-1] if own else above[-1] if above and step.file.segment is not None else None
+
+    @cached_property
+    def findings(self) -> Sequence[Finding]:
+        """What has to be looked at first; an account without any has been looked through for all of it."""
+        found = self.found
+        made = []
+        if found.state == "broken":
+            where = f"line {found.line}: " if found.line else ""
+            text = f"the trace is damaged: {where}{found.problem}; nothing from there on is in this account"
+            made.append(Finding("damage", text))
+        elif found.seal is not None and found.seal["state"] not in ("valid", "unchecked"):
+            made.append(Finding("seal", f"not sealed as it is: {found.seal['text']}"))
+        made += [one for action in self.actions for one in action.findings]
+        if self.checks:
+            made += [
+                Finding("unrecorded", f"{text}, and no recorded policy check can be about it")
+                for text in _unrecorded(self.view)
+            ]
+        return made
+
+    @cached_property
+    def gaps(self) -> Sequence[str]:
+        """What the account can't say."""
+        return [*_gaps(self)]
+
+    def as_dict(self) -> dict[str, Any]:
+        view, found = self.view, self.found
+        return {
+            "run_id": view.run_id,
+            "name": view.name,
+            "path": view.path,
+            "state": view.state,
+            "started_ns": view.started_ns,
+            "took_ns": view.took,
+            "program": _environment(view),
+            "integrity": found._asdict(),
+            "identities": [
+                {
+                    "agent": one.agent,
+                    "place": one.place,
+                    "claims": one.claims,
+                    "verified": False,
+                    "redacted": one.redacted,
+                }
+                for one in self.identities
+            ],
+            "policy": {"checks": len(self.checks), **Counter(one.answer for one in self.checks)},
+            "budget": self.budget,
+            "findings": [one._asdict() for one in self.findings],
+            "gaps": [*self.gaps],
+        }
+
+
+def account_of(view: RunView, found: Verdict | None = None, *, actions: Mapping[str, str] | None = None) -> Account:
+    """The account of a run; ``found`` is what verifying it with the auditor's own keys has found.
+
+    ``actions`` says which tool a policy means by an action that it does not call by the tool's name.
+    """
+    return Account(view, view.found if found is None else found, actions or {})
+
+
+def _environment(view: RunView) -> Mapping[str, Any]:
+    found = (view.own.first.get("meta") or {}).get("environment")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _within(place: int | str, step: StepView) -> bool:
+    segment, _, number = str(place).rpartition(":")
+    return segment == (step.file.segment or "") and int(number) < step.seq
+
+
+def _identities(files: Iterable[FileView]) -> Iterator[Identity]:
+    for file in files:
+        for entry in file.entries_of("identity"):
+            claims = plain(file.source.expand(entry.get("input"), before=entry["seq"]))
+            redacted = bool((entry.get("meta") or {}).get("redacted")) or "REDACTED" in str(claims)
+            yield Identity(str(entry.get("name")), claims, file.place(entry["seq"]), redacted)
+
+
+def _is_effect(step: StepView) -> bool:
+    """Whether it did something, or may have: a call that was made, and changes something outside."""
+    return (
+        step.calls
+        and step.kind not in ("span", "llm")
+        and step.side_effect in EFFECTS
+        and "duplicate_of" not in step.facts
+    )
+
+
+def _around(step: StepView) -> Iterator[StepView]:
+    """The steps that it was made in, the innermost first."""
+    seen = step.parent
+    while (above := step.file.steps.get(seen)) is not None and above.seq < step.seq:
+        yield above
+        seen = above.parent
+        if seen >= above.seq:
+            return
+
+
+def _outer(step: StepView, effects: Mapping[int, StepView]) -> StepView | None:
+    """The effect that it is a part of: the outermost one around it."""
+    found = [one for one in _around(step) if id(one) in effects]
+    return found[-1] if found else None
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+_SAID: Final = (
+    "decision", "allowed", "allow", "permitted", "permit", "approved", "granted", "verdict", "result", "outcome", "answer", "status",
+)  # fmt: skip
+_YES: Final = frozenset(
+    ("allow", "allowed", "permit", "permitted", "approve", "approved", "grant", "granted", "accept", "accepted", "pass", "passed",
+     "ok", "yes", "true")
+)  # fmt: skip
+_NO: Final = frozenset(
+    ("deny", "denied", "forbid", "forbidden", "block", "blocked", "reject", "rejected", "refuse", "refused", "disallow", "disallowed",
+     "fail", "failed", "no", "false")
+)  # fmt: skip
+_NAMED_IN: Final = ("action", "tool", "tool_name", "operation", "function")
+_ARGUMENTS_IN: Final = ("payload", "arguments", "args", "parameters", "params", "input")
+
+
+def _read_check(step: StepView, meant: Mapping[str, str]) -> Check:
+    asked, said = plain(step.input), plain(step.output)
+    reason = None
+    if isinstance(said, Mapping):
+        reason = next((str(said[key]) for key in _REASONS if said.get(key)), None)
+    action = _action(asked)
+    return Check(step, _answer(said), reason, action if action is None else meant.get(action, action))
+
+
+def _answer(said: Any, depth: int = 0) -> Answer:
+    if isinstance(said, bool):
+        return "allowed" if said else "denied"
+    if isinstance(said, str):
+        word = said.rpartition(".")[2].strip().lower()  # an enumeration's member, too
+        return "allowed" if word in _YES else "denied" if word in _NO else "unclear"
+    if isinstance(said, Mapping) and depth < 3:
+        found = [_answer(said[key], depth + 1) for key in _SAID if key in said]
+        if found and len({*found}) == 1:  # what contradicts itself allows nothing
+            return found[0]
+    return "unclear"
+
+
+def _action(asked: Any) -> str | None:
+    if isinstance(asked, str):
+        return asked
+    if not isinstance(asked, Mapping):
+        return None
+    for key in _NAMED_IN:
+        found = asked.get(key)
+        if isinstance(found, Mapping):
+            found = found.get("name")
+        if isinstance(found, str) and found:
+            return found
+    return None
+
+
+def _names(action: str | None, tool: str) -> bool:
+    """Whether an action is the call of a tool: ``pay``, ``tool:pay``, ``payments.pay``, ``payments/pay``."""
+    if action is None:
+        return False
+    if action == tool or " " in tool:  # a request: "POST https://…"
+        return action == tool
+    # As far as both say where they belong to they have to agree: users.delete is not orders.delete.
+    ours, theirs = re.split(r"[.:/]", tool), re.split(r"[.:/]", action)
+    common = min(len(ours), len(theirs))
+    return ours[-common:] == theirs[-common:]
+
+
+class _Policies:
+    """Which check decides on which effect."""
+
+    def __init__(self, checks: Sequence[Check], tools: Iterable[str]) -> None:
+        self._checks: Final = checks
+        self._tools: Final = {*tools}
+
+    def of(self, step: StepView) -> tuple[Check | None, str | None]:
+        before = [one for one in self._checks if self._precedes(one.step, step)]
+        latest: dict[str, Check] = {one.step.name: one for one in before if self._is_about(one, step)}
+        if latest:  # what one policy denies, no other one allows
+            worst = min((one.answer for one in latest.values()), key=("denied", "unclear", "allowed").index)
+            found = max((one for one in latest.values() if one.answer == worst), key=lambda one: one.step.ts_ns)
+            asked = plain(found.step.input)
+            agent = asked.get("agent_id", asked.get("agent")) if isinstance(asked, Mapping) else None
+            known = not isinstance(agent, str) or step.agent is not None
+            return found, "it names the action" + ("" if known else f", for {agent}; the call names no agent")
+        if before and (near := before[-1]).answer == "allowed" and self._is_next(near, step):
+            if near.action is None:
+                return near, "it stands before the action, and names none"
+            if self._has_its_arguments(near, step):
+                return near, f"it stands before the action, and {near.action} has its arguments"
+        return None, None
+
+    def _precedes(self, check: StepView, step: StepView) -> bool:
+        if check.file is step.file:
+            return check.seq < step.seq
+        causes = step.file.first.get("cause")
+        cause = causes[0] if isinstance(causes, list) and causes else None
+        begun = cause.get("seq") if isinstance(cause, Mapping) and cause.get("segment") is None else None
+        # What the run itself had asked before it started the process; what it asked later may have been too late.
+        return check.file.segment is None and type(begun) is int and check.seq <= begun
+
+    def _is_about(self, check: Check, step: StepView) -> bool:
+        if not (_names(check.action, step.name) or check.step.name == step.name):
+            return False
+        asked = plain(check.step.input)
+        if not isinstance(asked, Mapping):
+            return True
+        agent = asked.get("agent_id", asked.get("agent"))
+        if isinstance(agent, str) and step.agent is not None and agent != step.agent:
+            return False
+        given, about = plain(step.input), _payload(asked)
+        return not isinstance(given, Mapping) or all(
+            given[key] == value for key, value in about.items() if key in given
+        )
+
+    def _has_its_arguments(self, check: Check, step: StepView) -> bool:
+        given, about = plain(step.input), _payload(plain(check.step.input))
+        return (
+            bool(about)
+            and isinstance(given, Mapping)
+            and all(key in given and given[key] == about[key] for key in about)
+        )
+
+    def _is_next(self, check: Check, step: StepView) -> bool:
+        one = check.step
+        if one.file is not step.file or one.lane_number != step.lane_number or one.agent != step.agent:
+            return False
+        if any(_names(check.action, tool) or one.name == tool for tool in self._tools):
+            return False
+        between = (found for found in one.file.steps.values() if one.seq < found.seq < step.seq)
+        return not any(_is_effect(found) and found.lane_number == step.lane_number for found in between)
+
+
+def _payload(asked: Any) -> Mapping[str, Any]:
+    """The arguments that a policy was asked about."""
+    if not isinstance(asked, Mapping):
+        return {}
+    return next((asked[key] for key in _ARGUMENTS_IN if isinstance(asked.get(key), Mapping)), {})
+
+
+def _judged(step: StepView, check: Check | None) -> Iterator[Finding]:
+    what = f"{step.kind} {step.name} ({step.side_effect})"
+    if check is None:
+        yield Finding("no-policy", f"{what} was made, and no recorded policy check allows it", step.place)
+    elif check.answer == "denied":
+        yield Finding(
+            "against-policy", f"{what} was made, and the policy check {check.place} had denied it", step.place
+        )
+    elif check.answer == "unclear":
+        text = f"{what} was made, and the answer of the policy check {check.place} is not one that allows or denies"
+        yield Finding("unclear-policy", text, step.place)
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+class _Bases:
+    """Which decision, or which answer of a model, an action goes back to."""
+
+    def __init__(self, steps: Sequence[StepView]) -> None:
+        self._decisions: Final = [one for one in steps if one.kind in _DECISIONS]
+        self._asked: Final = [
+            (one, request) for one in steps if (call := one.call) is not None for request in call.requested
+        ]
+
+    def of(self, step: StepView) -> Basis | None:
+        if step.kind not in ("tool", "process", "http", *_REFUSALS):
+            return None
+        for above in _around(step):
+            if above.kind in _DECISIONS:
+                return Basis(above.place, "decision", _why(above), "it was made for that decision")
+        found = [*self._named(step), *self._requested(step)]
+        return max(found, key=lambda one: one[0])[1] if found else None
+
+    def _named(self, step: StepView) -> Iterator[tuple[int, Basis]]:
+        for one in reversed(self._decisions):
+            if one.file is not step.file or one.seq > step.seq or (one.agent or step.agent) != step.agent:
+                continue
+            decided = plain(one.output)
+            action = decided if isinstance(decided, str) else _action(decided)
+            if _names(action, step.name) or one.name == step.name:
+                yield (
+                    one.seq,
+                    Basis(one.place, "decision", _why(one), "it is the last one before that names the action"),
+                )
+                return
+
+    def _requested(self, step: StepView) -> Iterator[tuple[int, Basis]]:
+        given = plain(step.input)
+        alike: StepView | None = None
+        for one, request in reversed(self._asked):
+            if one.file is not step.file or one.seq > step.seq or not _names(request.name, step.name):
+                continue
+            if request.arguments == given:
+                text = _said(one) or f"asked for {request.name}"
+                yield one.seq, Basis(one.place, "model", text, "it asked for this very call")
+                return
+            alike = alike or one
+        if alike is not None:
+            yield (
+                alike.seq,
+                Basis(
+                    alike.place,
+                    "model",
+                    _said(alike) or f"asked for {step.name}",
+                    "it asked for it, with other arguments",
+                ),
+            )
+
+
+def _why(step: StepView) -> str:
+    """The reason of a decision, as far as it gives one; else what was decided."""
+    decided = plain(step.output)
+    for one in (decided, step.meta, plain(step.input)):
+        if isinstance(one, Mapping):
+            for key in _REASONS:
+                if one.get(key):
+                    return str(one[key])
+    return decided if isinstance(decided, str) else f"decided {decided}"
+
+
+def _said(step: StepView) -> str | None:
+    call = step.call
+    return None if call is None else call.answer.text or None
+
+
+# -- gaps --------------------------------------------------------------------------------------------------------------
+
+
+def _gaps(account: Account) -> Iterator[str]:
+    view, found = account.view, account.found
+    if found.state == "incomplete":
+        yield f"the run has no end: {found.problem}; what came after is not known"
+    if found.lost:
+        yield f"{found.lost} entries could not be written when it was recorded"
+    if found.seal is None:
+        yield "no seal was checked: whoever could write the file can have made all of it (tracekit verify --key)"
+    elif found.seal["state"] == "unchecked":
+        yield f"the seal was not checked: {found.seal['text']}"
+    if account.identities:
+        yield "who acted is what the program said; no identity or attestation was checked by anybody"
+    unnamed = sum(action.effect and action.step.agent is None for action in account.actions)
+    if unnamed:
+        yield f"{unnamed} effects name no agent"
+    if not account.checks and any(action.effect for action in account.actions):
+        yield "no policy was asked, as far as the run recorded it"
+    if any(action.step.settled is not None for action in account.actions):
+        yield "what a person said of a step after the run had ended lies beside the trace, and neither chain nor seal covers it"
+    if not account.checks:  # else they are findings
+        yield from _unrecorded(view)
+
+
+def _unrecorded(view: RunView) -> Iterator[str]:
+    """What crossed the boundary of the process uncaptured, and may have had an effect."""
+    for file in view.files:
+        for one in uncaptured(file.crossings.values()):
+            if one.effect and one.status == "noted":
+                yield f"not recorded, and it may have had an effect: {one.text}"
