@@ -319,18 +319,19 @@ def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
     assert "replay(...," not in replayed.stderr
 
 
-def test_a_break_that_was_not_reached_is_told(place: Place) -> None:
-    """``--break`` at a step that happens inside another one, whose body a replay does not run: the report says that nothing stopped."""
+def test_a_stop_inside_another_step_is_refused(place: Place) -> None:
+    """``tracekit debug --at`` with a step that happens inside another one, whose body a replay does not run: the message names that one."""
     script = place.program(
         TOOL + "@traced_tool(side_effect='read_only')\ndef outer():\n    return charge(3)\n\nprint(outer())\n"
     )
     assert place.cli("run", script).returncode == 0
     outer, inner = (entry["seq"] for entry in entries(place) if entry["type"] == "tool.call")
-    missed = place.cli("replay", place.run, "--break", str(inner))
-    assert f"--break {inner}: the program did not come to that step" in missed.stderr
-    reached = place.cli("replay", place.run, "--break", str(outer), input="c\n")
-    assert "(Pdb)" in reached.stdout
-    assert "--break" not in reached.stderr
+    missed = place.cli("debug", place.run, "--at", str(inner))
+    assert missed.returncode == 2
+    assert f"step {inner} happened inside step {outer} (tool outer)" in missed.stderr
+    reached = place.cli("debug", place.run, "--at", str(outer), input="c\n")
+    assert f"step {outer} (1 of 1)" in reached.stdout
+    assert reached.returncode == 0
 
 
 def test_what_a_run_warns_of_is_told_in_a_line(place: Place) -> None:

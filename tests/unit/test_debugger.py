@@ -1,11 +1,13 @@
-"""``tracekit replay``: the debugger, programs that are elsewhere, single functions."""
+"""``tracekit debug``, and of ``tracekit replay``: programs that are elsewhere, single functions."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tests.support.processes import python
 from tracekit._capture import isolation
 from tracekit.cli import launch
+from tracekit.cli.debug import debug as debugger
 from tracekit.errors import RunStateError
 from tracekit.integration import Store, Trace
 
@@ -53,9 +56,82 @@ def main():
 """
 
 
-def command(*arguments: str, stdin: str = "", cwd: Path) -> subprocess.CompletedProcess[str]:
+CONCURRENT = """\
+import asyncio, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+sys.path.insert(0, "site-packages")
+import library
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n * 2
+
+async def worker(name):
+    mine = f"worker {name}"
+    await asyncio.sleep(0)
+    return await asyncio.to_thread(look, name), look(name)
+
+def on_done(task):
+    seen = look("callback")
+
+def in_pool(n):
+    mine = f"pool {n}"
+    return look(n)
+
+async def main():
+    tasks = [asyncio.create_task(worker(name)) for name in "ab"]
+    tasks[0].add_done_callback(on_done)
+    await asyncio.gather(*tasks)
+    await library.in_task(look, "task")
+
+asyncio.run(main())
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(in_pool, range(2)))
+library.in_thread(look, "thread")
+"""
+
+LIBRARY = """\
+import asyncio, threading
+
+async def in_task(function, value):
+    async def inner():
+        return function(value)
+    return await asyncio.create_task(inner())
+
+def in_thread(function, value):
+    thread = threading.Thread(target=lambda: function(value))
+    thread.start()
+    thread.join()
+"""
+
+LOOP = """\
+import time
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return {"n": n, "odd": n % 2 == 1}
+
+def main():
+    for i in range(4):
+        try:
+            got = look(i)
+        except BaseException:
+            open("../reached", "w").close()
+            raise
+        print("got", i)
+        if i == 2:
+            breakpoint()
+        stamp = time.time()
+
+main()
+"""
+
+
+def command(*arguments: str, stdin: str = "", cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     main = "from tracekit.cli import main; main()"
-    return python("-c", main, *arguments, input=stdin, cwd=cwd, env=_environment())
+    return python("-c", main, *arguments, input=stdin, cwd=cwd, env={**_environment(), **variables})
 
 
 def _environment() -> dict[str, str]:
@@ -64,51 +140,178 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, places))}
 
 
+Debug = Callable[..., str]
+
+
 @pytest.fixture
-def recorded(tmp_path: Path) -> str:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = command("run", "program.py", cwd=tmp_path)
+def debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Debug:
+    """``tracekit debug last`` in this process, with these lines typed at its prompt; returns what was printed on stdout."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+
+    def run(*lines: str, options: Sequence[str] = (), status: int = 0, run: str = "last") -> str:
+        typed = tmp_path.parent / f"{tmp_path.name}.typed"
+        typed.write_text("".join(f"{line}\n" for line in lines))
+        capfd.readouterr()
+        with open(typed) as stdin, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            with pytest.raises(SystemExit) as left:
+                debugger.main([run, *options])
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        assert left.value.code == status, out + err
+        run_stderr.append(err)
+        return out
+
+    run_stderr: list[str] = []
+    run.stderr = run_stderr  # type: ignore[attr-defined]
+    return run
+
+
+def recorded(tmp_path: Path, program: str) -> list[int]:
+    """Record a program; returns the numbers of its tool calls."""
+    (tmp_path / "program.py").write_text(program)
+    done = command("run", "program.py", cwd=tmp_path, PYTHONBREAKPOINT="0")
     assert done.returncode == 0, done.stderr
     with Trace(Store().list()[0].path) as trace:
-        return str(next(entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"))
+        return [entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"]
 
 
-def test_it_stops_in_the_frame_that_makes_the_step(tmp_path: Path, recorded: str) -> None:
+def stops(text: str) -> list[int]:
+    """The steps that the debugger has shown, in order."""
+    return [int(number) for number in re.findall(r"^(?:\(debug\) |\(Pdb\) )*step (\d+) \(", text, re.MULTILINE)]
+
+
+def test_it_stops_in_the_frame_that_makes_the_step(tmp_path: Path) -> None:
     """The prompt stands at the user's line; what is typed there is no part of the run, and the replay goes on exactly."""
-    done = command(
-        "replay", "last", "--break", recorded, stdin="p where\np time.time() > 0\nn\np done\nc\n", cwd=tmp_path
-    )
+    (step,) = recorded(tmp_path, PROGRAM)
+    lines = "p where\np time.time() > 0\nanswer\nlist\npdb\nn\np done\nc\n"
+    done = command("debug", "last", "--at", str(step), stdin=lines, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"{os.sep}program.py(12)main()" in done.stdout
     assert "-> done = send(where)" in done.stdout
     assert "'acme'" in done.stdout
     assert "True" in done.stdout
+    assert "output\n    null" in done.stdout
+    assert "  12 ->     done = send(where)" in done.stdout
     assert "program.py(13)main()" in done.stdout
     assert "(Pdb) None" in done.stdout
     assert "after None" in done.stdout
     assert "live" not in done.stdout
     assert "1 steps matched" in done.stderr
+    assert "left in the debugger" not in done.stderr
 
 
-def test_leaving_the_debugger_is_no_success(tmp_path: Path, recorded: str) -> None:
-    """``q`` ends the replay with exit code 1 and one sentence, without a traceback."""
-    done = command("replay", "last", "--break", recorded, stdin="q\n", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "left in the debugger" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_back_and_forth(tmp_path: Path, debug: Debug) -> None:
+    """Steps are gone to by number, one by one, and by what they have; what was printed once is not printed again on the way back."""
+    one, two, three, four = recorded(tmp_path, LOOP.replace("breakpoint()", "pass"))
+    out = debug("step", "p i", "back", "p i", f"goto {three}", "p i", "b", "rn", "last", "first", "quit", status=1)
+    assert stops(out) == [one, two, one, three, two, one, four, one]
+    assert re.findall(r"\(debug\) (\d)$", out, re.MULTILINE) == ["1", "0", "2"]
+    assert out.count("got 0") == 3  # each time that it was gone past, forwards
+    assert "left in the debugger" in debug.stderr[-1]  # type: ignore[attr-defined]
+    out = debug(
+        *("until answer['odd']", "until n", "until input['n'] > 2", "reverse-until tool:look", "break input['n'] == 1"),
+        *("break 12345", "rc", "reverse-continue", "c", "clear", "goto 4711", "until nothing > 2", "q"),
+        status=1,
+    )
+    assert stops(out) == [one, two, four, three, two, one, two]
+    assert "no later step has n" in out
+    assert "no step begins there; entry 4711 is not there" in out
+    assert "nothing: a condition knows step, kind," in out
 
 
-def test_a_stop_that_would_never_come_is_refused(tmp_path: Path, recorded: str) -> None:
+def test_the_lines_of_threads_tasks_and_callbacks(tmp_path: Path, debug: Debug) -> None:
+    """A step that a library's thread or task makes stops in the line of the program that waits for it, with the variables there."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "library.py").write_text(LIBRARY)
+    recorded(tmp_path, CONCURRENT)
+    out = debug("until input['n'] == 'a'", *("s",) * 8, "p mine", "where", "c", options=["--at", str(_first_call())])
+    found = dict(re.findall(r"look\(n=(\w+)\)[^\n]*\n> [^\n]*program\.py\(\d+\)(\S+)\(\)\n", out))
+    assert found == {
+        "a": "worker",
+        "b": "worker",
+        "callback": "on_done",
+        "task": "main",
+        "0": "in_pool",
+        "1": "in_pool",
+        "thread": "<module>",
+    }
+    by_line = dict(re.findall(r"look\(n=(\w+)\)[^\n]*\n> [^\n]*\n-> ([^\n]*)\n", out))
+    assert by_line["task"] == 'await library.in_task(look, "task")'
+    assert by_line["thread"] == 'library.in_thread(look, "thread")'
+    assert "return await asyncio.to_thread(look, name), look(name)" in out
+
+
+def _first_call() -> int:
+    with Trace(Store().list()[0].path) as trace:
+        return next(entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call")
+
+
+def test_breakpoint_and_line_by_line(tmp_path: Path, debug: Debug) -> None:
+    """``pdb`` from a step on, whose ``c`` goes on to the next step, and ``breakpoint()`` in the program, on the way to another step."""
+    steps = recorded(tmp_path, LOOP)
+    out = debug("pdb", "n", "p got", "c", "last", "p i", "n", "p stamp > 0", "c", "p i", "c")
+    assert "(Pdb) {'n': 0, 'odd': False}" in out
+    assert stops(out) == [steps[0], steps[1], steps[3]]
+    assert re.findall(r"^\((\w+)\) (\d|True)$", out, re.MULTILINE) == [("Pdb", "2"), ("Pdb", "True"), ("debug", "3")]
+    assert "exact (4 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
+
+
+def test_nothing_of_the_debugger_reaches_the_program(tmp_path: Path, debug: Debug) -> None:
+    """Errors at the prompt, live calls there, leaving it and ``pdb``: the program's handlers see none of them, and a replay stays exact."""
+    recorded(tmp_path, LOOP)
+    out = debug("p 1/0", "look(7)", "import socket; socket.create_connection(('192.0.2.1', 9))", "p (", "c", "c")
+    assert "*** ZeroDivisionError" in out
+    assert out.count("LiveCallBlockedError") == 2
+    assert "*** SyntaxError" in out
+    assert "exact (4 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
+    for left in (["q"], ["pdb", "q", "q"], ["pdb", "n"]):
+        debug(*left, status=1)
+        assert "Traceback" not in debug.stderr[-1]  # type: ignore[attr-defined]
+    assert not (tmp_path.parent / "reached").exists()
+
+
+def test_leaving_pdb_in_a_replay_is_no_success(tmp_path: Path) -> None:
+    """``breakpoint()`` in a replay: what is typed is no part of it, and ``q`` ends it with exit code 1 and one sentence."""
+    recorded(tmp_path, LOOP)
+    done = command("replay", "last", stdin="p time.time() > 0\nc\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "(Pdb) True" in done.stdout
+    assert "exact (4 steps matched)" in done.stderr
+    left = command("replay", "last", stdin="q\n", cwd=tmp_path)
+    assert left.returncode == 1
+    assert "left in the debugger" in left.stderr
+    assert "Traceback" not in left.stderr
+
+
+def test_what_if_from_here(tmp_path: Path, debug: Debug) -> None:
+    """From the step at which it stands, chosen kinds go live, those before it do not; what comes of it is a new run."""
+    steps = recorded(tmp_path, LOOP.replace("breakpoint()", "pass").replace("n % 2 == 1", "time.perf_counter_ns()"))
+    origin = Store().list()[0].run_id
+    debug(f"goto {steps[2]}", "what-if decision", "what-if tool:look", f"goto {steps[2]}", "q", status=1)
+    new = next(run for run in Store().list() if run.run_id != origin)
+    with Trace(Store().list()[-1].path) as before, Trace(new.path) as after:
+        outputs = [
+            [trace.expand(entry["output"]) for entry in trace.entries() if entry["type"] == "tool.return"]
+            for trace in (before, after)
+        ]
+    same = [old == now for old, now in zip(*outputs, strict=True)]
+    assert same == [True, True, False, False]
+
+
+def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:
     """An entry at which no step begins is named as what it is."""
-    outcome = str(int(recorded) + 1)
-    done = command("replay", "last", "--break", outcome, cwd=tmp_path)
+    (step,) = recorded(tmp_path, PROGRAM)
+    done = command("debug", "last", "--at", str(step + 1), cwd=tmp_path)
     assert done.returncode == 2
-    assert f"entry {outcome} is a tool.return, which belongs to step {recorded}" in done.stderr
-    assert "is not there" in command("replay", "last", "--break", "999", cwd=tmp_path).stderr
+    assert f"entry {step + 1} is a tool.return, which belongs to step {step}" in done.stderr
+    assert "is not there" in command("debug", "last", "--at", "999", cwd=tmp_path).stderr
 
 
-def test_drift_is_told_once(tmp_path: Path, recorded: str) -> None:
+def test_drift_is_told_once(tmp_path: Path) -> None:
     """What the summary says is not said as a Python warning before."""
+    recorded(tmp_path, PROGRAM)
     path = Store().list()[0].path
     assert json.loads(Path(path).read_bytes().splitlines()[0])["meta"]["environment"]["hash_seed"] == 0
     done = command("replay", path, "--", "program.py", cwd=tmp_path)
@@ -116,8 +319,9 @@ def test_drift_is_told_once(tmp_path: Path, recorded: str) -> None:
     assert "RuntimeWarning" not in done.stderr
 
 
-def test_a_program_that_is_not_here_is_named(tmp_path: Path, recorded: str) -> None:
+def test_a_program_that_is_not_here_is_named(tmp_path: Path) -> None:
     """A trace that comes from another machine: the replay says which path is missing, and how to name the program."""
+    recorded(tmp_path, PROGRAM)
     (tmp_path / "program.py").rename(tmp_path / "moved.py")
     done = command("replay", "last", cwd=tmp_path)
     assert done.returncode == 2
@@ -131,8 +335,7 @@ def test_one_function_is_replayed_with_its_input(tmp_path: Path, keyword: str) -
     """``--entry`` calls a recorded function, coroutine or not, with the arguments that it had."""
     (tmp_path / "service.py").write_text(ENTRY.replace("KEYWORD ", keyword))
     call = "import service; service.main()"
-    recorded = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, env=_environment(), check=True, timeout=60)
-    assert recorded.returncode == 0
+    subprocess.run([sys.executable, "-c", call], cwd=tmp_path, env=_environment(), check=True, timeout=60)
     done = command("replay", "last", "--entry", "service:handle", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 steps matched" in done.stderr
@@ -143,5 +346,5 @@ def test_isolation_that_was_asked_for_is_had_or_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(isolation, "enter", lambda: "not isolated: not allowed")
     monkeypatch.setattr(isolation, "available", lambda: True)
     with pytest.raises(RunStateError, match="not allowed"):
-        launch._isolate("on", [])
-    assert launch._isolate("auto", []) == "not isolated: not allowed"
+        launch.isolate("on", [])
+    assert launch.isolate("auto", []) == "not isolated: not allowed"

@@ -29,6 +29,7 @@ __all__ = [
     "include",
     "include_package",
     "installed",
+    "is_own",
     "is_telemetry",
     "library",
     "own_code",
@@ -105,6 +106,11 @@ def caller(depth: int = 1) -> FrameType | None:
     while frame is not None and _kind_of(frame) is not True:
         frame = frame.f_back
     return frame
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is of user code."""
+    return _kind_of(frame) is True
 
 
 def importing() -> bool:

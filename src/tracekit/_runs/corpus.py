@@ -715,7 +715,6 @@ def regress(
         "timeout": timeout,
         "credentials": _credentials(sources) if entry is not None else [],
         "options": {
-            "break_at": None,
             "writes": "scratch",
             "writes_to": None,
             "no_writes": False,

@@ -45,16 +45,20 @@ def goes_live(spec: Spec, live: frozenset[str]) -> bool:
 
 
 class PartialReplay:
-    """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened."""
+    """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened.
+
+    Kinds of steps go ``live`` from the recorded step ``since`` on.
+    """
 
     recording: Final = False
     reach: Final = None
     decides: Final = False
 
-    def __init__(self, replay: Replay, recording: Recording, live: frozenset[str]) -> None:
+    def __init__(self, replay: Replay, recording: Recording, live: frozenset[str], since: int) -> None:
         self.replay: Final = replay
         self.new: Final = recording
         self.live: Final = live
+        self._since: Final = since
         self.run_id: Final = replay.run_id
         self.log: Final = Log(replay.trace, live)
         self.state: Final = replay.state
@@ -85,7 +89,7 @@ class PartialReplay:
 
     def begin(self, scope: Scope, request: Request) -> Step:
         mirrored = self._mirrored(scope)
-        if goes_live(request.spec, self.live):
+        if goes_live(request.spec, self.live) and self._is_behind(scope, request.spec.family):
             seq = self.replay.pass_over(scope, request.spec)
             made = self._seen.begin(mirrored, request)
             if not made.live:
@@ -98,7 +102,12 @@ class PartialReplay:
         return CopiedStep(step, copy)
 
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
-        return family not in self.live and self.replay.comes_next(scope, family, name)
+        live = family in self.live and self._is_behind(scope, family)
+        return not live and self.replay.comes_next(scope, family, name)
+
+    def _is_behind(self, scope: Scope, family: str) -> bool:
+        """Whether the step from which on steps go live has been made, or is the next of this family here."""
+        return not self._since or self.replay.upcoming(scope, family) >= self._since
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         recorded = self.replay.refuse(scope, request, error)
@@ -345,8 +354,9 @@ class CopiedStep(Step):
 # The new run that a partial replay writes: it names the run that it branches from.
 
 
-def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> PartialReplay:
-    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
+def branch(session: Replay, store: Store, live: Iterable[str], given: Any, since: int) -> PartialReplay:
+    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live, from step ``since`` on; ``given`` is the run's
+    input."""
     new = Recording(store.create(encode_read=encode_reads), session.redactor)
     new.state.partial = True
     new.state.children = RecordedChildren(new)
@@ -360,7 +370,7 @@ def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> Pa
     name = canonical(session.trace.entry(1).get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
     new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
-    return PartialReplay(session, new, kinds)
+    return PartialReplay(session, new, kinds, since)
 
 
 def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None) -> None:

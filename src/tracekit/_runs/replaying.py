@@ -59,7 +59,7 @@ from .environment import drift, environment
 from .run import UNSET, JoinedProcess, Run, register, unregister
 
 if TYPE_CHECKING:
-    from .._runtime.replayer import Replay
+    from .._runtime.replayer import Replay, StepDebugger
     from .determinism import TranscriptWriter
     from .partial import PartialReplay
     from .undoing import Undoing
@@ -79,8 +79,9 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._taken = ExitStack()
         self._session: Replay | None = None
         self._partial: PartialReplay | None = None
-        #: The step at which to stop in the debugger.
-        self.break_at: int | None = None
+        #: Who stops the program at its steps, and from which step on kinds of them go live, where some do.
+        self.debugger: StepDebugger | None = None
+        self.live_from = 0
         #: The files that the program sees: brought to how the recorded run found them, and how its steps left them.
         self.disk: Disk | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
@@ -173,7 +174,6 @@ class ReplayBlock(Block["ReplayBlock"]):
         _watch_forks()
         self._session = session = self._open(options)
         include_user_modules(session.trace)
-        session.break_at = self.break_at
         try:
             self._check_environment(session, options)
             with ExitStack() as taken:
@@ -189,7 +189,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if options["live"]:
             from .partial import branch
 
-            self._partial = branch(session, _store(options), options["live"], self.input)
+            self._partial = branch(session, _store(options), options["live"], self.input, self.live_from)
         if self.disk is not None:
             session.inputs.lay(self.disk)
         if self.called_from is not None:  # else somebody stands around it who ends the process
@@ -297,6 +297,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             on_divergence=options["on_divergence"],
             strict=frozenset(options["strict"]),
             ignored=Ignored(options["ignore"]),
+            debugger=self.debugger,
         )
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
@@ -311,10 +312,6 @@ class ReplayBlock(Block["ReplayBlock"]):
         for sentence in found:
             session.report.warn(sentence)
             warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
-
-    def came_to(self, step: int) -> bool:
-        """Whether the program made the recorded step itself, not only one that it happened inside."""
-        return self.session._used[step] == 1
 
     def compare_result(self, value: Any) -> None:
         """The program's result against the recorded one; a difference is a failure of the replay."""

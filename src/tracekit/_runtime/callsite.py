@@ -8,15 +8,17 @@ import os
 import sys
 import sysconfig
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from .. import _reality
 from .session import current
 
-__all__ = ["caller", "is_user_code", "say", "stop_in_caller", "warn", "warn_of_replay"]
+__all__ = ["at_prompt", "caller", "is_user_code", "prompt", "say", "warn", "warn_of_replay"]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -88,21 +90,6 @@ def _say_instead(sentence: str, error: BaseException | None) -> None:
     say(sentence)
 
 
-def stop_in_caller() -> None:
-    """Open the debugger in the innermost frame of the user's code; stepping goes on from there."""
-    from bdb import BdbQuit
-
-    frame = _frame()
-    debugger = _debugger()
-    debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
-    sys.settrace(None)
-    debugger.interaction(frame, None)
-    if debugger.quitting:
-        raise BdbQuit
-    if frame is not None and frame.f_trace is not None:
-        sys.settrace(debugger.trace_dispatch)
-
-
 def _frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and not is_user_code(frame.f_code.co_filename):
@@ -110,23 +97,26 @@ def _frame() -> FrameType | None:
     return frame
 
 
-# -- debugger ----------------------------------------------------------------------------------------------------------
+# -- prompts -----------------------------------------------------------------------------------------------------------
 #
-# The debugger that ``tracekit replay --break`` opens.
+# What is typed at the prompt of a debugger is no part of the run.
+
+_at_prompt: Final[ContextVar[bool]] = ContextVar("tracekit_at_prompt", default=False)
 
 
-def _debugger() -> Any:
-    """What is typed at its prompt is no part of the run: it comes from the real standard input, outside the run's context."""
-    from pdb import Pdb  # with what it imports, 2 ms that only who debugs should pay
+def at_prompt() -> bool:
+    """Whether the running code was typed at the prompt of a debugger: what it may not do is refused, and no failure of the program."""
+    return _at_prompt.get()
 
-    class Debugger(Pdb):
-        def interaction(self, *args: Any, **options: Any) -> None:
-            before, token = (builtins.input, sys.stdin), current.set(None)
-            builtins.input, sys.stdin = inspect.unwrap(builtins.input), sys.__stdin__ or sys.stdin
-            try:
-                super().interaction(*args, **options)
-            finally:
-                builtins.input, sys.stdin = before
-                current.reset(token)
 
-    return Debugger(skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"])
+@contextmanager
+def prompt() -> Iterator[None]:
+    """A block in which somebody types at a debugger's prompt: outside the run's context, with the real standard input."""
+    before, run, marked = (builtins.input, sys.stdin), current.set(None), _at_prompt.set(True)
+    builtins.input, sys.stdin = inspect.unwrap(builtins.input), sys.__stdin__ or sys.stdin
+    try:
+        yield
+    finally:
+        builtins.input, sys.stdin = before
+        _at_prompt.reset(marked)
+        current.reset(run)

@@ -10,7 +10,7 @@ from binascii import a2b_base64
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 from orjson import loads
 
@@ -31,7 +31,7 @@ from ..errors import (
     TracekitError,
 )
 from . import divergence
-from .callsite import caller, say, stop_in_caller, warn_of_replay
+from .callsite import at_prompt, caller, say, warn_of_replay
 from .divergence import OPAQUE, Ignored, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .inputs import LeftStates, OwnFiles, ReplayedInputs
@@ -833,12 +833,18 @@ _NEIGHBOURS: Final = 50
 _MARKS: Final = (OPAQUE,)
 
 
+class StepDebugger(Protocol):
+    """Who is called in the thread that makes a step, when it has been matched and before it is answered."""
+
+    def came_to(self, replay: Replay, scope: Scope, seq: int) -> None: ...
+
+
 class Replay:
     """One recorded run being replayed from ``trace``.
 
     ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes
     remarks of the verdict reasons, ``ignored`` leaves fields out of the comparison.
-    ``hooked``: whether hooks are in place that report which threads the program starts.
+    ``hooked``: whether hooks are in place that report which threads the program starts. ``debugger`` is called at each step.
     """
 
     recording: Final = False
@@ -858,6 +864,7 @@ class Replay:
         strict: frozenset[str] = frozenset(),
         ignored: Ignored | None = None,
         hooked: bool = True,
+        debugger: StepDebugger | None = None,
     ) -> None:
         self.trace: Final = trace
         trace.set_aside()
@@ -924,8 +931,7 @@ class Replay:
         self.others_have_steps = False
         #: The session that scopes point to.
         self.face: Any = self
-        #: The step at which to stop in the debugger.
-        self.break_at: int | None = None
+        self._debugger: Final = debugger
         self._lock = threading.RLock()
         #: The steps of processes and of their pipes, by the path of the process.
         self._processes: dict[str, list[int]] | None = None
@@ -1029,8 +1035,8 @@ class Replay:
             if not spec.structural:
                 self._skip_inside(seq)
             scope.lane.last = seq
-        if seq == self.break_at:
-            stop_in_caller()
+        if self._debugger is not None:
+            self._debugger.came_to(self, scope, seq)
         if seq in self.index.refused:
             raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
         return ReplayedStep(self, scope, request, seq)
@@ -1118,6 +1124,8 @@ class Replay:
             if answer:
                 self.schedule.skip(answer)
                 self._used[answer] = 2
+        if self._debugger is not None:
+            self._debugger.came_to(self, scope, seq)
         return seq
 
     def note_otherwise(self, scope: Scope, type: str, name: str, output: object) -> int:
@@ -1541,6 +1549,8 @@ class Replay:
             ):
                 self._report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == name)
             self._consume(state, type, seq)
+        if self._debugger is not None:
+            self._debugger.came_to(self, scope, seq)
         return seq
 
     def equal(self, recorded: Any, actual: Any) -> bool:
@@ -1856,6 +1866,8 @@ class Replay:
 
     def fail(self, error: ReplayError, code: str | None = None) -> ReplayError:
         """Make ``error`` the replay's failure (the first one stays) and return what to raise here; ``code`` is for the verdict."""
+        if at_prompt():
+            return error
         with self._lock:
             if self.failure is None and self.report.verdict.final:
                 return error
@@ -2025,6 +2037,16 @@ class Replay:
     def _beside(self) -> str:
         """What to think of where several threads take part."""
         return divergence.THREAD_ORDER if self.threads.several else ""
+
+    def made(self, seq: int) -> bool:
+        """Whether the program has made the recorded step ``seq`` itself, not only one that it happened inside."""
+        return self._used[seq] == 1
+
+    def upcoming(self, scope: Scope, family: str) -> int:
+        """The recorded step of this family that the scope's lane makes next; one past the last entry where it has none left."""
+        with self._lock:
+            seq = self._next(self._followed(scope.lane), family)
+        return len(self.index) + 1 if seq is None else seq
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""

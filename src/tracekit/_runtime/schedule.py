@@ -630,7 +630,7 @@ class Schedule:
                 if not (waits or asleep):
                     last, self._reported = monotonic_ns(), False
                 elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
-                    slow = self._ahead(), self.threads.waiting() + (self.threads.others() if left else [])
+                    last, slow = monotonic_ns(), self._waited_for(left)
             if self._failed and monotonic_ns() - self._failed_at > _PATIENCE:
                 self.threads.end_waits()
             if slow is not None:
@@ -642,6 +642,12 @@ class Schedule:
             if due is not None:
                 self._release(due)
                 pause = _SHORT
+
+    def _waited_for(self, left: bool) -> tuple[int | None, list[str]] | None:
+        """The event that a long wait is for, and who waits; ``None`` where somebody debugs the program, who may take any time."""
+        if self.threads.debugged():
+            return None
+        return self._ahead(), self.threads.waiting() + (self.threads.others() if left else [])
 
     @property
     def stalled(self) -> float:

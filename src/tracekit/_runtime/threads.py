@@ -249,11 +249,15 @@ class ThreadMonitor:
             self._count()
 
     def away(self) -> None:
-        """A thread goes out into the real world (a step that is live in a replay) until ``back``."""
+        """A thread goes out into the real world (a step that is live in a replay, a debugger) until ``back``."""
         self.launching()
 
     def back(self) -> None:
         self.launched(None, None)
+
+    def debugged(self) -> bool:
+        """Whether a thread of the process is stopped in a debugger: nobody knows for how long."""
+        return any(map(in_debugger, sys._current_frames().values()))
 
     def processes(self) -> None:
         """The calling thread starts a process: somebody may come to wait for it."""
@@ -281,6 +285,10 @@ class ThreadMonitor:
             self.join()
             self._tasks.add(task)
         self._watch()
+
+    def task(self, owner: int) -> Any:
+        """The task of the run with this ``id()``, or ``None``."""
+        return next((task for task in [*self._tasks] if id(task) == owner), None)
 
     def wait_in(self, gate: Any, *, limited: bool = False) -> None:
         """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
@@ -746,9 +754,13 @@ def in_debugger(frame: FrameType | None) -> bool:
 _is_users: Final = lru_cache(4096)(is_user_code)
 
 
+#: Where a program stands still whose steps are debugged.
+_OWN_DEBUGGER: Final = os.path.join(_PACKAGE, "_runs", "debugging.py")
+
+
 @lru_cache(4096)
 def _is_debugger(name: str) -> bool:
-    return os.path.basename(name) in ("bdb.py", "pdb.py") or "pydev" in name
+    return os.path.basename(name) in ("bdb.py", "pdb.py") or "pydev" in name or name == _OWN_DEBUGGER
 
 
 def _waits_for_process(native: int, stack: _Stack, look: object) -> bool:

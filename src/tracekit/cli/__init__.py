@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
     "run": ("replay", "Record an unmodified program."),
     "replay": ("replay", "Run a recorded program again, answered from its trace."),
+    "debug": ("debug", "Go back and forth through the steps of a run, in the lines that made them."),
     "list": ("runs", "List the runs of the store."),
     "rm": ("runs", "Remove runs."),
     "prune": ("runs", "Remove old runs that have ended."),

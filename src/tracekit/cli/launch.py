@@ -25,7 +25,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from types import ModuleType, TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import _reality
 from .._capture import guard, inputs, isolation, plugins, stdin, stdout
@@ -41,7 +41,7 @@ from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.replaying import ReplayBlock, TranscribedReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
-from .._runtime.callsite import caller, is_user_code
+from .._runtime.callsite import at_prompt, caller, is_user_code
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
@@ -59,6 +59,10 @@ from ..errors import (
     TracekitError,
 )
 from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain
+
+if TYPE_CHECKING:
+    from .._runs.debugging import RemoteDebugger
+    from .._runtime.replayer import StepDebugger
 
 __all__ = [
     "Body",
@@ -381,14 +385,15 @@ class ReplayedRuns(ProcessRole):
         store: Store,
         path: str,
         options: dict[str, Any],
-        break_at: int | None,
         make: Callable[[str, dict[str, Any]], ReplayBlock] | None = None,
     ) -> None:
         super().__init__(command=command)
         self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._options = options
-        self._break_at = break_at
+        #: Who debugs the run that is replayed, and from which of its steps on kinds of them go live.
+        self.debugger: StepDebugger | None = None
+        self.live_from = 0
         #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
         self.disk: Disk | None = None
         self._path = path
@@ -401,7 +406,8 @@ class ReplayedRuns(ProcessRole):
 
     def of(self, path: str) -> ReplayBlock:
         replay_block = self._make(path, self._options)
-        replay_block.break_at = self._break_at if path == self._path else None
+        if path == self._path:
+            replay_block.debugger, replay_block.live_from = self.debugger, self.live_from
         replay_block.disk = self.disk
         self.replay_blocks.append(replay_block)
         return replay_block
@@ -438,7 +444,7 @@ class ReplayedRuns(ProcessRole):
         open_ones = [replay_block for replay_block in self.replay_blocks if replay_block.active]
         for replay_block in open_ones:
             replay_block.session.fail(error)
-        if not open_ones and self._blocked is None:
+        if not open_ones and self._blocked is None and not at_prompt():
             self._blocked = error
 
     @property
@@ -965,8 +971,10 @@ def replayed(command: Program | None, body: Body | None, instructions: Mapping[s
     )
     compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
     process.role = replayed_runs = ReplayedRuns(
-        command, store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
+        command, store, path, options, None if compared is None else compared.replay_block
     )
+    debugger = _debugger(instructions["debugger"]) if "debugger" in instructions else None
+    replayed_runs.debugger, replayed_runs.live_from = debugger, instructions.get("live_from", 0)
     if instructions["trusted"]:
         replayed_runs.disk = files
     closed = guard.Guard(
@@ -1003,6 +1011,8 @@ def replayed(command: Program | None, body: Body | None, instructions: Mapping[s
         if os.getpid() != pid:  # a forked child, whose own replay ends with its process
             return
         error = ended.error
+        if debugger is not None:
+            debugger.show()
         try:
             if instructions.get("entry") is None:
                 _end_whole_program(replay_block, ended)
@@ -1025,13 +1035,19 @@ def replayed(command: Program | None, body: Body | None, instructions: Mapping[s
         return codes[0]
 
     ending.on_os_exit(exit_status)
-    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError) or type(error).__name__ == "BdbQuit")
+    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
     if os.getpid() != pid:
         return ended.status
     watchdog.stop()
     closed.release()
     files.leave()
     return codes[0]
+
+
+def _debugger(instructions: Mapping[str, Any]) -> RemoteDebugger:
+    from .._runs.debugging import RemoteDebugger
+
+    return RemoteDebugger(instructions)
 
 
 class _ComparedReplay:
@@ -1100,14 +1116,8 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     for replay_block in replayed_runs.started:
         if replay_block.new_run_id is not None:
             print(f"tracekit: recorded what came of it as run {replay_block.new_run_id}", file=sys.stderr)
-    step = instructions.get("break")
-    for replay_block in replayed_runs.started:
-        if step is not None and replay_block.break_at == step and not replay_block.came_to(step):
-            print(f"tracekit: --break {step}: the program did not come to that step by itself", file=sys.stderr)
     if failure is not None:
         print(command_line_text(failure), file=sys.stderr)
-    elif type(error).__name__ == "BdbQuit":
-        print("tracekit: the replay was left in the debugger", file=sys.stderr)
     elif not replayed_runs.opened:
         nothing = " was replayed" if not reports else f" of it was replayed, only {len(reports)} run(s) before it"
         print(f"tracekit: the program never opened the run {instructions['run']}: nothing{nothing}", file=sys.stderr)

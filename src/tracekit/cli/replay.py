@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from typing import IO, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
 from .._capture.inputs import bytes_of
-from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
@@ -24,15 +23,19 @@ from .output import DIFFERENT, INCOMPLETE, RIGHT, complete_run, emit, fail, loca
 from .output import local as output_local
 
 __all__ = [
+    "Prepared",
     "by_kind",
     "check_given",
     "follow",
     "hash_seed",
     "launch",
+    "of_a_replay",
+    "prepared",
     "program_of",
     "replay",
     "replay_instructions",
     "run",
+    "started",
     "trusted",
 ]
 
@@ -141,6 +144,19 @@ def _launcher() -> list[str]:
     return [sys.executable, *options, "-m", "tracekit.cli.launch"]
 
 
+def started(found: Prepared, instructions: Mapping[str, Any], pipes: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start ``tracekit.cli.launch`` as a child process that has these ``pipes``, apart from what Ctrl-C interrupts."""
+    variables = {**os.environ, **found.environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
+    return subprocess.Popen(
+        _launcher(),
+        env=variables,
+        cwd=found.cwd,
+        stdin=None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL,
+        pass_fds=pipes,
+        process_group=0,
+    )
+
+
 def follow(
     instructions: Mapping[str, Any],
     environment: Mapping[str, str],
@@ -160,78 +176,89 @@ def follow(
 # ``tracekit replay``: run the recorded program again, from its trace.
 
 
-@click.command(context_settings={"allow_interspersed_args": True})
-@click.argument("run", shell_complete=complete_run)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+#: What ``tracekit replay`` and ``tracekit debug`` are told of a replay alike.
+_OPTIONS: Final = (
+    click.argument("run", shell_complete=complete_run),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+    click.option(
+        "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+    ),
+    click.option(
+        "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+    ),
+    click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too."),
+    click.option(
+        "--writes",
+        type=click.Choice(["scratch", "real"]),
+        default="scratch",
+        show_default=True,
+        help="Where the program's files go: into a layer of its own that is gone afterwards, or where they are.",
+    ),
+    click.option(
+        "--writes-to", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Keep what the program wrote there."
+    ),
+    click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True),
+    click.option(
+        "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
+    ),
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="KIND=FIELD",
+        help="Leave a field out of the comparison (llm=input.body.user).",
+    ),
+    click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True),
+    click.option(
+        "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
+    ),
+    click.option(
+        "--live-env",
+        "live_env",
+        multiple=True,
+        metavar="NAME",
+        help="An environment variable of which today's value counts.",
+    ),
+    click.option(
+        "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
+    ),
+    click.option(
+        "--isolate",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Cut off the network below Python too.",
+    ),
+    click.option(
+        "--grace",
+        type=click.FloatRange(0, 86_400),
+        default=10.0,
+        show_default=True,
+        help="Seconds that a replay has to end by itself once it has failed, or once nothing in it moves.",
+    ),
 )
-@click.option(
-    "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
-)
-@click.option("--dry-run", is_flag=True, help="Print the recorded result without running anything.")
-@click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
-@click.option(
-    "--writes",
-    type=click.Choice(["scratch", "real"]),
-    default="scratch",
-    show_default=True,
-    help="Where the program's files go: into a layer of its own that is gone afterwards, or where they are.",
-)
-@click.option(
-    "--writes-to", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Keep what the program wrote there."
-)
-@click.option(
-    "--live",
-    multiple=True,
-    metavar="KIND[:NAME]",
-    help="Let llm, tool or http calls go live, or those of one name; writes a new run.",
-)
-@click.option(
-    "--break", "break_at", type=int, metavar="STEP", help="Stop in the debugger at this step, in the user's frame."
-)
-@click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True)
-@click.option(
-    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
-)
-@click.option(
-    "--ignore", multiple=True, metavar="KIND=FIELD", help="Leave a field out of the comparison (llm=input.body.user)."
-)
-@click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True)
-@click.option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
-)
-@click.option(
-    "--live-env",
-    "live_env",
-    multiple=True,
-    metavar="NAME",
-    help="An environment variable of which today's value counts.",
-)
-@click.option(
-    "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
-)
-@click.option(
-    "--isolate",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Cut off the network below Python too.",
-)
-@click.option(
-    "--grace",
-    type=click.FloatRange(0, 86_400),
-    default=10.0,
-    show_default=True,
-    help="Seconds that a replay has to end by itself once it has failed, or once nothing in it moves.",
-)
-def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool, **options: Any) -> None:
-    """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
 
-    A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
-    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, but for what you
-    allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
-    """
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def of_a_replay(function: _Command) -> _Command:
+    """A command with the arguments and options that replays have in common."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+class Prepared(NamedTuple):
+    """A replay that can be started: its instructions, the environment and the directory of its program, and the trace."""
+
+    instructions: dict[str, Any]
+    environment: dict[str, str]
+    cwd: str
+    path: str
+    store: Store
+
+
+def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, options: dict[str, Any]) -> Prepared:
+    """What is needed to replay ``run``, for ``tracekit verb``; prints what will be replayed, or exits with the reason why that can't be."""
     try:
         kinds_that_go_live(options["live"])
         ignored_fields(by_kind(options["ignore"]))
@@ -247,10 +274,9 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
                     f"{path} holds no entry: there is nothing to replay",
                     next_action="its process died before the run began; `tracekit list` shows the other runs",
                 )
-            if dry_run:
+            if options.pop("dry_run", False):
                 _dry(trace, where)
-            _check_break(trace, options["break_at"])
-            program, cwd = program_of(trace, where, path, command, options["entry"], "replay")
+            program, cwd = program_of(trace, where, path, command, options["entry"], verb)
             environment = hash_seed(trace)
             lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
     except TracekitError as error:
@@ -260,13 +286,33 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
         what = f"-m {program.module}" if program.module else program.script
         message(
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
-            f"tracekit replay {run} -- {what} ARGS…"
+            f"tracekit {verb} {run} -- {what} ARGS…"
         )
     if options["live"] and options["isolate"] == "on":
         raise click.UsageError("--live reaches the network, and --isolate=on cuts it off")
     if options["writes_to"] is not None and options["writes"] == "real":
         raise click.UsageError("--writes-to keeps what is written in a scratch layer, and --writes real wants none")
-    launch(replay_instructions(run, path, where, program, options), environment, cwd)
+    return Prepared(replay_instructions(run, path, where, program, options), environment, cwd, path, where)
+
+
+@click.command(context_settings={"allow_interspersed_args": True})
+@of_a_replay
+@click.option("--dry-run", is_flag=True, help="Print the recorded result without running anything.")
+@click.option(
+    "--live",
+    multiple=True,
+    metavar="KIND[:NAME]",
+    help="Let llm, tool or http calls go live, or those of one name; writes a new run.",
+)
+def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any) -> None:
+    """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
+
+    A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
+    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, but for what you
+    allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
+    """
+    found = prepared(run, command, store, "replay", options)
+    launch(found.instructions, found.environment, found.cwd)
 
 
 def _dry(trace: Trace, where: Store) -> NoReturn:
@@ -287,20 +333,6 @@ def _dry(trace: Trace, where: Store) -> NoReturn:
         message(f"tracekit: can it be replayed? {answer.text}")
         sys.exit(DIFFERENT)
     sys.exit(RIGHT if last["type"] in ENDS else INCOMPLETE)
-
-
-def _check_break(trace: Trace, step: int | None) -> None:
-    """``RunStateError`` unless ``--break`` names a step: a stop that never comes would look like a step never reached."""
-    if step is None:
-        return
-    entry = trace.entry(step) if 1 <= step <= len(trace) else {}
-    if entry.get("type") not in {family.intent for family in FAMILIES.values()}:
-        what = f"is a {entry['type']}" if entry else "is not there"
-        whose = f", which belongs to step {entry['step']}" if "step" in entry else ""
-        raise RunStateError(
-            f"--break {step}: no step begins there; entry {step} {what}{whose}",
-            next_action="`tracekit show RUN` shows the number of each step",
-        )
 
 
 def by_kind(given: Iterable[str]) -> dict[str, list[str]]:
@@ -326,7 +358,6 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
         "arguments": list(program.arguments),
         "cwd": program.cwd,
         "entry": options["entry"],
-        "break": options["break_at"],
         "isolate": options["isolate"],
         "trusted": trusted(store, path),
         "writes": options["writes"],

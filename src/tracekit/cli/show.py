@@ -476,23 +476,34 @@ def _print_step(view: RunView, step: StepView) -> None:
         console.print(line_of(step, console.width), no_wrap=True, overflow="ellipsis")
         for name, value in facts_of(view, step):
             console.print(f"  {name:<12}{printable(value)}", markup=False, soft_wrap=True)
-        if step.call is not None:
-            _print_call(console, step.call)
-        else:
-            if step.input is not None:
-                _print_value(console, "input", step.input)
-            if step.chunks:
-                for number, piece in enumerate(step.pieces(), 1):
-                    _print_value(console, f"piece {number}", piece)
-            if step.has_output:
-                _print_value(console, "output", step.output)
-            if step.values:
-                _print_value(console, "values", step.values)
-        if step.failed:
-            _print_error(console, step)
+        print_input(console, step)
+        print_answer(console, step)
 
 
-def _print_call(console: Console, call: ModelCall) -> None:
+def print_input(console: Console, step: StepView) -> None:
+    """Print what a step was given: of a model call the prompt, with what changed since the previous turn."""
+    if step.call is not None:
+        _print_prompt(console, step.call)
+    elif step.input is not None:
+        _print_value(console, "input", step.input)
+
+
+def print_answer(console: Console, step: StepView) -> None:
+    """Print what came of a step."""
+    if step.call is not None:
+        _print_completion(console, step.call)
+    else:
+        for number, piece in enumerate(step.pieces(), 1):
+            _print_value(console, f"piece {number}", piece)
+        if step.has_output:
+            _print_value(console, "output", step.output)
+        if step.values:
+            _print_value(console, "values", step.values)
+    if step.failed:
+        _print_error(console, step)
+
+
+def _print_prompt(console: Console, call: ModelCall) -> None:
     from rich.text import Text
 
     prompt, changes = call.prompt, call.changes
@@ -505,6 +516,11 @@ def _print_call(console: Console, call: ModelCall) -> None:
     for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", arguments_text(prompt.parameters))):
         if value:
             console.print(f"{name}: {printable(value)}", markup=False, soft_wrap=True)
+
+
+def _print_completion(console: Console, call: ModelCall) -> None:
+    from rich.text import Text
+
     if call.step.failed or not (call.step.outcome or call.step.chunks):
         return
     answer = call.answer

@@ -234,7 +234,6 @@ def _judge(
     options: dict[str, Any],
 ) -> _Judgement:
     how = {
-        "break_at": None,
         "writes": "scratch",
         "writes_to": None,
         "live": (),

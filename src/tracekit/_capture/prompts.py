@@ -1,0 +1,48 @@
+"""The prompt of ``pdb`` in a run: what is typed there is no part of it, and leaving a replay there ends the replay."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Final
+
+from .._runtime.callsite import caller, prompt
+from .._runtime.process import process
+from ..errors import ReplayError
+from .patch import Patch, Switch, loaded
+
+__all__ = ["activate", "deactivate"]
+
+
+def _patches() -> list[Patch]:
+    pdb = loaded("pdb")
+    return [] if pdb is None else [_switch.once(pdb.Pdb, "interaction", _outside_the_run)]
+
+
+def _outside_the_run(original: Any) -> Any:
+    @wraps(original)
+    def interaction(self: Any, *args: Any, **options: Any) -> Any:
+        with prompt():
+            found = original(self, *args, **options)
+        if getattr(self, "quitting", False):
+            _leave_replays()
+        return found
+
+    return interaction
+
+
+def _leave_replays() -> None:
+    """Where somebody leaves the debugger, a replay fails: the error with which ``pdb`` ends a program is one that agents catch."""
+    for session in process.sessions:
+        if not session.recording and not session.state.ended:
+            raise session.fail(
+                ReplayError(
+                    "the replay was left in the debugger",
+                    run_id=session.run_id,
+                    location=caller(),
+                    next_action="leave it with c, or go back and forth with `tracekit debug RUN`",
+                )
+            )
+
+
+_switch: Final = Switch(_patches, ("pdb",))
+activate, deactivate = _switch.on, _switch.off

@@ -1,0 +1,436 @@
+"""A replayed program under a debugger: it stops at recorded steps, in the line of the program's own code that makes them.
+
+This is the part of the debugger that is in the replayed process. The other one, in a process of its own (``tracekit.cli.debug``), says by
+a pipe how far to go, and asks by it what the program's variables are while that stands still. A line of either pipe is a JSON object:
+
+=====================================================  ==============================================================================
+asked                                                  answered
+=====================================================  ==============================================================================
+``{"do": "run", "to": 12}``                            ``stopped``, when the step is made; ``passed``, where it has been made already.
+                                                       ``"to": null`` runs to the end, ``"to": 0`` to the next step, whichever it is
+``{"do": "evaluate", "frame": 0, "text": "x + 1"}``    ``value``: its ``text``, whether it ``failed``, and where more of it can be had
+``{"do": "variables", "of": 3}``                       ``variables``: what is in it; ``{"frame": 0, "scope": "locals"}`` begins
+``{"do": "lines", "frame": 0}``                        opens ``pdb`` there, which asks by ``prompt``, and is answered by ``{"line": …}``
+=====================================================  ==============================================================================
+
+A failure of the debugger never reaches the program: where the other process is gone, this one ends.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import reprlib
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+from .. import _reality
+from .._capture import callers
+from .._runtime.callsite import is_user_code, prompt
+from .._runtime.session import Scope
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from .._runtime.lane import Lane
+    from .._runtime.replayer import Replay
+    from .._runtime.threads import ThreadMonitor
+
+__all__ = ["Place", "RemoteDebugger", "places"]
+
+_TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_really_exit: Final = os._exit
+_NEXT: Final = 0
+#: At most so many children of one value are listed.
+_MOST: Final = 1000
+
+
+# -- where the program is ----------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A line of the program's own code: its frame, the path of the lane that it is in, and whether it is of who makes the step."""
+
+    frame: FrameType
+    lane: str
+    own: bool
+
+
+def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[Place]:
+    """Where the program makes a step: its lines from the innermost one outwards, from ``frame`` on.
+
+    A task's or a pool's call has its own lines first, then those of the lane that has started it, which waits for it, as a rule. So there
+    is a line of the program's also where only a library's is in the thread that makes the step.
+    """
+    every = _all_places(scope, threads, frame)
+    for kind in (_in_checkout, callers.is_own, _is_others):
+        found = [one for one in every if kind(one.frame)]
+        if found:
+            return found
+    return every
+
+
+def _in_checkout(frame: FrameType) -> bool:
+    return is_user_code(frame.f_code.co_filename)
+
+
+def _is_others(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith(_TRACEKIT)
+
+
+def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[Place]:
+    lane: Lane | None = scope.lane
+    task = _reality.running_task()
+    outermost = None if task is None else _frame_of(task.get_coro())
+    found: list[Place] = []
+    while frame is not None:
+        found.append(Place(frame, scope.lane.path, True))
+        inner, frame = frame, frame.f_back
+        if inner is outermost:
+            break
+    seen = {id(one.frame) for one in found}
+    running = {**sys._current_frames(), threading.get_ident(): frame}  # without what belongs to the task that runs here
+    last = task
+    while lane is not None:
+        others = [*_outwards(running.get(lane.owner))]
+        if lane.owner not in running and (waiting := threads.task(lane.owner)) is not None:
+            others, last = [*_awaited_by(waiting)][::-1], waiting
+        if lane.parent is None and last is not None:  # whoever runs the event loop
+            others += _outwards(running.get(getattr(last.get_loop(), "_thread_id", None) or threading.get_ident()))
+        for one in others:
+            if id(one) not in seen:
+                seen.add(id(one))
+                found.append(Place(one, lane.path, False))
+        lane = lane.parent
+    return found
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _awaited_by(task: Task[Any]) -> Iterator[FrameType]:
+    """The frames of a task that waits, from the outermost one inwards."""
+    coroutine: Any = task.get_coro()
+    while coroutine is not None:
+        frame = _frame_of(coroutine)
+        if frame is None:
+            return
+        yield frame
+        coroutine = next(
+            (getattr(coroutine, name) for name in ("cr_await", "gi_yieldfrom", "ag_await") if hasattr(coroutine, name)),
+            None,
+        )
+
+
+def _frame_of(coroutine: Any) -> FrameType | None:
+    found = (getattr(coroutine, name, None) for name in ("cr_frame", "gi_frame", "ag_frame"))
+    return next((frame for frame in found if isinstance(frame, FrameType)), None)
+
+
+# -- the debugger's part in the replayed process -----------------------------------------------------------------------
+
+
+class RemoteDebugger:
+    """Stops the replay where the other process says; ``instructions`` name the pipes, the first step to stop at, and what is hidden.
+
+    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``.
+    """
+
+    def __init__(self, instructions: Mapping[str, Any]) -> None:
+        self._asked: Final = os.fdopen(instructions["asked"], "rb", buffering=0)
+        self._answers: Final[int] = instructions["answers"]
+        self._to: int | None = instructions["to"]
+        self._hidden: int | None = instructions["hidden"]
+        #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
+        self._still: Final = threading.RLock()
+        self._stopped = False
+        self._values: list[Any] = []
+        self._streams: tuple[int, int] | None = None
+        self._sink: Final[int] = instructions["sink"]
+        for file in (self._asked.fileno(), self._answers, instructions["sink"]):
+            os.set_inheritable(file, False)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+        if self._hidden is not None:
+            self._hide()
+        self._before: Final = sys.breakpointhook
+        sys.breakpointhook = self._breakpoint
+
+    def _forked(self) -> None:
+        self._to = None
+        with suppress(OSError):
+            self._asked.close()
+            os.close(self._answers)
+
+    # -- what is printed -------------------------------------------------------------------------------------------------
+
+    def _hide(self) -> None:
+        self._streams = os.dup(1), os.dup(2)
+        os.dup2(self._sink, 1)
+        os.dup2(self._sink, 2)
+
+    def show(self) -> None:
+        """What the program prints from now on is shown."""
+        self._hidden = None
+        if self._streams is None:
+            return
+        streams, self._streams = self._streams, None
+        _flush()
+        for number, saved in enumerate(streams, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+        os.ftruncate(self._sink, 0)
+
+    # -- stopping --------------------------------------------------------------------------------------------------------
+
+    def came_to(self, replay: Replay, scope: Scope, seq: int) -> None:
+        """The calling thread makes the recorded step ``seq``; see :class:`~tracekit._runtime.replayer.StepDebugger`."""
+        if self._stopped:
+            with self._still:  # let go of when the program may go on
+                pass
+        if seq == self._hidden:
+            self.show()
+        if not self._stops_at(seq):
+            return
+        with self._still:
+            if self._stops_at(seq):  # it may have been another thread's next step
+                self._stop(replay, scope, seq, sys._getframe(1))
+
+    def _stops_at(self, seq: int) -> bool:
+        return self._to in (_NEXT, seq)
+
+    def _stop(self, replay: Replay, scope: Scope, seq: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        self.show()
+        replay.threads.away()
+        lines: FrameType | None = None
+        try:
+            found = places(scope, replay.threads, frame)
+            with prompt(), _reality.off_loop():
+                _flush()
+                self._say("stopped", step=seq, lane=scope.lane.path, frames=[_about(one) for one in found])
+                lines = self._serve(replay, found)
+        except _GoneError:
+            _leave()
+        except Exception:  # never the program's
+            traceback.print_exc(file=sys.__stderr__)
+            self._to = None
+        finally:
+            self._values = []
+            self._stopped = False
+            replay.threads.back()
+        if lines is not None:
+            self._lines(lines)
+
+    def _serve(self, replay: Replay, found: list[Place]) -> FrameType | None:
+        """Answer until the program is to go on; returns the frame in which it goes on line by line."""
+        while True:
+            asked = self._hear()
+            what = asked["do"]
+            if what == "run":
+                if asked["to"] and replay.made(asked["to"]):
+                    self._say("passed")
+                    continue
+                self._to = asked["to"]
+                return None
+            if what == "evaluate":
+                self._say("value", **self._evaluated(found, asked))
+            elif what == "variables":
+                self._say("variables", variables=self._variables(found, asked))
+            elif what == "lines":
+                place: Place = found[asked["frame"]]
+                if place.own:
+                    self._to = _NEXT
+                    return place.frame
+                self._pdb().interaction(place.frame, None)  # of a frame that does not run: to look at it
+                self._say("looked")
+            else:
+                _leave()
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    def _evaluated(self, found: list[Place], asked: Mapping[str, Any]) -> dict[str, Any]:
+        frame = found[asked["frame"]].frame if found else None
+        spaces = ({}, {}) if frame is None else (frame.f_globals, frame.f_locals)
+        text = asked["text"].strip()
+        try:
+            try:
+                code = compile(text, "<debugger>", "eval")
+            except SyntaxError:
+                exec(compile(text, "<debugger>", "single"), *spaces)  # what a person types at the prompt of a debugger
+                return {"text": "", "failed": False, "of": 0}
+            value = eval(code, *spaces)
+            shown = _pretty(value) if asked.get("pretty") else repr(value)
+            return {"text": shown, "failed": False, "of": self._known(value), "type": type(value).__name__}
+        except BaseException as error:
+            return {"text": traceback.format_exception_only(error)[-1].strip(), "failed": True, "of": 0}
+
+    def _variables(self, found: list[Place], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if "of" in asked:
+            items = _children(self._values[asked["of"] - 1])
+        else:
+            frame = found[asked["frame"]].frame
+            names = frame.f_locals if asked["scope"] == "locals" else frame.f_globals
+            items = [(name, value) for name, value in names.items() if not name.startswith("__")]
+        return [
+            {"name": name, "text": _SHORT.repr(value), "type": type(value).__name__, "of": self._known(value)}
+            for name, value in items[:_MOST]
+        ]
+
+    def _known(self, value: Any) -> int:
+        """The number by which what is in a value can be asked for; 0: there is nothing in it."""
+        if not _has_children(value):
+            return 0
+        self._values.append(value)
+        return len(self._values)
+
+    # -- line by line ----------------------------------------------------------------------------------------------------
+
+    def _pdb(self) -> Any:
+        from pdb import Pdb  # with what it imports, 2 ms that only who wants it should pay
+
+        debugger = self
+
+        class Lines(Pdb):
+            def interaction(self, *args: Any, **options: Any) -> None:
+                with debugger._still:
+                    super().interaction(*args, **options)
+
+            def do_quit(self, arg: str) -> NoReturn:
+                _leave()
+
+            do_q = do_exit = do_EOF = do_quit
+
+        return Lines(
+            stdin=_Asking(self),
+            stdout=_Saying(self),
+            skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"],
+            nosigint=True,
+        )
+
+    def _lines(self, frame: FrameType) -> None:
+        """``pdb`` in a frame of this thread: stepping goes on from there."""
+        debugger = self._pdb()
+        debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
+        sys.settrace(None)
+        debugger.interaction(frame, None)
+        if frame.f_trace is not None:
+            sys.settrace(debugger.trace_dispatch)
+
+    def _breakpoint(self, *args: Any, **options: Any) -> Any:
+        """``breakpoint()`` in the program: not where the replay only comes back to a step."""
+        if self._hidden is not None:
+            return None
+        if os.environ.get("PYTHONBREAKPOINT") or self._before is not sys.__breakpointhook__:
+            return self._before(*args, **options)
+        return self._pdb().set_trace(sys._getframe(1))
+
+    # -- the pipes -------------------------------------------------------------------------------------------------------
+
+    def _say(self, event: str, **facts: Any) -> None:
+        line = json.dumps({"event": event, **facts}, default=repr).encode() + b"\n"
+        try:
+            while line:
+                line = line[_reality.write(self._answers, line) :]
+        except OSError as error:
+            raise _GoneError from error
+
+    def _hear(self) -> dict[str, Any]:
+        line = self._asked.readline()
+        if not line.endswith(b"\n"):
+            raise _GoneError
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+class _GoneError(Exception):
+    """The process that debugs this one is gone."""
+
+
+class _Asking(io.StringIO):
+    """The standard input of ``pdb``: lines from the other process."""
+
+    def __init__(self, debugger: RemoteDebugger) -> None:
+        super().__init__()
+        self._debugger: Final = debugger
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # typeshed has it two ways
+        try:
+            self._debugger._say("prompt")
+            return str(self._debugger._hear().get("line", ""))
+        except _GoneError:
+            _leave()
+
+
+class _Saying(io.StringIO):
+    """The standard output of ``pdb``."""
+
+    def __init__(self, debugger: RemoteDebugger) -> None:
+        super().__init__()
+        self._debugger: Final = debugger
+
+    def write(self, text: str) -> int:
+        try:
+            self._debugger._say("output", text=text)
+        except _GoneError:
+            _leave()
+        return len(text)
+
+
+def _leave() -> NoReturn:
+    """Nobody debugs this process any more: it ends, and nothing of that reaches the program."""
+    _flush()
+    _really_exit(1)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _about(place: Place) -> dict[str, Any]:
+    frame = place.frame
+    return {
+        "file": frame.f_code.co_filename,
+        "line": frame.f_lineno,
+        "function": frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name,
+        "lane": place.lane,
+        "own": place.own,
+    }
+
+
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 12
+
+
+def _pretty(value: Any) -> str:
+    from pprint import pformat
+
+    return pformat(value, width=100)
+
+
+def _has_children(value: Any) -> bool:
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return bool(len(value))
+    return not isinstance(value, str | bytes | bytearray | int | float | complex | type(None) | type) and bool(
+        getattr(value, "__dict__", None)
+    )
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(repr(key), one) for key, one in [*value.items()][:_MOST]]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{number}]", one) for number, one in enumerate([*value][:_MOST])]
+    return [*vars(value).items()]
