@@ -7,10 +7,11 @@ import contextlib
 import hashlib
 import random
 import select
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -899,3 +900,33 @@ def test_what_comes_after_the_end_of_a_replay_is_refused_and_said(
 @traced_tool(side_effect="read_only")
 def on_time(n: int) -> int:
     return n
+
+
+def test_replays_side_by_side_on_one_loop_do_not_stand_still_for_one_another(tmp_path: Path) -> None:
+    """Each looks at the threads while another one does: who waits for a look to end, or for the interpreter, is not blocked."""
+
+    @traced_tool(side_effect="read_only")
+    async def fetch(n: int) -> int:
+        await asyncio.sleep(0.001 * n)
+        return n
+
+    async def handle(n: int) -> str:
+        async with record("one of three", store=tmp_path) as run:
+            run.set_result(await fetch(n))
+        return run.path
+
+    async def again(path: str, n: int) -> None:
+        async with replay(path, guard="context") as session:
+            session.set_result(await fetch(n))
+
+    async def beside(made: Iterable[Any]) -> list[Any]:
+        return await asyncio.gather(*made)
+
+    paths = asyncio.run(beside(handle(n) for n in range(3)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(60):
+            asyncio.run(beside(again(path, n) for n, path in enumerate(paths)))
+    finally:
+        sys.setswitchinterval(interval)

@@ -538,7 +538,7 @@ class IdleReporter:
 
     def _listen(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        process.observers.add(get_native_id())
+        process.observers[get_native_id()] = None
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
                 if select.select([self._fd], [], [], _PARENT_LOOK)[0]:

@@ -161,8 +161,9 @@ class Process:
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
         self._watchers = 0
         self._lock = threading.RLock()
-        #: The native ids of tracekit's own threads that look at the others, for every replay of this process: they bring nothing about.
-        self.observers: Final[set[int]] = set()
+        #: tracekit's own threads that look at the others, for every replay of this process, by their native ids: they bring nothing about.
+        #: Each with the lock under which it looks, or ``None``: who waits for that is not blocked, but has it as soon as it has looked.
+        self.observers: Final[dict[int, Any]] = {}
 
     def forked(self) -> None:
         """In a forked child: nobody else holds the locks here.

@@ -576,11 +576,11 @@ class Schedule:
 
     def _look_on(self) -> None:
         self.observer = get_native_id()
-        process.observers.add(self.observer)
+        process.observers[self.observer] = self._lock
         try:
             self._observe_all()
         finally:
-            process.observers.discard(self.observer)
+            del process.observers[self.observer]
 
     def _observe_all(self) -> None:
         pause = _SHORT

@@ -527,8 +527,8 @@ class ThreadMonitor:
             return True
         if call[0] != _futex() or call[4] != 0:
             return False
-        if call[1] == _address(self.lock):  # for who looks at it
-            return False
+        if self._is_of_who_looks(call[1]) or (_interpreter() and _is_of_interpreter(call[1])):
+            return False  # it has that as soon as who has it now goes on, wherever in our code it asks for it
         return by_frame or self._is_lock(call[1])
 
     def _rests(self, native: int, stack: _Stack, look: object) -> bool:
@@ -540,9 +540,13 @@ class ThreadMonitor:
             return False
         if call[0] != _futex() or len(call) < 5:
             return True
-        if call[1] == _address(self.lock):
+        if self._is_of_who_looks(call[1]):
             return False
         return call[4] == 0 or self._is_lock(call[1]) or not _is_of_interpreter(call[1])
+
+    def _is_of_who_looks(self, address: int) -> bool:
+        """Whether a thread that waits there waits for who looks at it: for this replay, or for another one in this process."""
+        return any(lock is not None and address == _address(lock) for lock in (self.lock, *process.observers.values()))
 
     def _is_lock(self, address: int) -> bool:
         if address not in self._locks and address not in self._strange:
@@ -900,7 +904,7 @@ def _address(lock: Any) -> int:
 
 
 def _is_of_interpreter(address: int) -> bool:
-    """Whether a thread that waits there, with a time limit, may wait for the interpreter."""
+    """Whether a thread that waits there may wait for the interpreter."""
     begin = _interpreter()
     return not begin or begin <= address < begin + _INTERPRETER_SIZE
 
