@@ -91,5 +91,6 @@ def test_nothing_else_is_in_the_wheel(site: Path) -> None:
     files = [Path(line.split(",")[0]) for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines()]
     packages = {file.parts[0] for file in files if not file.parts[0].endswith(".dist-info")}
     assert packages == {"tracekit", *(name for name in packages if name.startswith("tracekit_"))}
-    assert {file.suffix for file in files if file.parts[0] in packages} <= {".py", ".typed", ".json", ".txt", ".md", ".css", ".js"}
+    kinds = {".py", ".typed", ".json", ".txt", ".md", ".css", ".js"}
+    assert {file.suffix for file in files if file.parts[0] in packages} <= kinds
     assert not [file for file in files if any(part.startswith(".") or part == "__pycache__" for part in file.parts)]
