@@ -34,6 +34,13 @@ class Figure(NamedTuple):
     reach: float | None = None
 
 
+#: A child process, which joins the run of its parent when it imports tracekit.
+PARENT = (
+    "import subprocess, sys, tracekit\nwith tracekit.record('parent'): subprocess.run([sys.executable, '-c', {!r}])\n"
+)
+#: A program of one line, under ``tracekit run``.
+UNDER_RUN = "import sys\nfrom tracekit.cli import main\nsys.argv = ['tracekit', 'run', '-m', 'keyword']\nmain()\n"
+
 FIGURES = (
     Figure("import tracekit", "", "import tracekit\n"),
     Figure("record, replay and traced_tool", "", NAMES, 35),
@@ -45,12 +52,14 @@ FIGURES = (
     Figure("the names, the first tool and block, the same", USUAL, USUAL + NAMES + TOOL + "with record('first'): look('a-17')\n"),
     Figure("the first block, instrumented", NAMES + "import tracekit; tracekit.instrument()\n",
            NAMES + "import tracekit; tracekit.instrument()\n" + BLOCK),
+    Figure("a child process that joins a run", PARENT.format("pass"), PARENT.format("import tracekit")),
+    Figure("tracekit run of an empty program", "", UNDER_RUN),
 )  # fmt: skip
 
 
 def cpu_of(program: str, variables: Mapping[str, str]) -> float:
     """Milliseconds of CPU of a fresh interpreter that runs ``program``."""
-    process = subprocess.Popen([sys.executable, "-c", program], env=dict(variables))
+    process = subprocess.Popen([sys.executable, "-c", program], env=dict(variables), stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

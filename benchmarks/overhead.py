@@ -262,86 +262,24 @@ class Bench:
         self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), model.stream, cpu_ns))
 
     def requests(self) -> Iterator[Figure]:
+        """What it costs that requests can be captured, where no run is active."""
         import http.client
 
-        import requests
-
-        session, connection = requests.Session(), http.client.HTTPConnection("127.0.0.1")
+        connection = http.client.HTTPConnection("127.0.0.1")
 
         def begin(_: int) -> None:
             connection.putrequest("GET", "/")
             connection.close()
             connection._buffer.clear()  # type: ignore[attr-defined]
 
-        body = {"note": TEXT, "lines": [1, 2, 3]}
-        with web_server() as url:
-            calls = {
-                "requests.post": lambda _: requests.post(url, json=body).json(),
-                "Session.post": lambda _: session.post(url, json=body).json(),
-            }
-
-            def rounds(kind: str) -> None:
-                for name, call in calls.items():
-                    call(0)
-                    self.add(f"{name} {kind}", each(self.model_calls, call, cpu_ns))
-
-            for _ in range(self.rounds):
-                tracekit.uninstrument()
-                rounds("bare")
-                self.add("putrequest bare", each(self.calls, begin))
-                tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
-                self.add("putrequest outside", each(self.calls, begin))
-                with record("requests"):
-                    rounds("recorded")
-                tracekit.uninstrument()
-                tracekit.instrument()
-                with record("requests"):
-                    rounds("synced")
-        session.close()
-        for name in calls:
-            recorded, bare, synced = f"{name} recorded", f"{name} bare", f"{name} synced"
-            detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
-            yield Figure(
-                f"{name} that reads", (self.ratio(recorded, bare) - 1) * 100, "% more CPU", 20.0, 12.0, detail=detail
-            )
-            yield Figure(f"{name}, an effect: synced twice", self.over(synced, recorded) / 1e3, "µs of CPU over")
+        for _ in range(self.rounds):
+            tracekit.uninstrument()
+            self.add("putrequest bare", each(self.calls, begin))
+            tracekit.instrument()
+            self.add("putrequest outside", each(self.calls, begin))
+        tracekit.uninstrument()
         spent = self.over("putrequest outside", "putrequest bare") / 1e3
         yield Figure("a request of http.client, no run", spent, "µs over", 1.0, 0.5)
-
-    def aiohttp(self) -> Iterator[Figure]:
-        import asyncio
-
-        import aiohttp
-
-        body = {"note": TEXT, "lines": [1, 2, 3]}
-
-        async def rounds(url: str, kind: str) -> None:
-            async with aiohttp.ClientSession() as session:
-
-                async def post() -> None:
-                    async with session.post(url, json=body) as response:
-                        await response.json()
-
-                await post()
-                begun = cpu_ns()
-                for _ in range(self.model_calls):
-                    await post()
-                self.add(f"aiohttp post {kind}", (cpu_ns() - begun) / self.model_calls)
-
-        with web_server() as url:
-            for _ in range(self.rounds):
-                tracekit.uninstrument()
-                asyncio.run(rounds(url, "bare"))
-                tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
-                asyncio.run(rounds(url, "outside"))
-                with record("aiohttp"):
-                    asyncio.run(rounds(url, "recorded"))
-            tracekit.uninstrument()
-        recorded, bare = "aiohttp post recorded", "aiohttp post bare"
-        detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
-        yield Figure("aiohttp post that reads", (self.ratio(recorded, bare) - 1) * 100, "% more CPU", detail=detail)
-        spent = self.over("aiohttp post outside", bare) / 1e3
-        yield Figure("aiohttp post, no run", spent, "µs of CPU over")
 
     # -- the way back ----------------------------------------------------------------------------------------------------
 
@@ -583,7 +521,6 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "reads": Bench.reads,
     "models": Bench.models,
     "requests": Bench.requests,
-    "aiohttp": Bench.aiohttp,
     "size": Bench.size,
     "imports": Bench.imports,
     "replays": Bench.replays,

@@ -47,6 +47,8 @@ def login(user: str, password: str, token: str | None = None) -> Session:
 LOGS = (
     '10.0.0.17 - - [03/Nov/2026:12:00:01 +0000] "GET /api/v1/items?page=3&size=20 HTTP/1.1" 200 5120 "-" "client/2.1"\n'
 )
+#: A name that says little of its value, and values that are no keys.
+LOGS_OF_TOKENS = '10.0.0.17 - - [03/Nov/2026:12:00:01 +0000] "GET /api/v1/items?page=3&token=17b20 HTTP/1.1" 200 5120 "-" "client/2.1"\n'
 LOGS_OF_SECRETS = '10.0.0.17 - - [03/Nov/2026:12:00:01] "GET /login?next=/home&token=&auth=none HTTP/1.1" 302 0 "-" "password reset"\n'
 JSON = {"id": 4711, "name": "invoice", "lines": [{"sku": "A-17", "count": 3, "price": 19.5, "note": "three weeks"}] * 3}
 JSON_OF_SECRETS = {
@@ -67,7 +69,9 @@ def texts() -> dict[str, Any]:
         "code": filled(CODE),
         "code that speaks of secrets": filled(CODE_OF_SECRETS),
         "a log": filled(LOGS),
+        "a log with &token=": filled(LOGS_OF_TOKENS),
         "a log that speaks of secrets": filled(LOGS_OF_SECRETS),
+        "password=password=…": filled("password="),
         "JSON": [JSON] * (SIZE // len(orjson.dumps(JSON))),
         "JSON that speaks of secrets": [JSON_OF_SECRETS] * (SIZE // len(orjson.dumps(JSON_OF_SECRETS))),
         "JSON in a text": filled(orjson.dumps(JSON).decode()),

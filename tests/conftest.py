@@ -39,7 +39,8 @@ LONGEST = (
     "test_thread_order.py", "test_verify_determinism.py", "test_children.py",
     "test_generated.py", "test_children_status.py", "test_children_read.py",
     "test_progress.py", "test_first_call.py", "test_docs.py",
-    "test_http_client.py", "test_mcp.py", "test_guard_sdks.py",
+    "test_http_client.py", "test_mcp.py", "test_secret_formats.py",
+    "test_failing_disk.py", "test_power.py", "test_session_ends.py",
 )  # fmt: skip
 #: And what starts processes.
 STARTING = ("e2e", "crash", "docs", "integrations", "surface")

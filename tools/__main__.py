@@ -7,6 +7,7 @@
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
     docs [serve]       install, then build the documentation as a site in site/, or serve it while it is written
+    pictures           install, then make the pictures in docs/images anew (needs Chromium)
     lint               install, then the site, mypy, import-linter and ruff side by side
     check              lint and test: everything that has to hold before a merge
 
@@ -23,7 +24,7 @@ from tools.environment import Environment
 PARALLEL = ("-n", "3", "--dist", "loadfile")
 #: The slowest first: they run side by side.
 LINTERS = (
-    ("mkdocs", "build", "--quiet", "--site-dir", "build/site"),
+    ("mkdocs", "build", "--site-dir", "build/site"),
     ("mypy",),
     ("lint-imports",),
     ("ruff", "check"),
@@ -58,7 +59,13 @@ def sdk_tests(*arguments: str) -> None:
 def docs(*arguments: str) -> None:
     environment = Environment.find()
     environment.install("dev")
-    environment.script("mkdocs", *(arguments or ("build", "--quiet")))
+    environment.script("mkdocs", *(arguments or ("build",)))
+
+
+def pictures() -> None:
+    environment = Environment.find()
+    environment.install("dev")
+    environment.run("-m", "tools.pictures")
 
 
 def lint() -> None:
@@ -79,6 +86,7 @@ def main(arguments: list[str]) -> None:
         "programs": programs,
         "sdk-tests": sdk_tests,
         "docs": docs,
+        "pictures": pictures,
         "lint": lint,
         "check": check,
     }

@@ -28,6 +28,7 @@ class Environment:
         self.python = python
         #: The directory of the environment.
         self.home = python.parent.parent
+        self._compiling: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def find(cls) -> Environment:
@@ -49,21 +50,29 @@ class Environment:
         _say(f"installing tracekit-replay[{extras}] into {self.home}")
         if not self.succeeds("-m", "pip", "--version"):
             self.run("-m", "ensurepip", "--upgrade")
-        self.run("-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[{extras}]")
+        self.run("-m", "pip", "install", "--quiet", "--no-compile", "--editable", f"{ROOT}[{extras}]")
         stamp.write_text(wanted)
+        # pip would do it on one core, and before anything else; what it can't compile, as pip can't, is nobody's to import.
+        packages = self.python.parent.parent / "lib"
+        self._compiling = subprocess.Popen(
+            [str(self.python), "-m", "compileall", "-qq", "-j", "0", str(packages)], stdout=subprocess.DEVNULL
+        )
 
     def run(self, *arguments: str) -> None:
         """Run the interpreter in the repository; a failure ends the command with its status."""
+        self._compiled()
         _run([str(self.python), *arguments])
 
     def script(self, name: str, *arguments: str) -> None:
         """Run a console script of the environment, as :meth:`run` does."""
+        self._compiled()
         _run([str(self.python.parent / name), *arguments])
 
     def side_by_side(self, commands: Sequence[Sequence[str]]) -> None:
         """Run console scripts at the same time, each as :meth:`script` does; what each says is shown when it has ended.
 
-        All are run to their end; the first that failed, in the order given, ends the command with its status.
+        All are run to their end; the first that failed, in the order given, ends the command with its status. What was installed is
+        compiled meanwhile.
         """
         paths = [[str(self.python.parent / name), *arguments] for name, *arguments in commands]
         running = [
@@ -75,7 +84,14 @@ class Environment:
             _say(" ".join(command))
             sys.stdout.buffer.write(said)
             sys.stdout.flush()
+        self._compiled()
         _exit_unless_zero(next((process.returncode for process in running if process.returncode), 0))
+
+    def _compiled(self) -> None:
+        """Wait until all that was installed is compiled."""
+        if self._compiling is not None:
+            self._compiling.wait()
+            self._compiling = None
 
     def succeeds(self, *arguments: str) -> bool:
         """Whether the interpreter runs ``arguments`` with status 0, in silence."""

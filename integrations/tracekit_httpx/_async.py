@@ -43,7 +43,15 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if exchange.step.live or await exchange.go_async():
             upload = sending(exchange, request) if content is None else None
             return await _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
-        return await _recorded(exchange, self, request, streamed, _send_again if content is None else None)
+        response = await _recorded(exchange, self, request, streamed, _send_again if content is None else None)
+        following = library.redirected(self, response, kwargs)
+        if following is None:
+            return response
+        await response.aread()
+        response.next_request = None
+        last = await send(self, following, **{name: value for name, value in kwargs.items() if name != "request"})
+        last.history = [response, *last.history]
+        return last
 
     async def _live(
         exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from tracekit.integration import Answer, Exchange, Scope, begin, message, outside, shown
@@ -59,12 +60,19 @@ class Library:
         parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content or b"")
         if scope is None:
             return outside(*parts)
-        return begin(scope, *parts, streamed=content is None, within=lambda: not self._goes_out(client, request))
+        streamed = content is None
+        inside = partial(self._stays_inside, client, request)
+        exchange = begin(scope, *parts, streamed=streamed, within=inside, rewrites=not streamed)
+        if isinstance(exchange, Exchange) and exchange.sends is not None:
+            request.stream = self.ByteStream(exchange.sends)
+            request._content = exchange.sends
+            request.headers["content-length"] = str(len(exchange.sends))
+        return exchange
 
-    def _goes_out(self, client: Any, request: Any) -> bool:
-        """Whether a request goes over a network by the library's own means: not to an application in this process."""
+    def _stays_inside(self, client: Any, request: Any) -> bool:
+        """Whether a request is one to an application in this process, and does not go over a network by the library's own means."""
         transport = client._transport_for_url(request.url)
-        return isinstance(transport, (self.module.HTTPTransport, self.module.AsyncHTTPTransport))
+        return not isinstance(transport, (self.module.HTTPTransport, self.module.AsyncHTTPTransport))
 
     def streams(self, request: Any, kind: type[Any]) -> bool:
         """Whether the body of a request is sent as it is produced; ``kind`` of streams is the client's. A form is read into memory: its
@@ -209,6 +217,17 @@ class Library:
             with suppress(Exception):
                 return client._build_redirect_request(response.request, response)
         return None
+
+    @staticmethod
+    def redirected(client: Any, response: Any, options: Mapping[str, Any]) -> Any:
+        """The request with which a client goes on after a recorded ``response``, where it was asked to; ``None`` elsewhere.
+
+        A recording of tracekit has a followed redirect as one step; other tools record each hop.
+        """
+        if response.next_request is None:
+            return None
+        follows = options.get("follow_redirects")
+        return response.next_request if (client.follow_redirects if type(follows) is not bool else follows) else None
 
     def nothing(self, request: Any) -> Any:
         """The answer to traffic that is not the program's."""

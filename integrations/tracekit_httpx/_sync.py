@@ -43,7 +43,15 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if exchange.step.live or exchange.go():
             upload = sending(exchange, request) if content is None else None
             return _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
-        return _recorded(exchange, self, request, streamed, _send_again if content is None else None)
+        response = _recorded(exchange, self, request, streamed, _send_again if content is None else None)
+        following = library.redirected(self, response, kwargs)
+        if following is None:
+            return response
+        response.read()
+        response.next_request = None
+        last = send(self, following, **{name: value for name, value in kwargs.items() if name != "request"})
+        last.history = [response, *last.history]
+        return last
 
     def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any) -> Any:
         tokens = exchange.enter()

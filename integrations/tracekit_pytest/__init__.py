@@ -123,5 +123,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.fixture
 def tracekit_run(request: pytest.FixtureRequest) -> TestRun:
-    """The run of this test: recorded, or replayed from ``traces/<module>/<test>.jsonl``, as ``--record-mode`` says."""
+    """The run of this test: recorded, or replayed from ``traces/<module>/<test>.jsonl``, as ``--record-mode`` says.
+
+    Example::
+
+        def test_a_lost_order_is_refunded(tracekit_run):
+            answer = agent("Where is order A-1042?")  # no model is asked in a replay, and no tool called
+            tracekit_run.set_result(answer)  # compared with the recorded one
+    """
     return traces_of(request.config).run_of(request.node)

@@ -9,7 +9,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ from tracekit.integration import (
     segments_beside,
     supply_placeholders,
 )
-from tracekit.testing import no_network
+from tracekit.testing import no_network, nothing_live
 
 from ._report import refusal_of, report_of
 
@@ -56,6 +56,8 @@ _SUFFIX: Final = ".jsonl"
 #: What a file name can't hold somewhere, and how long a trace's may be, so that those of its segments are none too long either.
 _FORBIDDEN: Final = re.compile(r"[<>?%*:|\"'/\\\s\x00-\x1f]")
 _LONGEST: Final = 180
+#: What pytest-recording leaves out of a name.
+_FORBIDDEN_TO_CASSETTES: Final = re.compile(r"[<>?%*:|\"'/\\]")
 
 _RUN: Final = pytest.StashKey["TestRun"]()
 
@@ -74,7 +76,9 @@ class TestRun:
     __test__ = False
 
     def __init__(self, item: pytest.Item, path: Path, options: Mapping[str, Any], root: Path, mode: str) -> None:
-        self.path: Final = path
+        self.path = _imported_for(item, path)
+        #: Where a recording of it goes.
+        self._own: Final = path
         self.nodeid: Final = item.nodeid
         self.recording = False
         #: Where a recording is until the test has passed.
@@ -85,6 +89,9 @@ class TestRun:
         self.failure: TracekitError | None = None
         #: Where the recording of a test that failed was left.
         self.kept: Path | None = None
+        #: What holds while the fixtures of the test alone end, where there are any.
+        self.after_replay: Final = ExitStack()
+        self.has_fixtures = False
         self._block: Any = None
         self._run: Any = None
         self._scope: Any = None
@@ -110,6 +117,10 @@ class TestRun:
     def set_result(self, value: Any) -> None:
         self._run.set_result(value)
 
+    def own_fixtures_ended(self) -> None:
+        """The fixtures of this test alone have ended; those of several tests are none of its business."""
+        self.after_replay.close()
+
     # -- its course ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -131,9 +142,9 @@ class TestRun:
         try:
             if not there and not record:
                 raise MissingTraceError("the test has no recording")
-            block = (
-                self._recording() if record else self._resumption() if self.mode == "new_episodes" else self._replay()
-            )
+            # An imported trace has no end to go on from.
+            goes_on = self.mode == "new_episodes" and not record and not _is_imported(self.path)
+            block = self._recording() if record else self._resumption() if goes_on else self._replay()
             with warnings.catch_warnings():
                 # On another machine, with another commit, each test of a suite would warn: the report of a failure says it.
                 warnings.filterwarnings("ignore", r"tracekit: (replay of|resuming) ", RuntimeWarning)
@@ -235,6 +246,7 @@ class TestRun:
         secret = self.place.parent.parent / "secret"
         if not secret.exists() and (self.place / "secret").exists():
             shutil.copy(self.place / "secret", secret)
+        before, self.path = self.path, self._own
         self.path.parent.mkdir(parents=True, exist_ok=True)
         old = {Path(file) for file in segments_beside(str(self.path))}
         for file in [one for one in whole if one != own] + [own]:
@@ -247,6 +259,8 @@ class TestRun:
             file.unlink()
             file.with_suffix(".seal").unlink(missing_ok=True)
         self.path.with_suffix(".seal").unlink(missing_ok=True)
+        if before != self.path:  # what was imported has done its work
+            before.unlink(missing_ok=True)
         shutil.rmtree(self.place, ignore_errors=True)
 
     def _went_on(self, file: Path) -> bool:
@@ -290,6 +304,26 @@ def path_of(item: pytest.Item, given: str | os.PathLike[str] | None) -> Path:
     return item.path.parent / "traces" / item.path.stem / f"{plain}{_SUFFIX}"
 
 
+def _imported_for(item: pytest.Item, path: Path) -> Path:
+    """The trace that answers a test whose own is ``path``: where that is not there, the one that was imported from its cassette, which
+    pytest-recording names in its own way."""
+    if not path.exists():
+        owner = getattr(item, "cls", None)
+        cassette = item.name if owner is None else f"{owner.__name__}.{item.name}"
+        imported = path.with_name(f"{_FORBIDDEN_TO_CASSETTES.sub('-', cassette)}{_SUFFIX}")
+        if imported != path and imported.exists() and _is_imported(imported):
+            return imported
+    return path
+
+
+def _is_imported(file: Path) -> bool:
+    try:
+        with Trace(str(file)) as trace:
+            return trace.imported_from is not None
+    except (TracekitError, OSError, IndexError):
+        return False
+
+
 def _marked(item: pytest.Item) -> tuple[Path, dict[str, Any]]:
     """The path and the options that the markers of a test give: of two, the closer one counts."""
     path: str | os.PathLike[str] | None = None
@@ -321,6 +355,7 @@ class Traces:
         home = os.environ.get("TRACEKIT_DIR")
         self._root: Final = (Path(home) if home else config.rootpath / ".tracekit").absolute() / "tests"
         self._supplied: Final[set[str]] = set()
+        self._supplied_all = False
         #: The traces that the tests of each module have, and what was done.
         self._used: Final[dict[str, set[str]]] = {}
         self._said: Final[dict[str, list[str]]] = {"recorded": [], "unused": []}
@@ -331,7 +366,7 @@ class Traces:
     # -- collection ------------------------------------------------------------------------------------------------------
 
     def importing(self, module: Path) -> None:
-        """Supply placeholders for the credentials that the traces of a module were recorded with."""
+        """Supply placeholders for the credentials that the traces of a module were recorded with, where that is known."""
         if self.mode != "none" or self.update:
             return
         for file in sorted((module.parent / "traces" / module.stem).glob(f"*{_SUFFIX}")):
@@ -341,11 +376,13 @@ class Traces:
         try:
             with Trace(str(file)) as trace:
                 recorded = (trace.entry(1).get("meta") or {}).get("credentials")
+                imported = trace.imported_from is not None
         except (TracekitError, OSError, IndexError):
             return  # whoever replays it says what is wrong
         names = frozenset(name for name in recorded or () if isinstance(name, str))
-        if names - self._supplied:
+        if names - self._supplied or (imported and not self._supplied_all):
             self._supplied.update(names)
+            self._supplied_all |= imported
             self._exit.callback(supply_placeholders(names))
 
     def collected(self, item: pytest.Item) -> None:
@@ -353,8 +390,8 @@ class Traces:
         hosts = (*options.get("allow_hosts", ()), *self._hosts)
         if hosts:
             options["allow_hosts"] = hosts
-        item.stash[_RUN] = TestRun(item, path, options, self._root, self.mode)
-        self._used.setdefault(str(item.path), set()).add(str(path))
+        item.stash[_RUN] = run = TestRun(item, path, options, self._root, self.mode)
+        self._used.setdefault(str(item.path), set()).update((str(path), str(run.path)))
 
     def run_of(self, item: pytest.Item) -> TestRun:
         return item.stash[_RUN]
@@ -372,16 +409,17 @@ class Traces:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        """With ``--tracekit-update``: a test whose replay fails is run once more, and recorded."""
+        """With ``--tracekit-update``: a test whose replay fails is run once more, and recorded. So is one that goes on past the end of its
+        recording with ``--record-mode=new_episodes``: what its marker says of a replay holds for the first time."""
         run = item.stash.get(_RUN, None)
-        if not self.update or run is None:
+        if run is None or not (self.update or (self.mode == "new_episodes" and run.path.exists())):
             return None
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         run.reset("none")
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         if run.failure is not None:
-            run.reset("all")
+            run.reset("all" if self.update else self.mode)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
@@ -413,6 +451,8 @@ class Traces:
         if fixturedef.scope == "function":
             run = request.node.stash.get(_RUN, None)
             if run is not None and not run.is_open:
+                run.has_fixtures = True
+                request.node.addfinalizer(run.own_fixtures_ended)  # the first of the test: it is called last
                 try:
                     run.open()
                 except BaseException as error:
@@ -453,12 +493,25 @@ class Traces:
             self._said["recorded"].append(_shown(run.path, self.config))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
         run = item.stash.get(_RUN, None)
         if run is None or run.recording:
             return (yield)
-        with no_network(allow_hosts=tuple(run.options.get("allow_hosts", ()))):
-            return (yield)
+        state = item.session._setupstate
+        finalizers = state.stack[item][0] if item in state.stack else []
+        with run.after_replay:
+            if run.has_fixtures:
+                run.after_replay.enter_context(nothing_live(allow_hosts=tuple(run.options.get("allow_hosts", ()))))
+            try:
+                return (yield)
+            except ReplayError:  # pytest goes on after an ``Exception`` only: the others have to end all the same
+                while finalizers:
+                    with suppress(ReplayError, Exception):
+                        finalizers.pop()()
+                state.teardown_exact(nextitem)
+                raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -33,7 +33,7 @@
     ├── EnvelopeError                  a request to agents that can't be read
     ├── RegistryError                  agents registered in a way that makes no sense
     ├── RoutingFailedError             no agent answered a request
-    ├── IntentionError                 an intention that can't be
+    ├── IntentionError                 an invalid intention
     │   ├── DanglingCauseError         it names a cause that is no event, or one of another kind
     │   ├── UnknownObjectError         it is about an object that is not there
     │   └── UnreadEventsError          nobody reads what was answered
@@ -224,7 +224,7 @@ class TraceVersionError(TraceError):
 
 
 class RunNotFoundError(TraceError):
-    """There is no run of this name in the store; ``store`` says where was looked."""
+    """There is no run of this name in the store; ``store`` is the directory that was searched."""
 
     code = "run-not-found"
 
@@ -280,7 +280,7 @@ class InvalidMessageError(_Error):
 class ContractViolationError(_Error, ValueError):
     """A contract was broken or can't be kept; the tool was not called.
 
-    ``tool`` and ``contract`` (the field) say whose and which, ``limit`` and ``actual`` what was allowed and what came.
+    ``tool`` and ``contract`` (the field) name them, ``limit`` is what was allowed, ``actual`` what was found.
     """
 
     code = "contract-violation"
@@ -304,7 +304,7 @@ class BudgetExceededError(TracekitError):
 
 
 class UnknownPriceError(BudgetExceededError):
-    """A budget in US dollars can't say what a call may cost: nobody knows the price of ``model``. The call was not made."""
+    """A budget in US dollars is set, and the price of ``model`` is not known. The call was not made."""
 
     code = "unknown-price"
 

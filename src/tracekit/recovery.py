@@ -34,9 +34,15 @@ def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> I
 
 
 def in_doubt(store: str | os.PathLike[str] | None = None) -> InDoubt:
-    """Every irreversible step of which nobody knows whether it happened, in all runs of a store. Reads only.
+    """Every irreversible step that may or may not have happened, in all runs of a store. Reads only.
 
     Runs that have ended are among them: a time limit that was caught leaves a step in doubt as surely as a crash. What a live process
     is making right now is in ``running``; ``unreadable`` are the files that are damaged, so that there may be more.
+
+    Examples:
+        >>> from tracekit import recovery
+        >>> for step in recovery.in_doubt().in_doubt:  # a process was killed while it paid bob
+        ...     print(step.name, step.arguments, step.code)
+        pay {'who': 'bob'} irreversible_pending
     """
     return _in_doubt(store_at(store))

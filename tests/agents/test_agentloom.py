@@ -139,7 +139,7 @@ def test_a_doubled_key_is_refused(text: str, tmp_path: Path) -> None:
         agentloom.loads(text)
     file = tmp_path / "recording.json"
     file.write_text(text)
-    done = CliRunner().invoke(main, ["import", str(file)])
+    done = CliRunner().invoke(main, ["import", "agentloom", str(file)])
     assert done.exit_code == 2
     assert "'plan' twice" in done.output
 

@@ -86,7 +86,7 @@ def test_agentloom_goes_in_and_comes_out(tmp_path: Path) -> None:
     """import prints the run; export gives the recording back."""
     file = tmp_path / "flats.json"
     file.write_text(json.dumps(V2))
-    done = tracekit("import", file, "--json", "--run-id", "flats", "--store", tmp_path / "store")
+    done = tracekit("import", "agentloom", file, "--json", "--run-id", "flats", "--store", tmp_path / "store")
     assert json.loads(done.stdout)["run_id"] == "flats"
     assert tracekit("verify", "flats", "--store", tmp_path / "store", "--schema").exit_code == 0
     out = tracekit("export", "flats", "--to", "agentloom", "--store", tmp_path / "store")
@@ -98,7 +98,7 @@ def test_what_can_not_be_imported_makes_no_run(tmp_path: Path, text: str) -> Non
     """Exit code 2, the reason on stderr, no run."""
     file = tmp_path / "bad.json"
     file.write_text(text)
-    done = tracekit("import", file, "--store", tmp_path / "store")
+    done = tracekit("import", "agentloom", file, "--store", tmp_path / "store")
     assert (done.exit_code, done.stdout) == (2, "")
     assert str(file) in done.stderr
     assert not (tmp_path / "store").exists()

@@ -400,7 +400,7 @@ def test_tools_by_their_class() -> None:
     reading = ToolExecutor(named(fetch, "fetch"), side_effect="read_only", version="2")
     with pytest.raises(IntentionError, match="is irreversible, and this is the executor of read_only tools"):
         ToolExecutor(mail, side_effect="read_only")
-    with pytest.raises(IntentionError, match="nobody says what it does"):
+    with pytest.raises(IntentionError, match="its side effect is not declared"):
         ToolExecutor(fetch)
     with pytest.raises(IntentionError, match="two tools"):
         ToolExecutor(mail, mail)
@@ -648,7 +648,10 @@ def test_a_tool_that_leaves_its_work_to_others_is_refused(lazy: str) -> None:
     def leave() -> Any:
         return later() if lazy == "coroutine" else each()
 
-    with record(), pytest.raises(IntentionError, match=f"'leave' returned a {lazy}, and nobody would see it through"):
+    with (
+        record(),
+        pytest.raises(IntentionError, match=f"'leave' returned a {lazy}, which nothing would run to its end"),
+    ):
         Loop([], [ToolExecutor(named(leave, "leave"), side_effect="read_only")]).run(call("leave"))
     assert not calls
 

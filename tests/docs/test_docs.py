@@ -19,6 +19,7 @@ import tracekit
 import tracekit.errors
 from tests.docs.cli_help import PAGE as CLI_PAGE
 from tests.docs.cli_help import pasted, text_of
+from tests.support import processes
 from tests.support.pages import Block, blocks, missing, same
 from tests.support.processes import SDKS, python
 from tracekit.cli import main
@@ -26,7 +27,7 @@ from tracekit.cli import main
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "integrations/*/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "integrations/*/README.md", "examples/*.md")
     for path in ROOT.glob(pattern)
 )
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
@@ -60,8 +61,8 @@ def run_page(page: str, directory: Path) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEKIT_", "PYTEST_"))}
     environment["PYTHONPATH"] = os.pathsep.join(places)
     # Plugins of other libraries: seconds of imports for each pytest that a page runs.
-    environment["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin -p no:asyncio -p no:randomly"
-    line = ("-m", "tests.support.pages", str(ROOT / page), str(directory))
+    environment["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin -p no:asyncio -p no:randomly -p no:hypothesispytest"
+    line = ("-m", "tests.support.pages", str(ROOT / page), str(directory), *processes.command(imports=SDKS))
     done = python(*line, env=environment, timeout=110, imports=SDKS)
     return None if done.returncode == 0 else done.stderr
 
@@ -145,6 +146,21 @@ def test_commands_and_their_options_exist(page: str) -> None:
         for word in words[1 : script if words[0] == "run" else None]:
             if word.startswith("-"):
                 assert word.split("=")[0].rstrip(".,") in known, f"{page}: {shown}"
+
+
+@pytest.mark.parametrize("name", sorted(every_command()))
+def test_the_help_of_a_command_has_examples(name: str) -> None:
+    """Lines that can be copied: commands and options that exist, each no wider than a terminal."""
+    every, help = every_command(), inspect.cleandoc(every_command()[name].help or "")
+    examples = re.findall(r"^  (\S.*)$", help.partition("Example")[2], re.MULTILINE)
+    assert examples, name
+    for line in examples:
+        assert len(line) <= 76, line
+        for called in re.findall(r"(?:^|[|] )tracekit ([^|#]*)", line):
+            words = called.split(" -- ")[0].split()
+            command = every.get(" ".join(words[:2])) or every[words[0]]
+            if words[0] != "run":
+                assert {word for word in words if word.startswith("--")} <= options_of(command), line
 
 
 def test_the_help_texts_in_the_reference_are_current() -> None:

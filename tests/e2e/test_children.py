@@ -58,7 +58,7 @@ if __name__ == "__main__":
         first = main()
         opened.set_result(first)
     print(opened.id)
-    for _ in range(2):
+    for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1):
         with replay(opened) as session:
             assert main() == first, "another result"
         assert session.report.exact
@@ -73,9 +73,9 @@ class Place:
         self.root = root
         (root / "child.py").write_text(CHILD)
 
-    def run(self, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, body: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (self.root / "parent.py").write_text(HEAD + body)
-        return self.python("parent.py", **environment)
+        return self.python("parent.py", *arguments, **environment)
 
     def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = {"TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment}
@@ -109,9 +109,9 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def exact(place: Place, body: str, effects: list[str]) -> None:
-    """Recorded once, replayed twice in the same process and once from the command line; each effect happened once."""
-    done = place.run(body + TAIL)
+def exact(place: Place, body: str, effects: list[str], *, replays: int = 1) -> None:
+    """Recorded once, and replayed so many times in the same process; each effect happened once."""
+    done = place.run(body + TAIL, str(replays))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("exact\n")
     assert place.effects == sorted(effects)
@@ -130,6 +130,7 @@ def main():
     return [run("child.py", "first").stdout, run("child.py", "grandparent").stdout]
 """,
         ["parent", "first", "grandparent", "grandchild"],
+        replays=2,
     )
     segments = place.segments()
     assert sorted(segments) == [
@@ -186,6 +187,7 @@ def main():
     return found
 """,
         ["x", "y", "spawn", "forkserver"],
+        replays=2,
     )
 
 
@@ -211,6 +213,7 @@ def main():
     return found
 """,
         [*map(str, range(6)), *map(str, range(10, 16)), "21", "22", "30", "31", "40"],
+        replays=2,
     )
 
 

@@ -66,8 +66,9 @@ def main():
 """)
     family.record()
     assert family.effects == ["x"]
-    (told,) = family.warnings
+    told, *held = family.warnings
     assert "a replay will refuse it" in told
+    assert ["__main__ has os.fork under names of its own" in one for one in held] == [True]
     for _ in range(2):
         done = family.replay()
         assert done.returncode == 1

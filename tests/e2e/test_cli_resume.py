@@ -66,7 +66,7 @@ def done(place: Place) -> Counter[str]:
 def python(place: Place, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program as its user starts it, without tracekit's command line."""
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
-    return processes.python(script, cwd=place.directory, env=environment)
+    return processes.python(script, cwd=place.directory, env=environment, imports=place.imports)
 
 
 def resumed(place: Place, run: str, *more: str, **variables: str) -> tuple[dict[str, Any], Any]:
@@ -266,6 +266,7 @@ def test_a_hard_exit_ends_the_run(place: Place) -> None:
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
 def test_a_model_call_that_was_cut_off_is_made_again(place: Place, client: str) -> None:
     """A model call without an answer in the log is asked again with the next attempt number, and the ones before are not."""
+    place.imports = processes.SDKS
     ask = {
         "openai": "OpenAI(base_url=os.environ['STUB'] + '/v1').chat.completions.create(model='m', "
         "messages=[{'role': 'user', 'content': text}]).choices[0].message.content",

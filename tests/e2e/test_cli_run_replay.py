@@ -330,12 +330,12 @@ def test_damage_is_told_before_anything_runs(place: Place) -> None:
 
 
 def test_a_package_that_counts_as_the_programs_own(place: Place) -> None:
-    """``--user-module NAME``: what an installed package reads of the clock and draws, ids included, is recorded, and served in a replay,
-    which is told nothing; without it its ids are its own."""
+    """``--user-module NAME``: what an installed package reads of the clock and draws, by os.urandom too, is recorded, and served
+    in a replay, which is told nothing; without it what it draws so is its own."""
     package = place.directory / "site-packages" / "vendored"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import time, uuid\n\ndef stamp():\n    return time.time(), str(uuid.uuid4())\n"
+        "import os, time, uuid\n\ndef stamp():\n    return time.time(), str(uuid.uuid4()), os.urandom(4).hex()\n"
     )
     script = place.program(TOOL + "import vendored\nprint(charge(vendored.stamp()))\n")
     path = os.pathsep.join([str(place.directory / "site-packages"), *PACKAGES])

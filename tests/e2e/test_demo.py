@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.processes import SDKS, forking, python
 from tracekit.cli import main
 from tracekit.cli.demo import command
 from tracekit.cli.demo.server import ModelServer
 
-COMMAND = [sys.executable, "-c", "from tracekit.cli import main; main()", "demo"]
+COMMAND = ("-c", "from tracekit.cli import main; main()", "demo")
 PROMISES = {
     "the two runs differ",
     "each run charged the card once",
@@ -43,9 +42,7 @@ def entries(directory: Path) -> list[dict[str, Any]]:
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     """Recorded, replayed, two cheats refused: every check comes out, and the files that it leaves say the same."""
     place = tmp_path / "kept"
-    done = subprocess.run(
-        [*COMMAND, "--json", "--keep", str(place)], capture_output=True, text=True, check=False, timeout=100
-    )
+    done = python(*COMMAND, "--json", "--keep", str(place), timeout=100, fresh=True)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["ok"] is True
@@ -76,9 +73,7 @@ def test_the_demo_on_another_provider(tmp_path: Path) -> None:
     with ModelServer() as provider:
         environment = {**os.environ, "OPENAI_API_KEY": canary}
         arguments = ["--keep", str(place), "--base-url", provider.openai_url, "--model", "some-model"]
-        done = subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=100, env=environment
-        )
+        done = python(*COMMAND, *arguments, timeout=100, env=environment, imports=SDKS, seeds=("0",))
         asked = provider.requests
     assert done.returncode == 0, done.stderr
     requests = [entry for entry in entries(place) if entry["type"] == "llm.request"]
@@ -98,7 +93,7 @@ def test_the_demo_tells_when_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(command, "_CHANGED", command._PROMPT)
     monkeypatch.setattr(command, "_damage", harmless)
-    with ModelServer() as provider:
+    with ModelServer() as provider, forking(imports=SDKS):
         done = CliRunner().invoke(main, ["demo", "--json", "--base-url", provider.openai_url])
     assert done.exit_code == 1
     told = json.loads(done.stdout)

@@ -141,6 +141,7 @@ def test_the_development_mode_of_python(tmp_path: Path) -> None:
             return n, random.random(), time.time()
 
         async def main():
+            asyncio.get_running_loop().slow_callback_duration = 60  # of which the mode warns by the clock
             return await asyncio.gather(*(asyncio.to_thread(look, n) for n in range(3)))
 
         for _ in range(3):

@@ -693,3 +693,17 @@ def test_standard_input_of_a_block(place: Place) -> None:
     )
     again = place.python(program, input="hello\n")
     assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr
+
+
+def test_a_library_that_looks_through_all_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees each as it is, set by the program or before, and none of them is an input of the run."""
+    from urllib.request import getproxies_environment
+
+    before = type(os.environ).__dict__.get("items")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:1")
+    with record("r", store=tmp_path) as run:
+        monkeypatch.setenv("FTP_PROXY", "http://proxy.test:2")
+        assert look({"found": getproxies_environment()})["found"]["https"] == "http://proxy.test:1"
+        assert getproxies_environment()["ftp"] == "http://proxy.test:2"
+    assert '"name":"environment"' not in Path(run.path).read_text()
+    assert type(os.environ).__dict__.get("items") is before

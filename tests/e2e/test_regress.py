@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.stub_provider import StubProvider, stub_provider
 from tracekit import CorpusReport, JudgedRun, Query, RunNotFoundError, RunStateError, regress
 from tracekit.cli import main
 
@@ -229,6 +231,36 @@ def test_the_order_is_in_no_answer(report: CorpusReport) -> None:
     assert facts(again.runs) == {run.run: expected[run.run] for run in again.runs}
 
 
+class Losing(ThreadPoolExecutor):
+    """An executor whose first piece of work is lost with its worker, and that is broken after some more."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__(1)
+        self._pieces = pieces
+        self.given: list[str] = []
+
+    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if len(self.given) == self._pieces:
+            raise BrokenExecutor("a worker was killed")
+        self.given += args[1]
+        if len(self.given) > 1:
+            return super().submit(call, *args, **kwargs)
+        lost: Future[Any] = Future()
+        lost.set_exception(BrokenExecutor("a worker was killed"))
+        return lost
+
+
+def test_what_an_executor_loses_is_not_lost(report: CorpusReport) -> None:
+    """A part that goes with its worker is given out again, and is done here where nobody takes it: each run is judged once."""
+    expected = facts(report.runs)
+    some = [report.runs[number].place for number in (0, 2, 10)]
+    with Losing(2) as executor:
+        again = regress(*some, entry="today:today", executor=executor, workers=1)
+    assert executor.given == some[:2]  # the first one is lost, and nobody takes the third, nor the first again
+    assert facts(again.runs) == {run.run: expected[run.run] for run in again.runs}
+    assert [run.place for run in again.runs] == some
+
+
 def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
     """A program that kills the process it was forked by crashed; it is tried once more, and the others are judged as ever."""
     (shop / "murder.py").write_text(
@@ -265,9 +297,9 @@ def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> No
 
 
 def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, as JSON and as JUnit, with the command that shows more; the exit code says whether all is as it was."""
+    """As text, JSON, JUnit and HTML, with the command that shows more; the exit code says whether all is as it was."""
     monkeypatch.setattr("tracekit.cli.regress.regress_runs", lambda *runs, **options: report)
-    done = call("--entry", "today:today", "--junit", "report.xml")
+    done = call("--entry", "today:today", "--junit", "report.xml", "--html", "report.html")
     assert done.exit_code == 1
     assert "differs: tool.call pay: input.cents (at today.py:" in done.stdout
     assert "11 runs against today:today: 2 same, 5 differ, 1 not replayable, 2 crashed, 1 timed out" in done.stdout
@@ -275,7 +307,137 @@ def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = ElementTree.parse("report.xml").getroot()[0]
     assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["11", "5", "3", "1"]
     assert sum(len(case) > 0 for case in suite) == 9
+    page = Path("report.html").read_text()
+    assert all(one.run in page for one in report.runs)
+    assert all(escape(group.text) in page and page.count("<h2>") == len(report.groups) for group in report.groups)
+    assert call("--entry", "today:today", "--html", "today.py").exit_code == 2  # no report: it is left as it is
     assert len(json.loads(call("--entry", "today:today", "--json").stdout)["runs"]) == 11
+
+
+# -- another model, another policy, another day -------------------------------------------------------------------------
+
+DESK = """
+import datetime, json
+import httpx
+from tracekit import instrument, policy_check, record, traced_tool
+
+instrument()
+
+@traced_tool(side_effect="read_only")
+def price(item):
+    return {"book": 1200, "pen": 90}[item]
+
+@traced_tool(side_effect="irreversible")
+def charge(cents):
+    with open("../charged", "a") as file:
+        file.write(f"{cents}\\n")
+
+def ask(text):
+    body = {"model": "tiny-1", "messages": [{"role": "user", "content": text}]}
+    with httpx.Client() as client:
+        return client.post(open("../model").read(), json=body).json()["choices"][0]["message"]["content"]
+
+@record("desk")
+def desk(item):
+    cents = price(item)
+    said = ask(f"{item} for {cents}?")
+    if said == "cheaper":
+        cents -= 100
+    elif said == "none":
+        return ask("why?")
+    asked = {"action": "charge", "payload": {"cents": cents}}
+    answer = policy_check("limits", input=asked, output={"decision": "allow"})
+    if answer["decision"] == "allow":
+        charge(cents)
+    if datetime.date.today().day == 31:
+        price(item)
+    return cents
+"""
+POLICIES = """
+def strict(kind, name, input, output):
+    return {"decision": "deny", "reason": "too dear"} if input["payload"]["cents"] > 1000 else output
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubProvider]:
+    """A directory with an agent that asks a model, and a store of three runs of it; yields the model."""
+    place = tmp_path_factory.mktemp("desk") / "here"
+    place.mkdir()
+    (place / "desk.py").write_text(DESK)
+    (place / "policies.py").write_text(POLICIES)
+    with stub_provider() as provider:
+        provider.says = lambda body: "yes"
+        (place.parent / "model").write_text(f"{provider.url}/v1/chat/completions")
+        record = "import desk; desk.desk('book'), desk.desk('pen'), desk.desk('book')"
+        variables = {**os.environ, "TRACEKIT_DIR": str(place / ".tracekit")}
+        subprocess.run([sys.executable, "-c", record], cwd=place, env=variables, check=True)
+        provider.place = place  # type: ignore[attr-defined]
+        yield provider
+
+
+@pytest.fixture
+def at_the_desk(desk: StubProvider, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place: Path = desk.place  # type: ignore[attr-defined]
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TRACEKIT_DIR", str(place / ".tracekit"))
+    desk.seen.clear()
+    return place
+
+
+def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
+    """The program is unchanged, and asks another model, live. Calls that are equal are answered as recorded; one that is not in the
+    recording ends its run, and is not made. What was added, dropped and changed is said, with results, tokens and cost."""
+    before = (at_the_desk.parent / "charged").read_text()
+    stored = sorted(os.listdir(".tracekit/runs"))
+    answers = iter(["cheaper", "yes", "none", "no reason"])
+    desk.says = lambda body: next(answers)
+    done = call("--entry", "desk:desk", "--live", "llm=big-2", "-n", "1", "--json")
+    assert done.exit_code == 1, done.output
+    assert [json.loads(one["body"])["model"] for one in desk.seen] == ["big-2"] * 4
+    assert (at_the_desk.parent / "charged").read_text() == before
+    assert sorted(os.listdir(".tracekit/runs")) == stored
+    found = json.loads(done.stdout)
+    assert [run["state"] for run in found["runs"]] == ["differs", "same", "differs"]
+    cheaper, same, none = found["runs"]
+    assert cheaper["differences"] == [{"path": "input.cents", "recorded": 1200, "actual": 1100}]
+    assert [(one["op"], one["name"], one["answered"]) for one in cheaper["changes"]["calls"]] == [
+        ("changed", "charge", False)
+    ]
+    assert (same["changes"]["calls"], same["changes"]["result"]) == ([], [])
+    assert [(one["op"], one["name"]) for one in none["changes"]["calls"]] == [("dropped", "charge")]
+    assert none["changes"]["result"] == [{"path": "output", "recorded": 1200, "actual": "no reason"}]
+    changes = found["changes"]
+    assert changes["calls"] == {"added": 0, "dropped": 1, "changed": 1, "moved": 0, "not reached": 0}
+    assert (changes["cut_off"], changes["results"], changes["compared"]) == (1, 1, 3)
+    assert (changes["recorded"]["calls"], changes["now"]["calls"]) == (3, 4)
+    assert changes["now"]["input_tokens"] > changes["recorded"]["input_tokens"] > 0
+    assert (changes["recorded"]["cost_usd"], changes["recorded"]["unpriced"]) == (None, ["tiny-1"])
+
+
+def test_another_policy_on_another_day(desk: StubProvider, at_the_desk: Path) -> None:
+    """Policy checks are decided anew, with what ran behind those that flip; clocks show another day. Nothing is live."""
+    done = call("--entry", "desk:desk", "--policy", "policies:strict", "--at", "2031-01-31", "-n", "1")
+    assert done.exit_code == 1, done.output
+    assert desk.seen == []
+    assert "differs: policy.check limits: decided otherwise  2 runs" in done.stdout
+    assert "output: {decision: allow} → {decision: deny, reason: too dear}" in done.stdout
+    assert "behind it: charge (step " in done.stdout
+    assert "differs: tool.call price: added  1 run" in done.stdout
+    assert "calls: 3 added, 2 dropped\ndecisions: 2 flipped\n" in done.stdout
+    assert (
+        "desk:desk with policy.check/breaker/detection = policies:strict, clock = 2031-01-31: 3 differ" in done.stdout
+    )
+
+
+def test_a_page_holds_text_alone() -> None:
+    """Nothing that was recorded is markup in the page, which has no script and loads nothing."""
+    text = "</pre><script>alert(1)</script>"
+    one = JudgedRun(text, text, "differs", text, differences=({"path": text, "actual": text},), group=text)
+    page = CorpusReport((one,), entry=text).html()
+    assert "<script" not in page
+    assert "default-src 'none'; style-src 'sha256-" in page
+    assert page.count("alert(1)") > 5
 
 
 def test_usage() -> None:
@@ -283,6 +445,12 @@ def test_usage() -> None:
     assert call("1.jsonl", "--entry", "shop:agent", "--", "agent.py").exit_code == 2
     assert call("nothing", "--entry", "shop:agent").exit_code == 2
     assert call("--name", "nobody's", "--entry", "shop:agent").exit_code == 2
+    assert call("--live", "decision").exit_code == 2
+    assert call("--live", "llm", "--isolate", "on").exit_code == 2
+    assert call("--at", "someday").exit_code == 2
+    assert call("--at", "2031-01-31", "--shift-clock", "1d").exit_code == 2
+    with pytest.raises(ValueError, match="name it"):
+        regress("1.jsonl", live={"breaker": lambda *given: None})
 
 
 def test_programs_are_todays_code() -> None:

@@ -60,8 +60,8 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
-def cli(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return place.cli(*arguments, fresh=True, TMPDIR=str(place.directory.parent / "temporary"))
+def cli(place: Place, *arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    return place.cli(*arguments, fresh=fresh, TMPDIR=str(place.directory.parent / "temporary"))
 
 
 def files(place: Place) -> dict[str, object]:
@@ -87,11 +87,11 @@ def test_a_replay_leaves_files_as_they_were(place: Place) -> None:
     """Files that were appended to, changed, removed, made: the replay finds them as the recorded run did, does it all again, reads what it
     has written, and leaves the user's as they are. What it wrote is what is there already."""
     place.program(BEGIN + WRITES)
-    done = cli(place, "run", "agent.py")
+    done = cli(place, "run", "agent.py", fresh=True)
     assert done.returncode == 0, done.stderr
     before = files(place)
-    for _ in range(2):
-        again = cli(place, "replay", "last")
+    for fresh in (True, False):
+        again = cli(place, "replay", "last", fresh=fresh)
         assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
         assert ": exact (" in again.stderr
         assert "tracekit: files:" not in again.stderr
@@ -332,8 +332,8 @@ def test_the_first_temporary_file_of_a_program(place: Place) -> None:
 
 def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a directory for temporary files a replay in the same process refuses to open what was there for writing, to remove, rename
-    or replace it, and an existing database; what is new is written, and listed. To make a directory that is there
-    changes nothing. ``writes="real"`` does it all."""
+    or replace it, and an existing database; what is new is written, and listed. To make a directory that is there, or to
+    give a file the permissions that it has, changes nothing. ``writes="real"`` does it all."""
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     for path in (here, temporary):
         path.mkdir()
@@ -379,6 +379,7 @@ def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pyt
             os.makedirs("a/b", exist_ok=True)
         Path("a/b/c").write_text("c")
         here.mkdir(exist_ok=True)
+        here.chmod(here.stat().st_mode)
     assert session.report.exact
     assert [one.facts["name"] for one in session.report.verdict.of("written")] == [
         str(here / name) for name in ("new", "newer", "a", "a/b", "a/b/c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,8 +15,8 @@ _NAMES = """
     __future__ _ast _bisect _blake2 _collections _contextvars _ctypes _datetime _functools _hashlib _heapq _json _opcode _operator _queue
     _signal _sre _string _struct _typing _uuid _weakref _weakrefset array ast atexit base64 binascii bisect collections contextlib
     contextvars copy copyreg ctypes dataclasses datetime dis enum errno fcntl fnmatch functools gc hashlib heapq hmac importlib inspect
-    ipaddress itertools json keyword linecache math opcode operator platform posix re reprlib select shlex signal stat string struct
-    sysconfig textwrap threading token tokenize types typing urllib uuid warnings weakref
+    itertools json keyword linecache math opcode operator platform posix re reprlib select shlex signal stat string struct
+    textwrap threading token tokenize types typing uuid warnings weakref
 """
 ALLOWED = frozenset(_NAMES.split())
 
@@ -25,6 +26,17 @@ before = set(sys.modules)
 from tracekit import record, replay, traced_tool
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
+
+TELL = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
+FIRST = "from tracekit import record\nwith record('first'): pass\n"
+JOINS = """\
+import subprocess, sys, tracekit
+tracekit.instrument()
+with tracekit.record("parent"):
+    subprocess.run([sys.executable, "-c", "import tracekit\\n" + sys.argv[1]], check=True)
+"""
+#: What else a process imports that records, or is recorded, beside the integrations, which are packages of tracekit's own.
+RECORDED = ALLOWED | {"_random", "ipaddress", "urllib"}
 
 #: Each imports what it uses inside the run.
 PARTS = {
@@ -135,6 +147,27 @@ def test_what_is_imported() -> None:
     others = {name for name in found if not name.startswith(("tracekit", "_sysconfigdata_"))}
     assert "orjson" in others
     assert others - ALLOWED == {"orjson"}
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Python's own modules import others in each version")
+@pytest.mark.parametrize("start", ["a first run", "a child process", "tracekit run"])
+def test_what_a_process_imports_that_is_recorded(tmp_path: Path, start: str) -> None:
+    """A first ``record()``, a child process that joins a run, and a program under ``tracekit run`` import no more than this: no asyncio,
+    socket, subprocess, wrapt, click or importlib.metadata that the program does not import itself."""
+    environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
+    if start == "a first run":
+        done = python("-c", FIRST + TELL, fresh=True, env=environment)
+    elif start == "a child process":
+        done = python("-c", JOINS, TELL, fresh=True, env=environment)
+    else:
+        (tmp_path / "program.py").write_text(TELL)
+        done = python("-m", "tracekit", "run", str(tmp_path / "program.py"), fresh=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = {name for name in done.stdout.split() if not name.startswith(("tracekit", "_sysconfigdata_"))}
+    bare = set(python("-c", TELL, fresh=True).stdout.split())
+    assert "orjson" in found
+    assert found - bare - RECORDED == ({"orjson", "runpy"} if start == "tracekit run" else {"orjson"})
+    assert len(list((tmp_path / "store" / "runs").glob("*.jsonl"))) == (2 if start == "a child process" else 1)
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name != "sockets"])

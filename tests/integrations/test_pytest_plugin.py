@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,8 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.processes import python
+from tracekit.cli import main
 from tracekit.integration import Trace
 from tracekit.testing import ScriptedModel
 
@@ -114,6 +117,8 @@ def test_without():
 pytestmark = pytest.mark.timeout(300)
 #: By their modules: an entry point named asyncio would be taken for the module that is imported already.
 PLUGINS = ("tracekit_pytest", "xdist.plugin", "anyio.pytest_plugin", "pytest_asyncio.plugin")
+#: What the tests import besides: pytest, the plugins of others, and an SDK.
+IMPORTED = "pytest,xdist.plugin,xdist.dsession,xdist.remote,anyio.pytest_plugin,pytest_asyncio.plugin,openai"
 
 
 class Suite:
@@ -135,7 +140,9 @@ class Suite:
         variables = {name: value for name, value in os.environ.items() if name not in left_out}
         variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", **environment}
         plugins = [part for name in PLUGINS for part in ("-p", name)]
-        return python("-m", "pytest", "-q", *plugins, *arguments, cwd=self.root, env=variables, fresh=fresh)
+        loaded = () if fresh else ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+        line = ("-m", "pytest", "-q", *loaded, *plugins, *arguments)
+        return python(*line, cwd=self.root, env=variables, fresh=fresh, imports=IMPORTED, seeds=("0",))
 
     @property
     def effects(self) -> list[str]:
@@ -491,3 +498,116 @@ def test_it():
     with ScriptedModel("Good day.").served() as url:
         passed(suite.run("--record-mode=once", OPENAI_BASE_URL=f"{url}/v1", OPENAI_API_KEY="sk-0123456789"), 1)
     passed(suite.run(OPENAI_BASE_URL="http://127.0.0.1:9/v1"), 1)
+
+
+MOVED = """
+import pytest
+from urllib.request import urlopen
+from agent import remind
+
+class TestMoved:
+    @pytest.mark.tracekit
+    @pytest.mark.parametrize("name", ["a/b", "x y"])
+    def test_get(self, name, tracekit_run):
+        assert urlopen("http://api.example.org/get?name=" + name.replace(" ", "+")).read().decode() == name
+        assert tracekit_run.recording or tracekit_run.report.verdict.allowed
+
+@pytest.mark.tracekit
+@pytest.mark.parametrize("name", ["c/d"])
+def test_no_more(name):
+    assert remind("moved") == "sent to moved"
+"""
+
+
+def test_what_a_marker_says_of_a_replay_holds_with_new_episodes(suite: Suite) -> None:
+    """Fields that are left out, and today's variables: a test that makes nothing new is replayed as in every other mode."""
+    suite.file(
+        "test_options.py",
+        """
+import os
+import pytest
+from agent import remind
+
+@pytest.mark.tracekit(ignore={"tool:send": ["input.text"]}, live_env=["NAME"])
+def test_it(tracekit_run):
+    assert remind("acme", os.environ["NAME"]) == "sent to acme"
+    assert not tracekit_run.recording or os.environ["NAME"] == "then"
+""",
+    )
+    passed(suite.run("--record-mode=new_episodes", "-p", "no:xdist", NAME="then"), 1)
+    before = [(suite.root / "traces" / name).read_bytes() for name in suite.traces()]
+    passed(suite.run("--record-mode=new_episodes", "-p", "no:xdist", NAME="now"), 1)
+    assert suite.effects == ["acme"]
+    assert [(suite.root / "traces" / name).read_bytes() for name in suite.traces()] == before
+
+
+def test_imported_traces_are_found_by_the_names_of_their_cassettes(suite: Suite) -> None:
+    """As pytest-recording names them. They are replayed where others are replayed and gone on with; a new recording takes their place."""
+    suite.file("test_moved.py", MOVED)
+    cassettes = suite.root / "cassettes" / "test_moved"
+    cassettes.mkdir(parents=True)
+    for test, name in (("TestMoved.test_get", "a/b"), ("TestMoved.test_get", "x y"), ("test_no_more", "c/d")):
+        uri = f"http://api.example.org/get?name={name.replace(' ', '+')}"
+        response = {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": {"string": name}}
+        one = {"request": {"method": "GET", "uri": uri, "body": None, "headers": {}}, "response": response}
+        file = cassettes / f"{test}[{name.replace('/', '-')}].json"
+        file.write_text(json.dumps({"version": 1, "interactions": [one]}))
+    done = CliRunner().invoke(main, ["import", "vcr", str(cassettes.parent), "-o", str(suite.root / "traces")])
+    assert done.exit_code == 0, done.output
+    done = suite.run("--record-mode=new_episodes", "-p", "no:xdist")
+    assert "1 failed, 2 passed" in done.stdout, done.stdout
+    assert "the test does less than its recording" in done.stdout
+    assert "traces that no test uses" not in done.stdout
+    passed(suite.run("--tracekit-update", "-p", "no:xdist"), 3)
+    assert [re.sub("-[0-9a-f]{8}[.]", "-#.", name) for name in suite.traces()] == [
+        "test_moved/TestMoved.test_get[a-b].jsonl",
+        "test_moved/TestMoved.test_get[x y].jsonl",
+        "test_moved/test_no_more[c-d]-#.jsonl",
+    ]
+
+
+def test_fixtures_that_end_after_a_replay_call_no_tool(suite: Suite) -> None:
+    """Those of the test alone: what they would clean up was never made. Those of a module are in no run, and end as they began."""
+    suite.file(
+        "test_cleaning.py",
+        """
+import os
+import pytest
+from agent import remind
+
+@pytest.fixture(scope="module")
+def for_all():
+    yield
+    remind("for all")
+
+@pytest.fixture
+def cleaned(for_all, monkeypatch):
+    monkeypatch.setenv("CHANGED", "1")
+    yield
+    try:
+        remind("cleaned")
+    except Exception:
+        pass
+
+@pytest.fixture
+def careful(tracekit_run):
+    yield
+    if tracekit_run.recording:
+        remind("careful")
+
+@pytest.mark.tracekit
+def test_plain(cleaned):
+    remind("plain")
+
+def test_careful(careful):
+    assert "CHANGED" not in os.environ
+    remind("test")
+""",
+    )
+    passed(suite.run("--record-mode=once", "-p", "no:randomly", "-p", "no:xdist"), 2)
+    assert suite.effects == ["careful", "cleaned", "for all", "plain", "test"]
+    done = suite.run("-p", "no:xdist")
+    assert "2 passed, 1 error" in done.stdout, done.stdout
+    assert "tool 'send' was called after the end of a replay" in done.stdout
+    assert "if tracekit_run.recording" in done.stdout
+    assert suite.effects == ["for all"]

@@ -1,4 +1,4 @@
-"""The examples of a Markdown page, run in order in a process of their own: ``python -m tests.support.pages PAGE DIRECTORY``.
+"""The examples of a Markdown page, run in order in a process of their own: ``python -m tests.support.pages PAGE DIRECTORY PYTHON…``.
 
 A fenced block is told what to do by a comment right before it:
 
@@ -23,7 +23,7 @@ import shlex
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +109,8 @@ class Page:
         self.text = path.read_text(encoding="utf-8")
         self.directory = directory
         self.names: dict[str, Any] = {"__name__": "page"}
-        self.environment = dict(os.environ)
+        # Commands have a terminal, since what they show there is what the page shows; nobody is at it to leave a pager.
+        self.environment = {**os.environ, "PAGER": "cat"}
         if "<!-- page: keys -->" in self.text:
             os.environ.update(OPENAI_API_KEY="none", ANTHROPIC_API_KEY="none")
         self.background: list[subprocess.Popen[str]] = []
@@ -220,26 +221,28 @@ class Page:
         return f"it printed {line!r}" if missing(shown, line) else None
 
 
-def commands_on_path(directory: Path) -> str:
-    """A directory with ``tracekit``, ``python`` and ``pytest`` of this interpreter; to be put before ``PATH``."""
+def commands_on_path(directory: Path, python: Sequence[str]) -> str:
+    """A directory with ``tracekit``, ``python`` and ``pytest`` of the interpreter that is started so; to be put before ``PATH``."""
     directory.mkdir()
+    # The interpreter may have imported what a plugin of pytest consists of.
+    loaded = "-W ignore::pytest.PytestAssertRewriteWarning"
     for name, code in (
         ("python", '"$@"'),
         ("tracekit", '-c \'from tracekit.cli import main; main(prog_name="tracekit")\' "$@"'),
-        ("pytest", '-m pytest -p no:cacheprovider "$@"'),
+        ("pytest", f'-m pytest -p no:cacheprovider {loaded} "$@"'),
     ):
         script = directory / name
-        script.write_text(f"#!/bin/sh\nexec {sys.executable} {code}\n")
+        script.write_text(f"#!/bin/sh\nexec {shlex.join(python)} {code}\n")
         script.chmod(0o755)
     return str(directory)
 
 
 def main() -> None:
-    """Run one page in a directory; exit status 0, or 1 with what was wrong on stderr."""
+    """Run one page in a directory, with the command line of Python; exit status 0, or 1 with what was wrong on stderr."""
     page, directory = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     place = directory / "page"
     place.mkdir()
-    os.environ["PATH"] = commands_on_path(directory / "bin") + os.pathsep + os.environ["PATH"]
+    os.environ["PATH"] = commands_on_path(directory / "bin", sys.argv[3:]) + os.pathsep + os.environ["PATH"]
     os.environ["TERM"], os.environ["COLUMNS"] = "xterm", "120"
     os.chdir(place)
     sys.path.insert(0, str(place))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import tracekit
@@ -28,19 +29,21 @@ class Place:
         return name
 
     def cli(
-        self, *arguments: str, input: str = "", fresh: bool = False, **variables: str
+        self, *arguments: str, input: str = "", fresh: bool = False, seeds: Sequence[str] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """``tracekit *arguments``; ``fresh`` as for :func:`~tests.support.processes.python`."""
-        return self.python(
-            "-c", "from tracekit.cli import main; main()", *arguments, input=input, fresh=fresh, **variables
-        )
+        """``tracekit *arguments``; ``fresh`` and ``seeds`` as for :func:`~tests.support.processes.python`."""
+        line = ("-c", "from tracekit.cli import main; main()", *arguments)
+        return self.python(*line, input=input, fresh=fresh, seeds=seeds, **variables)
 
     def python(
-        self, *arguments: str, input: str = "", fresh: bool = False, **variables: str
+        self, *arguments: str, input: str = "", fresh: bool = False, seeds: Sequence[str] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
-        return python(*arguments, input=input, cwd=self.directory, env=environment, fresh=fresh, imports=self.imports)
+        where = self.directory
+        return python(
+            *arguments, input=input, cwd=where, env=environment, fresh=fresh, imports=self.imports, seeds=seeds
+        )
 
     @property
     def runs(self) -> list[Path]:

@@ -6,7 +6,8 @@ program as ``subprocess.run([sys.executable, …])`` does, and it finds what it 
 fork of one that has done the imports, with hash seed 0.
 
 What is about the start itself (another hash seed, options of the interpreter) starts an interpreter of its own; a test that
-must begin with nothing imported says ``fresh=True``.
+must begin with nothing imported says ``fresh=True``. So do the interpreters that the program starts itself, unless the test says
+with ``seeds`` that how they start is not its subject.
 
 :func:`started` starts a server so, and :func:`command` is a command line with which somebody else does.
 """
@@ -18,7 +19,10 @@ import ctypes
 import gc
 import importlib
 import importlib.machinery
+import inspect
 import json
+import linecache
+import locale
 import os
 import pkgutil
 import runpy
@@ -38,10 +42,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-__all__ = ["SDKS", "command", "python", "started"]
+__all__ = ["SDKS", "command", "forking", "python", "started"]
 
 #: What programs import that ask a provider.
-SDKS = "anthropic,openai"
+SDKS = "tests.support.clients"
 
 ROOT = Path(__file__).parents[2]
 #: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, and where
@@ -54,7 +58,9 @@ for _names in (
     _AT_START += [f"PYTHON{_name}" for _name in _names.split()]
 _HASH_SEED = "0"
 #: The variables of the warm interpreter: those that this process began with.
-_VARIABLES = {**os.environ, "PYTHONHASHSEED": _HASH_SEED, "PYTHONPATH": ""}
+_VARIABLES = {**os.environ, "PYTHONPATH": ""}
+if locale.getencoding().lower() == "utf-8":
+    _AT_START.remove("PYTHONUTF8")  # it changes nothing
 
 
 # -- in the tests ----------------------------------------------------------------------------------------------------------
@@ -68,24 +74,32 @@ def python(
     timeout: float = 300,
     fresh: bool = False,
     imports: str = "",
+    seeds: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case. ``imports`` are modules, with commas
-    between them, that the warm interpreter has imported besides tracekit."""
+    between them, that the warm interpreter has imported besides tracekit. The interpreters that the program starts itself, with one of
+    these hash ``seeds``, are forked as well: they are the children of others."""
     variables = dict(os.environ if env is None else env)
     if fresh or not _usual(arguments, variables):
         command = [sys.executable, *arguments]
         return subprocess.run(
             command, input=input, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=timeout
         )
-    where = os.fspath(cwd or os.getcwd())
-    return _communicated(_warm(imports), list(arguments), input.encode(), where, variables, timeout)
+    request = {
+        "arguments": arguments,
+        "cwd": os.fspath(cwd or os.getcwd()),
+        "variables": variables,
+        "addresses": {seed: _warm(imports, seed).address for seed in seeds},
+    }
+    return _communicated(_warm(imports), request, input.encode(), timeout)
 
 
 @contextmanager
 def started(*arguments: str, cwd: str | os.PathLike[str], imports: str = "") -> Iterator[Fork]:
     """``python *arguments`` without input, beside the test; it is gone when the block ends."""
     with open(os.devnull) as nothing:
-        fork = Fork(_warm(imports), list(arguments), (nothing.fileno(), 1, 2), os.fspath(cwd), os.environ)
+        request = {"arguments": arguments, "cwd": os.fspath(cwd), "variables": dict(os.environ)}
+        fork = Fork(_warm(imports), request, (nothing.fileno(), 1, 2))
     with fork:
         try:
             yield fork
@@ -96,15 +110,30 @@ def started(*arguments: str, cwd: str | os.PathLike[str], imports: str = "") -> 
 
 def command(*arguments: str, imports: str = "") -> list[str]:
     """A command line that is what ``python *arguments`` is, but for the process that it starts first."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), _warm(imports).address, *arguments]
+    return [*_forked(_warm(imports).address), *arguments]
 
 
-def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
-    """Whether the warm interpreter is in the state in which one that is started with these would be."""
+@contextmanager
+def forking(imports: str = "") -> Iterator[None]:
+    """Interpreters that are started in the block by ``subprocess`` are forks."""
+    before = subprocess._fork_exec, subprocess._USE_POSIX_SPAWN  # type: ignore[attr-defined]
+    _fork_instead({_HASH_SEED: _warm(imports).address})
+    try:
+        yield
+    finally:
+        subprocess._fork_exec, subprocess._USE_POSIX_SPAWN = before  # type: ignore[attr-defined]
+
+
+def _forked(address: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address]
+
+
+def _usual(arguments: Sequence[str], variables: Mapping[str, str], seed: str = _HASH_SEED) -> bool:
+    """Whether the warm interpreter of this hash seed is in the state in which one that is started with these would be."""
     first = arguments[2:3] if arguments[:1] == ("-W",) else arguments[:1]
     if not hasattr(os, "fork") or not first or (first[0].startswith("-") and first[0] not in ("-c", "-m")):
         return False
-    if variables.get("PYTHONHASHSEED", _HASH_SEED) != _HASH_SEED:
+    if variables.get("PYTHONHASHSEED", _HASH_SEED) != seed:
         return False
     if any(Path(entry, "sitecustomize.py").exists() for entry in variables.get("PYTHONPATH", "").split(os.pathsep)):
         return False
@@ -118,14 +147,15 @@ class _Warm(NamedTuple):
     address: str
 
 
-_warmed: dict[str, _Warm] = {}
+_warmed: dict[tuple[str, str], _Warm] = {}
 _starting = threading.Lock()
 
 
-def _warm(imports: str) -> _Warm:
+def _warm(imports: str, seed: str = _HASH_SEED) -> _Warm:
     """The warm interpreter that has imported these as well, which is started by the first test that needs it."""
+    key = imports, seed
     with _starting:
-        if imports not in _warmed:
+        if key not in _warmed:
             ours, theirs = socket.socketpair()
             directory = tempfile.TemporaryDirectory(prefix="tracekit-warm-")
             address = os.path.join(directory.name, "socket")
@@ -136,16 +166,16 @@ def _warm(imports: str) -> _Warm:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.support.processes", *map(str, files), imports],
                     cwd=ROOT,
-                    env=_VARIABLES,
+                    env={**_VARIABLES, "PYTHONHASHSEED": seed},
                     pass_fds=files,
                     # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                 )
-            _warmed[imports] = _Warm(ours, address)
+            _warmed[key] = _Warm(ours, address)
             atexit.register(_end, ours, process, directory)
-        return _warmed[imports]
+        return _warmed[key]
 
 
 def _end(control: socket.socket, process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirectory[str]) -> None:
@@ -157,14 +187,12 @@ def _end(control: socket.socket, process: subprocess.Popen[bytes], directory: te
 class Fork:
     """A program forked from a warm interpreter."""
 
-    def __init__(
-        self, warm: _Warm, arguments: list[str], files: Sequence[int], cwd: str, variables: Mapping[str, str]
-    ) -> None:
+    def __init__(self, warm: _Warm, request: Mapping[str, Any], files: Sequence[int]) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             socket.send_fds(warm.control, [b"x"], [*files, theirs.fileno()])
             self._talk = ours.makefile("rw")
-        self._talk.write(json.dumps({"arguments": arguments, "cwd": cwd, "variables": dict(variables)}) + "\n")
+        self._talk.write(json.dumps(request) + "\n")
         self._talk.flush()
         self.pid = int(self._talk.readline())
 
@@ -184,16 +212,11 @@ class Fork:
 
 
 def _communicated(
-    warm: _Warm,
-    arguments: list[str],
-    input: bytes,
-    cwd: str,
-    variables: dict[str, str],
-    timeout: float,
+    warm: _Warm, request: Mapping[str, Any], input: bytes, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feed), (out, stdout), (err, stderr) = pipes
-    with Fork(warm, arguments, (stdin, stdout, stderr), cwd, variables) as fork:
+    with Fork(warm, request, (stdin, stdout, stderr)) as fork:
         for end in (stdin, stdout, stderr):
             os.close(end)
         try:
@@ -202,7 +225,7 @@ def _communicated(
             fork.kill()
             raise
         status = fork.wait()
-    return subprocess.CompletedProcess([sys.executable, *arguments], status, *said)
+    return subprocess.CompletedProcess([sys.executable, *request["arguments"]], status, *said)
 
 
 def _communicate(input: bytes, feed: int, out: int, err: int, timeout: float) -> tuple[str, str]:
@@ -355,6 +378,9 @@ def _run(arguments: list[str]) -> None:
         sys.argv = ["-c", *arguments[2:]]
         sys.path.insert(0, "")
         code = compile(arguments[1], "<string>", "exec", dont_inherit=True)
+        if sys.version_info >= (3, 13):  # an exception there shows the lines
+            lines = arguments[1].splitlines(keepends=True)
+            linecache.cache["<string>"] = len(arguments[1]), None, lines, "<string>"
     else:
         sys.argv = list(arguments)
         sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))
@@ -370,13 +396,16 @@ def _program(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     arguments, variables = request["arguments"], request["variables"]
     really = os.execve
+    own = _VARIABLES["PYTHONHASHSEED"]
 
     def execve(path: str, argv: list[str], env: Mapping[str, str]) -> NoReturn:
-        if argv[1:] == ["-m", "tracekit.cli.launch"] and env.get("PYTHONHASHSEED", _HASH_SEED) == _HASH_SEED:
+        if argv[1:] == ["-m", "tracekit.cli.launch"] and env.get("PYTHONHASHSEED", own) == own:
             raise _Replaced(argv[1:], dict(env))
         really(path, argv, env)
 
     os.execve = execve  # type: ignore[assignment]
+    if addresses := request.get("addresses"):
+        _fork_instead(addresses)
     try:
         _become(arguments, variables)
         try:
@@ -400,6 +429,26 @@ def _program(request: dict[str, Any]) -> None:
         sys.exit(1)
 
 
+def _fork_instead(addresses: Mapping[str, str]) -> None:
+    """Let what this process starts with our own interpreter be forked from the warm one at the address of its hash seed."""
+    really = subprocess._fork_exec  # type: ignore[attr-defined]
+
+    def fork_exec(
+        args: Sequence[Any], executables: Any, close_fds: bool, keep: Any, cwd: Any, env: Any, *rest: Any
+    ) -> Any:
+        first, *arguments = map(os.fsdecode, args)
+        variables = dict(os.environ)
+        if env is not None:
+            variables = dict(os.fsdecode(line).split("=", 1) for line in env)
+        seed = variables.get("PYTHONHASHSEED", _HASH_SEED)
+        if first == sys.executable and seed in addresses and _usual(arguments, variables, seed):
+            args = [*_forked(addresses[seed]), *arguments]
+        return really(args, executables, close_fds, keep, cwd, env, *rest)
+
+    subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
+    subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]  # the other way, from Python 3.13 on
+
+
 def _spare() -> None:
     """Leave the modules that were there before the program as they are, as the last thing before the interpreter takes apart all it finds.
 
@@ -418,8 +467,9 @@ def _import(more: str) -> None:
     for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
         if not module.name.startswith(("tracekit.cli.demo", "tracekit.__main__", "tracekit.testing")):
             __import__(module.name)
-    for name in filter(None, more.split(",")):
+    for name in filter(None, [*_PRINTING, *more.split(",")]):
         importlib.import_module(name)
+    _make_lazy_things()
     _SPARED.update(
         {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
     )
@@ -427,6 +477,39 @@ def _import(more: str) -> None:
     gc.freeze()
 
 
+def _make_lazy_things() -> None:
+    """What tracekit and the standard library make when it is first used, and what is the same whoever uses it: names, regular expressions,
+    the modules of integrations. No run is made: the first of a program is the first of its process."""
+    from tracekit._capture import inputs, plugins
+    from tracekit._lazy import _Expression
+    from tracekit._runtime.redaction import Redactor
+    from tracekit._runtime.secrets import FORMATS
+
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] == "tracekit":
+            for attribute in dir(module):
+                getattr(module, attribute, None)
+    for beginning in (
+        *FORMATS,
+        "password=",
+        "Authorization: Bearer ",
+        "--key ",
+        "https://a:",
+        "-----BEGIN PRIVATE KEY-----",
+    ):
+        text = f"{beginning}aB3dE5gH7jK9mN1pQ3sT5vW7yZ9@"
+        Redactor().redact([text, text.encode()])
+    for one in gc.get_objects():
+        if type(one) is _Expression:
+            assert one.pattern
+    inputs._holds_credentials("a.txt")
+    inspect.signature(len)
+    plugins.discover()
+    plugins.discover.cache_clear()  # it says what the path of a program has
+
+
+#: What the command line imports when it has something to print.
+_PRINTING = ("click._textwrap", "rich._emoji_codes", "rich.console", "rich.table", "rich.text")
 _PATH: list[str] = []
 #: The modules that each program finds imported.
 _SPARED: dict[str, ModuleType] = {}

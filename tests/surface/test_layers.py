@@ -68,7 +68,10 @@ def test_nothing_below_looks_an_extension_up() -> None:
     for path in (ROOT / "src" / "tracekit").rglob("*.py"):
         if path.relative_to(ROOT / "src" / "tracekit").parts[0] in ("agents", "harness"):
             continue
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if "agents" not in text and "harness" not in text:
+            continue
+        tree = ast.parse(text)
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         texts = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _has_text(node)}
         used = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts]

@@ -131,6 +131,22 @@ def test_a_forked_program_begins_with_the_imports_done() -> None:
     assert python("-c", code, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout == "False\n"
 
 
+def test_what_a_forked_program_starts_is_forked_where_its_hash_seed_is_named() -> None:
+    """The interpreter that it starts has that hash seed, options and variables as given, and its end; any other starts with nothing."""
+    child = "import os, sys; print('tracekit' in sys.modules, hash('a'), os.environ['OWN'], input()); sys.exit(3)"
+    program = f"""
+import os, subprocess, sys
+for seed in "123":
+    variables = {{**os.environ, "PYTHONHASHSEED": seed, "OWN": seed}}
+    done = subprocess.run([sys.executable, "-c", {child!r}], env=variables, input="given", text=True, capture_output=True)
+    print(done.returncode, done.stdout, done.stderr, end="")
+"""
+    told = python("-c", program, seeds=("1", "2")).stdout
+    started = python("-c", program).stdout
+    assert started.count("False") == 3
+    assert told == started.replace("False", "True", 2)
+
+
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", -15)])
 def test_a_command_that_forks(end: str, status: int) -> None:
     """Who starts it has a process that reads, writes and ends as the program does."""
@@ -178,12 +194,14 @@ property/test_canonical.py
 property/test_patch_identity.py
 support/faults.py
 support/power.py
+support/processes.py
 support/reads.py
 support/simulation.py
 support/watch.py
 unit/test_abort_under_way.py
 unit/test_bodies.py
 unit/test_budgets.py
+unit/test_announced.py
 unit/test_canonical.py
 unit/test_canonical_exceptions.py
 unit/test_cli_failures.py

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit._capture.http import NOT_JSON, decode, encode, is_plain, multipart, parsed
+from tracekit._capture.http import NOT_JSON, decode, encode, multipart, parsed
 from tracekit._values import dumps_in_order
 from tracekit.integration import to_json
 
@@ -21,7 +21,7 @@ JSON = st.recursive(
 
 
 def around(content: bytes, *, text: bool = True) -> bytes:
-    return decode(*encode(content, parsed(content), text=text))
+    return decode(*encode(content, parsed(content), text=text)[:2])
 
 
 @given(st.binary())
@@ -64,7 +64,7 @@ def test_json(value: Any, indent: int | None, ascii_only: bool, separators: Any,
 )
 def test_format(content: bytes, format: str) -> None:
     """JSON is kept as JSON where one of the usual writers gives the same bytes, else as text, else as bytes."""
-    value, found = encode(content, parsed(content))
+    value, found, _ = encode(content, parsed(content))
     assert found == format
     assert decode(value, found) == content
     assert isinstance(value, dict) == format.startswith("json")
@@ -72,7 +72,7 @@ def test_format(content: bytes, format: str) -> None:
 
 def test_binary_stays_binary() -> None:
     """What is not text by its type is kept as bytes, even where it could be read as text."""
-    assert encode(b"RIFF", parsed(b"RIFF"), text=False) == (b"RIFF", "bytes")
+    assert encode(b"RIFF", parsed(b"RIFF"), text=False) == (b"RIFF", "bytes", None)
 
 
 def test_multipart_without_boundary() -> None:
@@ -113,11 +113,19 @@ def test_not_json() -> None:
 def test_a_plain_body_is_written_as_it_came(content: bytes) -> None:
     """A body in which nothing can be taken for a tag stands in the log byte for byte; a dollar in a text is no tag."""
     value = parsed(content)
-    assert is_plain(content, value)
+    assert encode(content, value) == (value, "json", content)
     assert dumps_in_order(to_json(value)) == content
+
+
+@given(JSON, st.booleans())
+def test_the_json_beside_a_body_is_what_the_log_writes(value: Any, spaced: bool) -> None:
+    """However it was written: where it is at hand, it is the encoding of the value."""
+    content = json.dumps(value, separators=None if spaced else (",", ":")).encode()
+    body, _, data = encode(content, parsed(content))
+    assert data is None or data == dumps_in_order(to_json(body))
 
 
 @pytest.mark.parametrize("content", [b'{"$t":"bytes","v":"YQ=="}', b'{"a":{"price in $":1}}', b"[" * 400 + b"]" * 400])
 def test_a_body_that_could_be_taken_for_another_takes_the_long_way(content: bytes) -> None:
     """Keys with a dollar and deep nesting are looked at value by value before they are told."""
-    assert not is_plain(content, parsed(content))
+    assert encode(content, parsed(content))[2] is None

@@ -98,6 +98,15 @@ def test_recorded_again_it_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert texts[0].count("in beside.<locals>.") == 2
 
 
+def test_uuids_are_uuids_whatever_their_digits(tmp_path: Path) -> None:
+    """Of 64 draws of 16 bytes one has the bits of a UUID already: it has the name that the others have."""
+
+    def program() -> None:
+        look_up("orders", [uuid.uuid4().hex for _ in range(300)])
+
+    assert "<os.urandom" not in recorded(tmp_path / "1.jsonl", program)
+
+
 def test_what_did_change_is_in_it(tmp_path: Path) -> None:
     """Another argument, another result, one more call: each is a line."""
     before = recorded(tmp_path / "1.jsonl", lambda: look_up("A-1", "first")["order"])

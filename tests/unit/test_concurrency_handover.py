@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import python
 from tracekit import DivergenceError, record, replay, traced_tool
 
 REPEATED = 20
@@ -26,8 +28,12 @@ def ask(what: object) -> object:
 
 
 def twenty_times(tmp_path: Path, program: Callable[[], Any]) -> None:
+    times(REPEATED, tmp_path, program)
+
+
+def times(repeated: int, tmp_path: Path, program: Callable[[], Any]) -> None:
     """Record and replay ``program``; what it saw must be the same each time, and the report exact."""
-    for _ in range(REPEATED):
+    for _ in range(repeated):
         with record("handover", store=tmp_path) as run:
             seen = program()
         with replay(run) as session:
@@ -87,12 +93,12 @@ def test_a_deadline_on_a_threaded_call(tmp_path: Path) -> None:
     twenty_times(tmp_path, lambda: asyncio.run(main()))
 
 
-@pytest.mark.parametrize("kind", [queue.Queue, queue.LifoQueue, queue.PriorityQueue])
-def test_workers_that_share_a_queue(tmp_path: Path, kind: type[queue.Queue[Any]]) -> None:
+@pytest.mark.parametrize("kind", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue])
+def test_workers_that_share_a_queue(tmp_path: Path, kind: Any) -> None:
     """Each worker takes the items that it took."""
 
     def program() -> Any:
-        items: queue.Queue[Any] = kind()
+        items: Any = kind()
         results: queue.Queue[Any] = queue.Queue(maxsize=2)
         by: dict[int, int] = {}
 
@@ -116,11 +122,115 @@ def test_workers_that_share_a_queue(tmp_path: Path, kind: type[queue.Queue[Any]]
     twenty_times(tmp_path, program)
 
 
-def test_a_queue_that_is_looked_into(tmp_path: Path) -> None:
+#: A package that runs the program's functions in threads of its own, as task queues do.
+_PACKAGE = """
+import queue, threading
+
+class Workers:
+    def __init__(self, kind, function, count):
+        self.items, self.function = kind(), function
+        self.threads = [threading.Thread(target=self.work) for _ in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self):
+        while True:
+            try:
+                number, *given = self.items.get(timeout=0.002)
+            except queue.Empty:
+                continue
+            if not given:
+                return
+            self.function(*given)
+
+    def send(self, number, *given):
+        self.items.put((number, *given))
+
+    def stop(self):
+        for _ in self.threads:
+            self.send(99)
+        for thread in self.threads:
+            thread.join()
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Any:
+    names: dict[str, Any] = {"__name__": "jobs.workers"}
+    exec(compile(_PACKAGE, str(tmp_path / "site-packages" / "jobs" / "workers.py"), "exec"), names)
+    return names["Workers"]
+
+
+@pytest.mark.parametrize("kind", [queue.Queue, queue.PriorityQueue, queue.SimpleQueue])
+def test_workers_of_a_package(tmp_path: Path, package: Any, kind: Any) -> None:
+    """The threads of a package that calls the program's functions get the work that they got, though the program has no queue itself."""
+
+    def program() -> Any:
+        seen: list[Any] = []
+        workers = package(kind, lambda i: seen.append((ask(i), ask("again"))), 3)
+        for i in range(6):
+            workers.send(i, i)
+        workers.stop()
+        return sorted(seen)
+
+    times(6, tmp_path, program)
+
+
+def test_a_pool_of_threads_of_multiprocessing(tmp_path: Path) -> None:
+    """Each of its threads gets the calls that it got, and whoever takes results as they come gets them in that order."""
+
+    def program() -> Any:
+        with ThreadPool(3) as pool:
+            every = pool.map(lambda i: (ask(i), random.random()), range(4), chunksize=1)
+            return every, list(pool.imap_unordered(ask, range(4))), pool.apply(ask, ("one",))
+
+    times(6, tmp_path, program)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_package_hands_over_once_a_process(tmp_path: Path, package: Any, recorded: bool) -> None:
+    """What a package moves between its own threads may be there in a recording or not, and in its replay or not: both are exact."""
+
+    def program(cold: bool) -> Any:
+        if cold:
+            beside = package(queue.Queue, lambda i: None, 2)
+            beside.send(0, 0)
+        seen = [ask(1)]
+        if cold:
+            beside.stop()
+        return [*seen, ask(2)]
+
+    with record("handover", store=tmp_path) as run:
+        program(recorded)
+    with replay(run) as session:
+        program(not recorded)
+    assert session.report.exact, session.report.as_dict()
+
+
+def test_a_pool_that_one_thread_has_is_no_event(tmp_path: Path) -> None:
+    """A package that keeps its connections in a queue hands nothing over: nothing of that is on the log."""
+    names: dict[str, Any] = {"__name__": "pool.connections"}
+    code = "import queue\nidle = queue.LifoQueue()\nidle.put(1)\ndef use():\n    idle.put(idle.get(block=False))\n"
+    exec(compile(code, str(tmp_path / "site-packages" / "pool" / "connections.py"), "exec"), names)
+
+    def program() -> object:
+        names["use"]()
+        return ask(1)
+
+    with record("handover", store=tmp_path) as run:
+        program()
+    assert "queue." not in Path(run.path).read_text()
+    with replay(run) as session:
+        program()
+    assert session.report.exact, session.report.as_dict()
+
+
+@pytest.mark.parametrize("kind", [queue.Queue, queue.SimpleQueue])
+def test_a_queue_that_is_looked_into(tmp_path: Path, kind: Any) -> None:
     """``get_nowait`` and ``get(timeout=)`` find an item, or none, where they did."""
 
     def program() -> list[Any]:
-        items: queue.Queue[Any] = queue.Queue()
+        items: Any = kind()
         thread = threading.Thread(target=lambda: [items.put(ask(i)) for i in range(3)])
         thread.start()
         seen: list[Any] = []
@@ -158,10 +268,15 @@ def test_futures_that_are_waited_for(tmp_path: Path) -> None:
 
 def test_the_functions_of_the_standard_library_are_as_before(tmp_path: Path) -> None:
     """After the last run ``wait``, ``as_completed`` and the queues are what they were."""
-    before = [wait.__code__, as_completed.__code__, queue.Queue.get, queue.Queue._get, queue.Queue.put]
+
+    def found() -> list[Any]:
+        simple = [vars(queue.SimpleQueue)[name] for name in ("get", "get_nowait", "put", "put_nowait")]
+        return [wait.__code__, as_completed.__code__, queue.Queue.get, queue.Queue._get, queue.Queue.put, *simple]
+
+    before = found()
     with record("handover", store=tmp_path):
-        assert wait.__code__ is not before[0]
-    assert [wait.__code__, as_completed.__code__, queue.Queue.get, queue.Queue._get, queue.Queue.put] == before
+        assert all(now is not then for now, then in zip(found(), before, strict=True))
+    assert found() == before
     with ThreadPoolExecutor(1) as pool:
         assert [call.result() for call in as_completed([pool.submit(int, "4")])] == [4]
 
@@ -188,3 +303,65 @@ def test_threads_that_race_are_named_and_quiet(tmp_path: Path, capsys: pytest.Ca
     assert said.count("[divergence]") == 1
     assert "Traceback" not in said
     assert threading.excepthook is before
+
+
+COLLECTED = """\
+import gc, queue, sys, threading, weakref
+from tracekit import record, replay, traced_tool
+
+@traced_tool(side_effect="read_only")
+def noted(number): return number
+
+def drained(items):
+    try:
+        while True: items.get(block=False)
+    except queue.Empty: pass
+
+class Pool:
+    def __init__(self):
+        self.me = self  # so that it is collected when the interpreter likes
+        self.items = queue.LifoQueue()
+        for number in range(2): self.items.put(number)
+        weakref.finalize(self, drained, self.items)
+
+class Noting:
+    def __init__(self):
+        self.me = self
+        weakref.finalize(self, noted, 1)
+
+def work(collect_after):
+    gc.set_threshold(collect_after)
+    line, seen = queue.Queue(), []
+    def other():
+        for _ in range(100):
+            seen.append(line.get())
+            Pool()
+    thread = threading.Thread(target=other)
+    thread.start()
+    for number in range(100):
+        Pool()
+        line.put(number)
+    thread.join()
+    gc.set_threshold(700)
+    return seen
+
+with record("pools", store=sys.argv[1]) as run:
+    seen = work(13)
+with replay(run) as session:
+    assert work(37) == seen
+assert session.report.exact, session.report
+with record("notes", store=sys.argv[1]):
+    gc.set_threshold(13)
+    for number in range(300):
+        Noting()
+        noted(number)
+    gc.collect()
+print("whole")
+"""
+
+
+def test_what_is_collected_while_threads_hand_over(tmp_path: Path) -> None:
+    """A pool of connections that is collected drains its queue, at any moment: that is no event, a replay in which it happens elsewhere is
+    exact, and the interpreter survives it (3.11 collects in the middle of what sets a context variable)."""
+    done = python("-c", COLLECTED, str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

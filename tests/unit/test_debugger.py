@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -129,6 +132,12 @@ main()
 """
 
 
+#: Runs on and on, where there is a file beside its directory.
+SPIN = """print("spinning", flush=True)
+            while os.path.exists("../spin"):
+                pass"""
+
+
 def command(*arguments: str, stdin: str = "", cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     main = "from tracekit.cli import main; main()"
     return python("-c", main, *arguments, input=stdin, cwd=cwd, env={**_environment(), **variables})
@@ -216,7 +225,8 @@ def test_back_and_forth(tmp_path: Path, debug: Debug) -> None:
         status=1,
     )
     assert stops(out) == [one, two, four, three, two, one, two]
-    assert "no later step has n" in out
+    assert "no step of this run is n; there are tool:look" in out
+    assert out.count("no step begins there; entry 12345 is not there") == 1
     assert "no step begins there; entry 4711 is not there" in out
     assert "nothing: a condition knows step, kind," in out
 
@@ -285,11 +295,59 @@ def test_leaving_pdb_in_a_replay_is_no_success(tmp_path: Path) -> None:
     assert "Traceback" not in left.stderr
 
 
+def test_a_terminal(tmp_path: Path) -> None:
+    """Tab completes commands; Ctrl-C drops what is typed, and ends a replay that runs, not the debugger; Ctrl-D leaves it."""
+    (place := tmp_path / "place").mkdir()
+    recorded(place, "import os\n" + LOOP.replace("breakpoint()", SPIN))
+    (tmp_path / "spin").touch()
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(place)
+        os.execv(sys.executable, [sys.executable, "-m", "tracekit", "debug", "last"])
+    seen = ""
+
+    def until(text: str) -> str:
+        nonlocal seen
+        while text not in seen:
+            assert select.select([terminal], [], [], 60)[0], seen
+            seen += os.read(terminal, 4096).decode()
+        before, _, seen = seen.partition(text)
+        return before
+
+    try:
+        until("(debug) ")
+        os.write(terminal, b"revers\tc\t\n")  # `reverse-`, with which three begin, then `reverse-continue`
+        assert "step 2 (1 of 4)" in until("(debug) ")
+        os.write(terminal, b"nonsense\x03")
+        until("(debug) ")
+        os.write(terminal, b"c\n")
+        until("spinning")
+        os.write(terminal, b"\x03")
+        assert "interrupted; the replay was ended" in until("(debug) ")
+        os.write(terminal, b"p 20 + 2\nfirst\n")
+        assert "the replay does not stand at a step" in until("(debug) ")
+        until("step 2 (1 of 4)")
+        until("(debug) ")
+        os.write(terminal, b"\x04")
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+        process = 0
+    finally:
+        os.close(terminal)
+        if process:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
 def test_what_if_from_here(tmp_path: Path, debug: Debug) -> None:
-    """From the step at which it stands, chosen kinds go live, those before it do not; what comes of it is a new run."""
+    """From the step at which it stands, chosen kinds go live, those before it do not; what comes of it is a new run, which has the program
+    that made it, without the secrets in its arguments, and can be replayed as any."""
     steps = recorded(tmp_path, LOOP.replace("breakpoint()", "pass").replace("n % 2 == 1", "time.perf_counter_ns()"))
     origin = Store().list()[0].run_id
-    debug(f"goto {steps[2]}", "what-if decision", "what-if tool:look", f"goto {steps[2]}", "q", status=1)
+    secret = ["--password", "correct-horse-battery"]
+    what_if = (f"goto {steps[2]}", "what-if decision", "what-if tool:look", f"goto {steps[2]}", "q")
+    debug(*what_if, options=["--", "program.py", *secret], status=1)
+    again = command("replay", "last", cwd=tmp_path)
+    assert "exact (4 steps matched)" in again.stderr, again.stderr
     new = next(run for run in Store().list() if run.run_id != origin)
     with Trace(Store().list()[-1].path) as before, Trace(new.path) as after:
         outputs = [
@@ -298,6 +356,7 @@ def test_what_if_from_here(tmp_path: Path, debug: Debug) -> None:
         ]
     same = [old == now for old, now in zip(*outputs, strict=True)]
     assert same == [True, True, False, False]
+    assert secret[1].encode() not in Path(new.path).read_bytes()
 
 
 def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:

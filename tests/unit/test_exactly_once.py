@@ -1027,9 +1027,11 @@ def test_a_settlement_is_of_one_call_of_one_run(ledger: Ledger) -> None:
     (said,) = (Path(Store().root) / "keys").glob("*.settled")
     assert json.loads(said.read_bytes())["run_id"] == first
     recorded(lambda: pay("ACME"))
-    said.write_text("{")
-    _, refusal = recorded(lambda: _refused(lambda: pay("ACME")))
-    assert "it was not executed" in refusal
+    for text, what in (("{", "it is no JSON"), ("{}", "it has no 'run_id'")):
+        said.write_text(text)
+        _, refusal = recorded(lambda: _refused(lambda: pay("ACME")))
+        assert "it was not executed" in refusal
+        assert what in refusal
     assert len(ledger.lines) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import multiprocessing
 import os
 import platform
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tracekit import record
 from tracekit._capture import guard as guard_module
 from tracekit._capture.guard import Guard, allow
 from tracekit._runtime.lane import Lane
@@ -505,3 +507,22 @@ def test_thread_of_a_package_is_named() -> None:
     assert "export-1" in told[0].what
     assert told[0].location == f"{path}:3"
     assert copy.copy(told[0]).target == "127.0.0.1:9"
+
+
+def test_names_from_before_the_run_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that holds a function by a name of its own from before the run makes calls that are in no trace: the run names it."""
+    (tmp_path / "early.py").write_text("from os import sep, listdir, system as shell\n")
+    (tmp_path / "late.py").write_text("from os import listdir\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("early")
+    try:
+        for _ in range(2):
+            with record("held", store=tmp_path / "store") as run:
+                importlib.import_module("late")
+            (said,) = [said for said in run.warnings if "early" in said or "late" in said]
+            assert said.startswith(
+                "early has os.listdir, os.system under names of its own, imported before the first run"
+            )
+    finally:
+        for name in ("early", "late"):
+            sys.modules.pop(name, None)

@@ -21,7 +21,7 @@ from tests.support.processes import python
 from tests.support.tracing import entries, of_type
 from tracekit import record, recovery, traced_tool
 from tracekit.cli import main
-from tracekit.errors import RecoveryRefusedError, RunNotFoundError, StepTimeoutError
+from tracekit.errors import RecoveryRefusedError, RunNotFoundError, StepTimeoutError, TraceError
 from tracekit.recovery import InDoubt
 
 
@@ -94,6 +94,12 @@ def test_a_step_of_a_run_that_has_ended_is_settled_beside_it(tmp_path: Path, tol
         recovery.settle(run.id, step, reason="again", store=tmp_path, **told)
     with pytest.raises(RecoveryRefusedError):
         recovery.settle(run.id, step - 1, reason="which one?", store=tmp_path, **told)
+    # What can't be read settles nothing, and stands in nobody's way unnoticed.
+    (said,) = (tmp_path / "settled").iterdir()
+    said.write_text('{"run_id":"x","seq":"5"}')
+    assert len(doubts(tmp_path)) == 1
+    with pytest.raises(TraceError, match=f"{said} is no settlement .its 'seq' is text, not a number"):
+        recovery.settle(run.id, step, reason="again", store=tmp_path, **told)
     # What is said of one run is not said of another that takes its name.
     Path(run.path).unlink()
     with record("paid", store=tmp_path, run_id=run.id), pytest.raises(StepTimeoutError):
@@ -292,7 +298,7 @@ def test_the_command_has_running_ones_apart_and_names_what_is_damaged(tmp_path: 
     Path(run.path).write_bytes(b"".join(lines[:-1]) + lines[-1].replace(b"sorry", b"happy"))
     done = command("in-doubt", store=tmp_path)
     assert done.exit_code == 1
-    assert f"{run.path} is damaged" in done.stderr
+    assert f"{run.path} can't be read whole" in done.stderr
 
 
 def test_the_command_without_a_store_is_an_error(tmp_path: Path) -> None:

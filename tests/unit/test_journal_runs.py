@@ -277,15 +277,34 @@ def test_a_stale_lock_never_blocks(store: Store) -> None:
 # -- kept tips (seals are in test_seals.py) ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("junk", [b"", b"{}", b"[]", b"junk", b'{"run_id":"other","count":8,"head":"x","kept_at":1}'])
-def test_a_head_that_is_none(store: Store, junk: bytes) -> None:
-    """A head file that holds something else is told, not taken for a missing one."""
+@pytest.mark.parametrize(
+    ("junk", "what"),
+    [
+        (b"", "it is empty"),
+        (b"junk", "it is no JSON"),
+        (b"[]", "it holds a list, not an object"),
+        (b"{}", "it has no 'run_id'"),
+        (b'{"run_id":"%b","count":8,"head":"x"}' % RUN.encode(), "it has no 'kept_at'"),
+        (b'{"run_id":"%b","count":"8","head":"x","kept_at":1}' % RUN.encode(), "its 'count' is text, not a number"),
+        (b'{"run_id":"other","count":8,"head":"x","kept_at":1}', "is the kept tip of another run, other"),
+    ],
+)
+def test_a_head_that_is_none(store: Store, junk: bytes, what: str) -> None:
+    """A head file that holds something else (another version's, say) is reported with what it lacks and what to do, not taken for a
+    missing one. The trace is not to blame."""
     path = _put(store)
     store.keep_tip(RUN, 8, Trace(path).status.head)
     kept = Path(store.tips, RUN)
     assert read_tip(str(kept)) is not None
     kept.write_bytes(junk)
-    assert store.verify(RUN).state == "broken"
+    verdict = store.verify(RUN)
+    assert (verdict.state, verdict.unread, verdict.last_good_seq) == ("broken", str(kept), 8)
+    assert str(kept) in str(verdict.problem)
+    assert what in str(verdict.problem)
+    with Trace(path) as trace, pytest.raises(TraceIntegrityError, match="the trace itself verifies: remove"):
+        store.check(trace)
+    kept.unlink()
+    assert store.verify(RUN).state == "complete"
 
 
 def test_a_head_of_the_users_own(store: Store) -> None:

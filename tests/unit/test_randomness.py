@@ -219,6 +219,27 @@ def test_a_replay_gives_a_library_what_it_decided_by(tmp_path: Path) -> None:
     assert session.report.exact, session.report.as_dict()
 
 
+@pytest.mark.parametrize("make", ["uuid.uuid4", "uuid.uuid1", "uuid_utils.uuid4", "uuid_utils.uuid7", "fastuuid.uuid4"])
+def test_a_replay_gives_a_package_the_ids_that_it_made(tmp_path: Path, make: str) -> None:
+    """A package's ids reach what the program prints, and it may decide by them; one more or fewer is no difference."""
+    module = make.partition(".")[0]
+    namespace: dict[str, Any] = {"__name__": "jobs.ids"}
+    code = f"import {module}\ndef new():\n    return {make}()\n"
+    exec(compile(code, str(tmp_path / "site-packages" / "jobs" / "ids.py"), "exec"), namespace)
+
+    def program(times: int) -> list[Any]:
+        made = [namespace["new"](), namespace["new"]()]
+        tracekit.decision("chosen", input=1, output=1)
+        return [*made, *[namespace["new"]() for _ in range(times)][:1]]
+
+    with record("job") as run:
+        first = program(1)
+    for times in (1, 3):
+        with replay(run) as session:
+            assert program(times) == first
+        assert session.report.exact, session.report.as_dict()
+
+
 def test_what_a_library_makes_secrets_of_is_in_no_trace(tmp_path: Path) -> None:
     """A package's own ``os.urandom`` (keys, tokens) is left alone."""
     namespace: dict[str, Any] = {"__name__": "keys.make"}

@@ -401,6 +401,30 @@ class TestFields:
         assert Redactor().redact(to_json(value)) == (to_json(value), [])
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "token=%s", "?page=3&token=%s HTTP/1.1", "Token: %s", "token := '%s' # new", 'x.token = b"%s"', "token_new = %s\n",
+        '{"id":7,"token": "%s"}', '{\\"token\\":\\"%s\\"}', "<token>%s</token>", "\ttoken\t=\t%s\t", "#token=%s&next=/",
+    ],
+)  # fmt: skip
+def test_a_token_is_seen_by_its_length(form: str) -> None:
+    """What stands under a bare ``token`` is a secret where it has the length of one, wherever that ends; what is shorter stays."""
+    key = "m3N4o5P6q7R8s9T0"
+    for value in (form % key, [form % key], {"text": form % key}):
+        assert Redactor().suspicious(orjson.dumps(value)), value
+        assert key not in str(Redactor().redact(value)[0])
+    assert Redactor().redact(form % key[:9]) == (form % key[:9], [])
+
+
+@pytest.mark.parametrize("value", ["m3N4o5P6q7R8s9T0", ["not this", "m3N4o5P6q7R8s9T0"], b"m3N4o5P6q7R8s9T0"])
+def test_a_field_token(value: object) -> None:
+    """The same in a field: a text, one of a list, bytes."""
+    tree = to_json({"token": value, "page": 3})
+    assert Redactor().suspicious(orjson.dumps(tree))
+    assert "m3N4o5P6q7R8s9T0" not in str(Redactor().redact(tree)[0])
+
+
 def test_quick_look_at_random_names() -> None:
     """Whatever mixture of names, cases and signs: what the full search replaces, the quick look has seen."""
     rng = random.Random(7)

@@ -680,6 +680,28 @@ def test_another_environment_is_warned_of_or_refused(monkeypatch: pytest.MonkeyP
     assert replayed(run, lambda: look(1))[0].consumed == 1  # the refusal left nothing behind
 
 
+def test_the_warning_of_another_environment_names_the_line_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an ``async`` block, too, which is entered from deeper inside tracekit."""
+    from tracekit._runs import replaying as module
+
+    run, _ = recorded(lambda: look(1))
+    real = module.environment
+    monkeypatch.setattr(module, "environment", lambda packages: {**real(packages), "python": "3.99.1"})
+
+    def block() -> None:
+        with replay(run):
+            look(1)
+
+    async def asynchronous() -> None:
+        async with replay(run):
+            look(1)
+
+    for program in (block, lambda: asyncio.run(asynchronous())):
+        with pytest.warns(RuntimeWarning, match=r"3\.99") as warned:
+            program()
+        assert [one.filename for one in warned] == [__file__]
+
+
 def test_a_replay_inside_a_run_is_refused() -> None:
     """One context is in one run at a time."""
     run, _ = recorded(lambda: look(1))

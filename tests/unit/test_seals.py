@@ -209,6 +209,24 @@ def test_a_seal_verifies_without_tracekit(sealed: Path, key: Path) -> None:
         assert json.loads(signed + b"}")["head"] == trace.status.head
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "what"),
+    [
+        (b'"seal":1', b'"seal":2', "it has version 2, and this tracekit reads 1"),
+        (b'"sealed_at":', b'"made_at":', "it has no 'sealed_at'"),
+        (b'"count":', b'"count":"8","n":', "its 'count' is text, not a number"),
+        (b"{", b"[", "it is no JSON"),
+    ],
+)
+def test_a_seal_of_another_form_is_not_taken_for_none(sealed: Path, was: bytes, now: bytes, what: str) -> None:
+    """Another version's seal, or a damaged one, is reported with what is there in its place."""
+    seal = sealed.with_suffix(".seal")
+    seal.write_bytes(seal.read_bytes().replace(was, now, 1))
+    done = call("verify", sealed)
+    assert done.exit_code == 1
+    assert f"line 1 of {seal} is no seal: {what}" in done.output
+
+
 def test_a_key_that_cannot_be_used_is_an_error(
     tmp_path: Path, key: Path, sealed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1178,8 +1178,10 @@ def test_a_thread_that_ends_after_the_block(tmp_path: Path) -> None:
     thread.join()
 
 
-def test_a_thread_that_gets_nothing_any_more(tmp_path: Path) -> None:
-    """A block that ends by an error which the recording lacks does not wait for what its thread would have done with the next item."""
+@pytest.mark.parametrize("first", ["the thread", "the items"])
+def test_a_thread_that_gets_nothing_any_more(tmp_path: Path, first: str) -> None:
+    """A block that ends by an error which the recording lacks does not wait for what its thread would have done with the next item; that
+    error comes out of it, and not that a thread which got its item in another order was too late."""
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def works() -> None:
@@ -1188,12 +1190,15 @@ def test_a_thread_that_gets_nothing_any_more(tmp_path: Path) -> None:
 
     def program(fails: bool) -> None:
         thread = threading.Thread(target=works)
-        thread.start()
+        if first == "the thread" or fails:
+            thread.start()
         jobs.put("first")
         if fails:
             raise RuntimeError("that is new")
         jobs.put("second")
         jobs.put(None)
+        if first == "the items":
+            thread.start()
         thread.join()
 
     with record("gets", store=tmp_path) as run:

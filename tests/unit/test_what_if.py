@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import socket
 import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
 
+import httpx
 import pytest
 
 import tracekit
-from tracekit import record, replay, traced_tool
+from tests.support.stub_provider import stub_provider
+from tracekit import decision, policy_check, record, replay, traced_tool
 from tracekit.integration import Store, Trace
 
 live: list[str] = []
@@ -112,9 +121,14 @@ def test_the_guard_stands_outside_what_goes_live() -> None:
 
 
 def test_a_kind_that_is_none_is_refused() -> None:
-    """``live`` takes kinds that can go live, and says which."""
-    with pytest.raises(ValueError, match="tool:search"):
-        replay("whatever", live={"clock"})
+    """``live`` takes kinds that can go live, and says which; so with what takes their place."""
+    for wrong in ({"decision"}, {"tool": "another"}, {"llm": 5}, {"policy.check": "nothing"}, {"clock": "someday"}):
+        with pytest.raises(ValueError, match="live"):
+            replay("whatever", live=wrong)
+    with record() as run:
+        search("a")
+    with pytest.raises(tracekit.RunStateError, match="nowhere:at_all"), replay(run, live={"breaker": "nowhere:at_all"}):
+        pass
 
 
 def test_threads_keep_their_lanes_in_the_new_run() -> None:
@@ -135,3 +149,260 @@ def test_threads_keep_their_lanes_in_the_new_run() -> None:
     assert session.new_run_id is not None
     with replay(session.new_run_id):
         assert threads() == second
+
+
+# -- another way -------------------------------------------------------------------------------------------------------
+
+
+@traced_tool(side_effect="read_only")
+def model(question: str) -> str:
+    return said
+
+
+@traced_tool(side_effect="read_only")
+async def model_async(question: str) -> str:
+    await asyncio.sleep(0)
+    return said
+
+
+@traced_tool(side_effect="read_only")
+async def look_async(number: int) -> int:
+    await asyncio.sleep(0.001)
+    return number
+
+
+said = "one"
+
+
+@pytest.fixture
+def otherwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the model say something else from now on."""
+    return lambda: monkeypatch.setattr(f"{__name__}.said", "two")
+
+
+def thinking() -> object:
+    """The model decides the way: which tools are called, how often and with what, which blocks are entered, how many numbers are drawn."""
+    first = model("which?")
+    decision("way", input="which?", output=first)
+    found: list[object] = [search("first")]
+    if first == "two":
+        found.append(charge(5))
+        with tracekit.agent("other"):
+            decision("more", input=1, output=2)
+            found += [random.random(), random.random(), uuid.uuid4().hex, time.time() > 0]
+    else:
+        found += [read("b"), charge(5), random.random()]
+    return [*found, search("last"), model("again?")]
+
+
+def test_the_program_may_go_another_way(otherwise: Callable[[], None]) -> None:
+    """Calls that are equal get what was recorded of them, wherever they stand; all else is new. The new run replays exactly."""
+    with record() as run:
+        run.set_result(first := thinking())
+    otherwise()
+    live.clear()
+    with replay(run, live={"tool:model"}) as session:
+        session.set_result(second := thinking())
+    assert live == []
+    assert (second[0], second[1], second[-2]) == (first[0], 5, first[-2])  # type: ignore[index]
+    assert second[-1] == "two"  # type: ignore[index]
+    counts = session.report.verdict.counts
+    assert (session.report.verdict.answer, counts["left"], counts["live"]) == ("exact but for", 1, 2)
+    assert {one.facts["name"] for one in session.report.verdict.of("not_made")} >= {"read", "way"}
+    with replay(session.new_run_id) as again:  # type: ignore[arg-type]
+        again.set_result(thinking())
+    assert again.result == second
+    assert again.report.exact
+
+
+def test_a_call_that_is_not_in_the_recording_ends_it(otherwise: Callable[[], None]) -> None:
+    """What nobody can answer is not executed and not made up: the replay fails, and says what differs from the call that it may be."""
+    with record() as run:
+        charge(len(model("how much?")))
+        search("x")
+
+    def again() -> None:
+        model("how much?")
+        search("x")
+        charge(7)
+
+    otherwise()
+    live.clear()
+    with pytest.raises(tracekit.TraceExhaustedError, match="not executed") as caught, replay(run, live={"tool:model"}):
+        again()
+    assert live == []
+    assert caught.value.differences == [{"path": "input.cents", "recorded": 3, "actual": 7}]
+
+
+def test_what_was_made_before_anything_was_live_is_compared(otherwise: Callable[[], None]) -> None:
+    """Only what follows from something live may be another way: a difference before that is one of the code."""
+    with record() as run:
+        search("a")
+        model("q")
+    with pytest.raises(tracekit.DivergenceError), replay(run, live={"tool:model"}):
+        search("b")
+
+
+def test_another_way_of_tasks(otherwise: Callable[[], None]) -> None:
+    """Tasks that wait for recorded outcomes when another one goes another way get them, and time goes on."""
+
+    async def program() -> object:
+        async def beside() -> list[int]:
+            return [await look_async(number) for number in range(3)]
+
+        other = asyncio.create_task(beside())
+        if await model_async("which?") == "two":
+            async with asyncio.timeout(60):
+                await asyncio.sleep(0.001)
+            return await look_async(9), await other
+        return await other, await look_async(8), await look_async(9)
+
+    with record() as run:
+        asyncio.run(program())
+    otherwise()
+    with replay(run, live={"tool:model_async"}) as session:
+        assert asyncio.run(program()) == (9, [0, 1, 2])
+    assert session.report.verdict.counts["left"] == 1
+
+
+# -- another model -----------------------------------------------------------------------------------------------------
+
+
+def asked(url: str, kind: str) -> object:
+    body = {"model": "tiny-1", "messages": [{"role": "user", "content": "naïve?"}]}
+    if kind == "httpx":
+        with httpx.Client() as client:
+            return client.post(url, json=body).json()["model"]
+    if kind == "httpx, async":
+
+        async def ask() -> object:
+            async with httpx.AsyncClient() as client:
+                return (await client.post(url, json=body)).json()["model"]
+
+        return asyncio.run(ask())
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["model"]
+
+
+@traced_tool(side_effect="read_only")
+def asking(url: str, kind: str) -> object:
+    return asked(url, kind)
+
+
+@pytest.fixture
+def instrumented() -> Iterator[None]:
+    tracekit.instrument()
+    yield
+    tracekit.uninstrument()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_another_model_is_asked() -> None:
+    """The request that goes out names the other model, inside a live tool as beside it; one that can't be made to is not made."""
+    with stub_provider() as provider:
+        provider.says = lambda body: "yes"
+        url = f"{provider.url}/v1/chat/completions"
+        for kind in ("httpx", "httpx, async", "urllib"):
+
+            def program(kind: str = kind) -> list[object]:
+                return [asked(url, kind), asking(url, kind)]
+
+            with record() as run:
+                assert program() == ["tiny-1-0613"] * 2
+            provider.seen.clear()
+            if kind == "urllib":
+                with (
+                    pytest.raises(tracekit.LiveCallBlockedError, match="another model"),
+                    replay(run, live={"llm": "big-2"}, guard="context"),
+                ):
+                    program()
+                assert provider.seen == []
+                continue
+            with replay(run, live={"llm:tiny-1": "big-2", "tool": None}, guard="context") as session:
+                assert program() == ["big-2-0613"] * 2
+            assert [json.loads(one["body"])["model"] for one in provider.seen] == ["big-2"] * 2
+            with Trace(Store().find(session.new_run_id)) as trace:  # type: ignore[arg-type]
+                made = [entry["name"] for entry in trace.entries() if entry["type"] == "llm.request"]
+                assert made == ["big-2", "big-2"]
+                assert trace.entry(1)["meta"]["instead"] == {"llm:tiny-1": "big-2"}
+
+
+# -- decided anew, at another hour -------------------------------------------------------------------------------------
+
+
+def paying() -> list[object]:
+    answer = policy_check("limits", input={"action": "charge", "payload": {"cents": 5}}, output={"decision": "allow"})
+    return [charge(5)] if answer["decision"] == "allow" else [search("why")]
+
+
+def test_a_policy_is_decided_anew() -> None:
+    """A function decides in the place of the program's policy: what flips is listed, and what then happens is seen; nothing is live."""
+    asked: list[tuple[object, ...]] = []
+
+    def deny(*given: object) -> dict[str, str]:
+        asked.append(given)
+        return {"decision": "deny"}
+
+    with record() as run:
+        search("why")
+        assert paying() == [5]
+    live.clear()
+    with replay(run, live={"policy.check": deny}) as session:
+        search("why")
+        assert len(paying()) == 1
+    assert live == []
+    assert asked == [("policy.check", "limits", {"action": "charge", "payload": {"cents": 5}}, {"decision": "allow"})]
+    assert [one["differences"] for one in session.report.differences] == [
+        [{"path": "decision", "recorded": "allow", "actual": "deny"}]
+    ]
+    assert [one.facts["name"] for one in session.report.verdict.of("not_made")] == ["charge"]
+    with replay(run, live={"policy.check"}) as same:
+        search("why")
+        paying()
+    assert same.report.verdict.line == "exact but for 1 step that went live"
+
+
+def hours() -> tuple[object, ...]:
+    now = datetime.now()
+    local = time.localtime()
+    day = date.today()
+    return now, datetime.now(UTC), day, time.time(), time.time_ns(), time.ctime(), local.tm_yday, time.monotonic()
+
+
+def test_the_clock_shows_another_hour() -> None:
+    """Every clock that says which hour it is is shifted alike; what measures how long something takes is not."""
+    with record() as run:
+        now, utc, _, seconds, ns, text, yday, steady = hours()
+    with replay(run, live={"clock": timedelta(days=1)}) as session:
+        later = hours()
+    shift = timedelta(days=1)
+    assert (later[1], later[3], later[4]) == (utc + shift, seconds + 86400, ns + 86400 * 10**9)  # type: ignore[operator]
+    assert later[0] == datetime.fromtimestamp(now.timestamp() + 86400)  # type: ignore[attr-defined]
+    assert later[2] == (later[0].date())  # type: ignore[attr-defined]
+    assert (later[5] != text, later[6] != yday, later[7]) == (True, True, steady)
+    assert session.report.verdict.line == "exact but for 1 clock that showed another hour"
+    with replay(run, live={"clock": "2031-01-31"}):
+        then = hours()
+    assert (then[2], then[0].time().replace(microsecond=0)) == (date(2031, 1, 31), now.time().replace(microsecond=0))  # type: ignore[attr-defined]
+    with replay(run, live={"clock"}):
+        assert hours()[3] >= seconds  # type: ignore[operator]
+
+
+def test_what_the_hour_leads_to() -> None:
+    """A program that does something else on the 31st does it: recorded calls answer, and what is not recorded ends it."""
+
+    def program() -> str:
+        return read("special") if date.today().day == 31 else str(search("usual"))
+
+    with record() as run:
+        search("special"), read("special")
+        program()
+
+    def again() -> str:
+        search("special"), read("special")
+        return program()
+
+    with replay(run, live={"clock": "2031-01-31"}) as session:
+        assert again().startswith("special ")
+    assert session.report.verdict.counts["left"] == 1

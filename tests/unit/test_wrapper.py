@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.tracing import both, entries, of_type, recorded, replayed
-from tracekit import NotReplayableError, TraceExhaustedError, record, replay, traced_tool
+from tracekit import InexactReplayError, NotReplayableError, TraceExhaustedError, record, replay, traced_tool
 from tracekit.errors import DivergenceError
 
 calls: list[Any] = []
@@ -409,6 +409,19 @@ def test_generators_are_steps_from_their_first_item() -> None:
     assert once(program) == [0, 1, 2]
     run, _ = recorded(program)
     assert [entry["type"] for entry in entries(run)][1:-1] == ["tool.call", *["tool.chunk"] * 3, "tool.return"]
+
+
+@pytest.mark.parametrize(("recorded_items", "items"), [(3, 1), (1, 3)])
+def test_a_stream_that_is_left_elsewhere_is_no_exact_replay(recorded_items: int, items: int) -> None:
+    """A replay that leaves a stream earlier than the recorded program is inexact; one that reads on fails."""
+
+    def program(many: int) -> list[int]:
+        return [item for item, _ in zip(count(5), range(many), strict=False)]
+
+    run, _ = recorded(lambda: program(recorded_items))
+    wrong = TraceExhaustedError if items > recorded_items else InexactReplayError
+    with pytest.raises(wrong, match=r"more of a generator than it took|was never asked for"), replay(run):
+        program(items)
 
 
 def test_values_sent_and_thrown_into_a_generator_belong_to_its_chunks() -> None:

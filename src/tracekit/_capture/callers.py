@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from sys import _getframe
 from types import FrameType, ModuleType
 from typing import Any, Final, Literal
 
 from .. import _reality
 from .._runtime.session import current
-from .plugins import Telemetry, callers_by_file, is_observer, is_wrapper, sends_telemetry, telemetry_of
+from .plugins import Telemetry, callers_by_file, is_captured, is_observer, is_wrapper, sends_telemetry, telemetry_of
 
 __all__ = [
     "PASS",
@@ -32,6 +33,7 @@ __all__ = [
     "is_own",
     "is_telemetry",
     "library",
+    "mover",
     "own_code",
     "pass_through",
     "reader",
@@ -48,6 +50,7 @@ STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
 _TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
+_THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
 _HELPERS: Final = frozenset(
     os.path.join(STDLIB, f"{name}.py")
     for name in ("random", "uuid", "secrets", "datetime", "_pydatetime", "dataclasses", "functools")
@@ -88,13 +91,10 @@ _libraries: dict[str, Any] = {}
 def by_user() -> bool:
     """Whether the function that calls this one was called by user code. Some 60 ns where the answer is known."""
     try:
-        frame = _getframe(2)
+        kind = _known(_getframe(2).f_code.co_filename)
     except ValueError:  # called by C, with no Python caller
         return False
-    kind = _known(frame.f_code.co_filename)
-    if kind is True or kind is False:
-        return kind
-    return walk(frame)
+    return kind if kind is True or kind is False else walk(_getframe(2))
 
 
 def caller(depth: int = 1) -> FrameType | None:
@@ -143,16 +143,27 @@ def library() -> str | None:
     return _library_in(_getframe(2))
 
 
-def reader() -> Literal[True] | str | None:
+def reader(depth: int = 2) -> Literal[True] | str | None:
     """Who has called the function that calls this: ``True`` for user code, the name of an installed package, else ``None``."""
     try:
-        frame = _getframe(2)
+        frame = _getframe(depth)
     except ValueError:  # called by C, with no Python caller
         return None
     kind = _known(frame.f_code.co_filename)
     if kind is True or (kind is not False and walk(frame)):
         return True
     return _library_in(frame)
+
+
+def mover() -> Literal[True] | str | None:
+    """Who hands something to another thread by calling the function that calls this: as ``reader`` says it.
+
+    Packages run the program's functions in threads of their own, and say by queues which of them does what; so does the pool of threads of
+    the standard library. What sends telemetry does it beside the program, and what is captured itself below its own calls, which say what
+    came of it: ``None``.
+    """
+    who = reader(3)
+    return None if type(who) is str and _is_of(_getframe(2), _hands_over_nothing) else who
 
 
 def _library_in(frame: FrameType | None) -> str | None:
@@ -215,9 +226,17 @@ def _reclassify() -> None:
 
 def by_observer() -> bool:
     """Whether the function that calls this one was called by a package that sends telemetry, as far as the standard library has it."""
-    frame: FrameType | None = _getframe(2)
+    return _is_of(_getframe(2), is_observer)
+
+
+def _hands_over_nothing(module: str) -> bool:
+    return is_observer(module) or is_captured(module)
+
+
+def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
+    """Whether the code of ``frame`` is of one of these packages, as far as the standard library has it."""
     while frame is not None:
-        if is_observer(frame.f_globals.get("__name__") or ""):
+        if packages(frame.f_globals.get("__name__") or ""):
             return True
         file = frame.f_code.co_filename
         if _packaged(file) or not file.startswith((STDLIB + os.sep, _OWN + os.sep)):
@@ -235,6 +254,8 @@ def is_telemetry(function: Any) -> bool:
 def _library_of(file: str, kind: Any) -> Any:
     if file == _TIMEOUTS:
         return "asyncio"
+    if file == _THREAD_POOL:
+        return "multiprocessing"
     path = _abspath(file)
     if kind is PASS or _under(path, {_OWN}):
         return PASS

@@ -46,6 +46,7 @@ __all__ = [
     "recorded_items",
     "resumed",
     "shape_of",
+    "shell_of",
     "shows_real_signature",
     "tool",
     "wrap",
@@ -583,13 +584,16 @@ def captured_of(tool: Any) -> Captured | None:
 def wrap(captured: Captured, wrapped: Any) -> Any:
     """``wrapped`` with each call as a step; a descriptor that keeps identity, signature and binding."""
     captured.wrapped_as = wrapped
+    return tool(wrapped, shell_of(captured), captured)
+
+
+def shell_of(captured: Captured) -> Any:
+    """What makes a step of a call: it is given the function, the object that it is bound to, if any, and the arguments."""
     if captured.shape == "function":
-        wrapper = _function_wrapper(captured)
-    elif captured.shape == "coroutine":
-        wrapper = _coroutine_wrapper(captured)
-    else:
-        wrapper = _generator_wrapper(captured)
-    return tool(wrapped, wrapper, captured)
+        return _function_wrapper(captured)
+    if captured.shape == "coroutine":
+        return _coroutine_wrapper(captured)
+    return _generator_wrapper(captured)
 
 
 def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:

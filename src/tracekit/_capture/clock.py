@@ -52,11 +52,11 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
         scope = _scope()
         if scope is None or scope.live:
             return real()
-        who = reader()
+        who = by_user() if measures else reader()
         if who is True:
             return scope.session.clock_read(here() or scope, name, real)
         # Of the standard library's waits each has its own clock.
-        return real() if who is None or measures else scope.session.library_clock(here() or scope, name, who, real)
+        return scope.session.library_clock(here() or scope, name, who, real) if who else real()
 
     measures = name.partition(".")[2].startswith(_MEASURES)
     return read

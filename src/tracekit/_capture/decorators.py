@@ -80,9 +80,22 @@ def traced_tool(
     replay changes them in place; ``mutates`` names those that it changes whatever their size (of others, only up to 64 KiB), and
     ``"self"`` for the attributes of the method's own object.
 
-    The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called straight, by its
-    contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` where the decorator is
-    written wrongly.
+    The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called directly, and keeps its
+    contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` for an
+    invalid declaration.
+
+    Examples:
+        >>> from tracekit import record, traced_tool
+        >>> @traced_tool(side_effect="irreversible", exactly_once=True, idempotency_key="order")
+        ... def refund(order, cents):
+        ...     print("(money goes back)")
+        ...     return f"refunded {order}"
+        >>> with record("support"):
+        ...     refund("A-1042", 4200)
+        ...     refund("A-1042", 4200)  # answered with the first result
+        (money goes back)
+        'refunded A-1042'
+        'refunded A-1042'
     """
     side_effect = SideEffectClass.of(side_effect).value
     if name is not None and not name:
@@ -370,12 +383,21 @@ class Effect:
 
 
 def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str | None = None, **input: Any) -> Effect:
-    """A captured step around what is no function: ``with effect("mail.send", side_effect="irreversible", to=to) as e:``.
+    """A captured step around a block of code: ``with effect("mail.send", side_effect="irreversible", to=to) as e:``.
 
     Python can't skip the body of a ``with`` block, so the block asks: ``e.perform(send, message)`` calls ``send`` when the effect is
     live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword arguments are the step's input.
     A recorded exception is raised when the block is entered. A block that never asks is warned of while it is recorded, and a
     replay raises ``NotReplayableError`` when it is entered, before the body does anything again.
+
+    Examples:
+        >>> from tracekit import effect, record
+        >>> def send(text):
+        ...     return f"sent: {text}"
+        >>> with record("mail"):
+        ...     with effect("mail.send", side_effect="irreversible", to="ann") as step:
+        ...         step.perform(send, "hello")
+        'sent: hello'
     """
     side_effect = SideEffectClass.of(side_effect).value
     if not name:

@@ -13,19 +13,20 @@ from functools import cache, partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction
 from threading import RLock, current_thread, get_ident, get_native_id
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from .. import _reality
 from .._runtime.around import Around
 from .._runtime.boundary import Boundary, Status
+from .._runtime.callsite import is_user_code
 from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
-from .callers import telemetry
+from .callers import STDLIB, telemetry
 from .patch import AttributePatch, Patch, PatchStack, loaded, when_imported
 from .plugins import Native, discover, is_observer, is_wrapper
 
@@ -53,6 +54,7 @@ __all__ = [
     "engaged",
     "everywhere",
     "forbidding",
+    "held_by_name",
     "left_by_fork",
     "numeric",
     "observe",
@@ -171,15 +173,25 @@ Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native
 class Attempt:
     """One operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
 
-    __slots__ = ("kind", "operation", "replaces", "sock", "target")
+    __slots__ = ("kind", "mode", "operation", "replaces", "sock", "target")
 
-    def __init__(self, kind: Kind, operation: str, target: object, sock: Any = None, replaces: object = None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        operation: str,
+        target: object,
+        sock: Any = None,
+        replaces: object = None,
+        mode: int | None = None,
+    ) -> None:
         self.kind: Final = kind
         self.operation: Final = operation
         self.target: Final = target
         self.sock: Final = sock
         #: Of a file that is renamed: what it is called then.
         self.replaces: Final = replaces
+        #: Of a file whose permissions are set: which.
+        self.mode: Final = mode
 
     @property
     def text(self) -> str:
@@ -286,7 +298,8 @@ def _change(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
             return None
         if operation == "os.rename":
             return Attempt("file", operation, _from(args[0], args[2]), replaces=_from(args[1], args[3]))
-        return Attempt("file", operation, _from(args[index], args[-1] if operation in _BY_DIRECTORY else None))
+        path = _from(args[index], args[-1] if operation in _BY_DIRECTORY else None)
+        return Attempt("file", operation, path, mode=args[1] if operation == "os.chmod" else None)
 
     return describe
 
@@ -1101,6 +1114,63 @@ def _has_a_listeners_port(sock: Any) -> bool:
     return False
 
 
+# -- names of their own ------------------------------------------------------------------------------------------------
+#
+# A function that a module has imported by its name before any run is the bare one there: its calls pass no entrance.
+
+#: Where functions lie that are exchanged while a run is active, by the module that they name as theirs.
+_HOMES: Final = {"posix": "os", "os": "os", "_socket": "socket", "socket": "socket", "_io": "io", "io": "io"}
+
+
+class _Held:
+    """What was found when so many modules were loaded."""
+
+    modules = 0
+    sentences: tuple[str, ...] = ()
+
+
+def held_by_name() -> tuple[str, ...]:
+    """What user code holds bare of the functions that are exchanged now, a sentence for each module: ``from os import system``."""
+    if _Held.modules != len(sys.modules):
+        _Held.modules = len(sys.modules)
+        _Held.sentences = tuple(_bare_names())
+    return _Held.sentences
+
+
+def _bare_names() -> Iterator[str]:
+    seen, libraries = set[int](), set[str]()  # of thousands of modules nearly all are ruled out by their names
+    for name, module in [*sys.modules.items()]:
+        package = name.partition(".")[0]
+        if package in libraries:
+            continue
+        names = getattr(
+            module, "__dict__", None
+        )  # not its attributes: some packages load a module when it is looked into
+        file = names.get("__file__") if type(names) is dict else None
+        if names is None or not isinstance(file, str) or id(names) in seen:  # one module may have two names
+            continue
+        seen.add(id(names))
+        if file.startswith(STDLIB) or not is_user_code(file):
+            if name == package:
+                libraries.add(package)
+            continue
+        found = [home for value in [*names.values()] if (home := _bare(value)) is not None]
+        if found:
+            yield (
+                f"{name} has {', '.join(sorted(found))} under names of its own, imported before the first run: what it does by "
+                "them is in no trace"
+            )
+
+
+def _bare(value: Any) -> str | None:
+    """The public name of a function of which another one stands in its place now."""
+    if type(value) not in (BuiltinFunctionType, FunctionType) or value.__module__ not in _HOMES:
+        return None
+    home = _HOMES[value.__module__]
+    now = getattr(sys.modules.get(home), value.__name__, value)
+    return None if now is value else f"{home}.{value.__name__}"
+
+
 # -- native clients ----------------------------------------------------------------------------------------------------
 #
 # Clients that connect below Python are seen where Python code calls them. Integrations say which functions those are.
@@ -1247,9 +1317,19 @@ class _NewFiles:
 
 @_reality.off_loop()
 def _changes_nothing(attempt: Attempt) -> bool:
-    """Whether it is a directory that is made where there is something already: that fails by itself, as ``exist_ok=True`` expects."""
+    """Whether it is a directory that is made where there is something already (that fails by itself, as ``exist_ok=True`` expects), or
+    permissions that the file has."""
     path = attempt.target
-    return attempt.operation == "os.mkdir" and isinstance(path, str | bytes) and os.path.lexists(path)
+    if not isinstance(path, str | bytes):
+        return False
+    if attempt.operation == "os.mkdir":
+        return os.path.lexists(path)
+    if attempt.mode is None:
+        return False
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode) == stat.S_IMODE(attempt.mode)
+    except OSError:
+        return False
 
 
 def temporary_directories() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from .._runtime.redaction import StreamRedactor
 from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
-from .._values import to_json
+from .._values import quick, to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .callers import telemetry
 from .guard import Attempt, everywhere, observe
@@ -39,7 +39,6 @@ __all__ = [
     "connection_failed",
     "decode",
     "encode",
-    "is_plain",
     "message",
     "multipart",
     "outside",
@@ -105,21 +104,19 @@ def parsed(content: bytes) -> Any:
         return NOT_JSON
 
 
-#: A body longer than this, or with more containers, is looked at value by value.
+#: A body longer than this is looked at value by value.
 _EASY: Final = 1 << 20
-_CONTAINERS: Final = 150
-#: So many are looked up one by one.
+#: In so little of it they are counted at once; in more, so many are looked up one by one.
+_SHORT: Final = 2048
 _FEW: Final = 40
 
 
-def is_plain(content: bytes, value: Any) -> bool:
-    """Whether ``content``, written by orjson from ``value``, is also how the log writes that value.
+def _is_plain(data: bytes, value: Any, containers: int) -> bool:
+    """Whether ``data``, written by orjson from ``value``, is also how the log writes that value.
 
     It is where no key can be taken for a tag (a key with a dollar) and nothing is nested too deep.
     """
-    if 36 not in content and len(content) < _EASY and _containers(content) < _CONTAINERS:
-        return True
-    return to_json(value) is value
+    return (36 not in data and len(data) < _EASY and containers <= _LEVELS) or to_json(value) is value
 
 
 def _containers(content: bytes) -> int:
@@ -127,6 +124,8 @@ def _containers(content: bytes) -> int:
 
     ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB.
     """
+    if len(content) < _SHORT:
+        return content.count(b"{") + content.count(b"[")
     found = 0
     for bracket in b"{[":
         at = content.find(bracket)
@@ -136,30 +135,31 @@ def _containers(content: bytes) -> int:
     return found if found < _FEW else content.count(b"{") + content.count(b"[")
 
 
-def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str]:
-    """A value for the log and its format: ``content`` again from ``decode``.
+def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str, bytes | None]:
+    """A value for the log and its format: ``content`` again from ``decode``. Beside them the JSON of the value as the log writes it, where
+    that is at hand.
 
     ``value`` is what ``parsed`` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
     """
-    if value is not NOT_JSON and _flat(content, value):
-        format = _format(content, value)
+    containers = 0 if value is NOT_JSON else _containers(content)
+    if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
+        data = orjson.dumps(value)
+        format = "json" if data == content else _format(content, value)
         if format is not None:
-            return value, format
+            return value, format, data if _is_plain(data, value, containers) else None
     if text:
         try:
-            return content.decode(), "text"
+            return content.decode(), "text", None
         except UnicodeDecodeError:
             pass
-    return content, "bytes"
+    return content, "bytes", None
 
 
 #: A body that is nested deeper is kept as text: as a value it might not be serialisable.
 _LEVELS: Final = 150
 
 
-def _flat(content: bytes, value: Any) -> bool:
-    if _containers(content) <= _LEVELS:
-        return True
+def _flat(value: Any) -> bool:
     level = [value]
     for _ in range(_LEVELS):
         level = [
@@ -174,9 +174,7 @@ def _flat(content: bytes, value: Any) -> bool:
 
 
 def _format(content: bytes, value: Any) -> str | None:
-    """The format that reproduces ``content`` from ``value``, the likely one tried first."""
-    if orjson.dumps(value) == content:
-        return "json"
+    """The format that reproduces ``content``, which is not orjson's own writing, from ``value``."""
     end = ""
     if content.endswith(b"\n"):
         content, end = content[:-1], _NEWLINE
@@ -263,23 +261,29 @@ _KEPT: Final[dict[bytes, str]] = {}
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
     """A whole answer in the form of the log."""
+    return _message(status, headers, content, value)[0]
+
+
+def _message(status: int, headers: Headers, content: bytes, value: Any) -> tuple[dict[str, Any], bytes | None]:
+    """As ``message``; and the JSON of its body, as ``encode`` gives it."""
     shown, content_type = response_headers(headers)
-    body, format = encode(content, value, text=textual(content_type))
-    return {"status": status, "headers": shown, "body": body, "format": format}
+    body, format, data = encode(content, value, text=textual(content_type))
+    return {"status": status, "headers": shown, "body": body, "format": format}, data
 
 
 def whole(
     status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
-    """As ``message``, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
-    output = message(status, headers, content, value)
-    if also:
-        output.update(also)
-    elif output["format"] == "json" and is_plain(content, value):
-        headers_json = orjson.dumps(output["headers"])
-        if 36 not in headers_json:  # a dollar: it might be taken for a tag
-            return output, b'{"status":%d,"headers":%b,"body":%b,"format":"json"}' % (status, headers_json, content)
-    return output, None
+    """As ``message``, with ``also`` in it; and its JSON as the log writes it, where that is at hand."""
+    output, body = _message(status, headers, content, value)
+    format, shown, more = output["format"], quick(output["headers"]), quick(also)
+    output.update(also)
+    if body is None or shown is None or more is None:
+        return output, None
+    end = b"," + more[1:] if also else b"}"
+    return output, b'{"status":%d,"headers":%b,"body":%b,"format":"%b"%b' % (
+        status, shown, body, format.encode(), end,
+    )  # fmt: skip
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
@@ -428,7 +432,7 @@ class Exchange:
 
     __slots__ = (
         "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
-        "elapsed", "open", "part", "step",
+        "elapsed", "open", "part", "sends", "step",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -446,6 +450,8 @@ class Exchange:
         self.elapsed = 0.0
         #: While true, a request made from inside is part of this one.
         self.open = True
+        #: The body to send in place of the program's, where it is another one.
+        self.sends: bytes | None = None
         #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
         self.part = 0
         #: What is sent of a body piece by piece.
@@ -1003,14 +1009,14 @@ def _known_name(raw: bytes) -> str:
     return found
 
 
-def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str]:
-    """A request body in the form of the log, and its format; ``value`` is the result of ``parsed``."""
+def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str, bytes | None]:
+    """A request body in the form of the log, as ``encode`` gives it; ``value`` is the result of ``parsed``."""
     if not content:
-        return None, "none"
+        return None, "none", None
     if content_type.startswith(b"multipart/"):
         parts = multipart(content, content_type.decode("latin-1"))
         if parts is not None:
-            return parts, "multipart"
+            return parts, "multipart", None
     return encode(content, value)
 
 
@@ -1090,11 +1096,14 @@ def begin(
     streamed: bool = False,
     websocket: bool = False,
     within: Callable[[], bool] = lambda: False,
+    rewrites: bool = False,
 ) -> Exchange | str | None:
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to ``Exchange.sent``.
 
     ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then. Where the seam does not,
     ``within`` says whether code of this process answers: the program's own, on both sides. ``None``: that is called as it is.
+
+    ``rewrites``: a seam that can send another body than the program's looks at ``Exchange.sends``.
 
     Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
@@ -1113,17 +1122,37 @@ def begin(
     if ambient and not dialects:
         return _ambient(route) if scope.session.recording else AMBIENT
     value = parsed(content)
-    body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
+    body, format, data = (
+        ({"streamed": True}, "stream", None) if streamed else request_body(content, value, about.content_type)
+    )
     asked = _parameters(route) if websocket else body if value is NOT_JSON else value
     for dialect in dialects:
         claim = _claim(dialect, route.path, asked)
         if claim is not None:
             note_captured(scope.session.state, route, dialect)
-            return _model_call(scope, method, route, dialect, claim, about, body, format, content)
+            sends = None
+            model = scope.session.model(claim.model)
+            if rewrites and model != claim.model:
+                other = _of_another_model(dialect, route.path, value, claim.model, model)
+                if other is not None:
+                    claim, sends = other
+                    body, format, data = request_body(sends, parsed(sends), about.content_type)
+            exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data)
+            exchange.sends = sends
+            return exchange
     if ambient:
         return _ambient(route) if scope.session.recording else AMBIENT
     note_captured(scope.session.state, route)
-    return _plain_call(scope, method, route, about, body, format)
+    return _plain_call(scope, method, route, about, body, format, data)
+
+
+def _of_another_model(dialect: Dialect, path: str, value: Any, asked: str, model: str) -> tuple[Claim, bytes] | None:
+    """The same request of another model, where its body names the model; else ``None``."""
+    if not isinstance(value, dict) or value.get("model") != asked:
+        return None
+    value = {**value, "model": model}
+    claim = _claim(dialect, path, value)
+    return None if claim is None else (claim, orjson.dumps(value))
 
 
 def _is_ambient(route: Route) -> bool:
@@ -1176,7 +1205,7 @@ def _model_call(
     about: Facts,
     body: Any,
     format: str,
-    content: bytes,
+    data: bytes | None,
 ) -> Exchange:
     signature = claim.signature or {}
     key = ("llm", method, route, dialect.name, claim.model, about.attempt, format, *signature.items())
@@ -1185,8 +1214,7 @@ def _model_call(
     if info is None or about.varying is not None or claim.info:
         info = Circumstances(_info(route, about, format, provider=dialect.provider, claim=claim))
     input = {"method": method, "url": route.target, "body": body}
-    # The body is written as it came, where that is how the log writes it.
-    data = b"%b%b}" % (before, content) if before and format == "json" and is_plain(content, body) else None
+    data = b"%b%b}" % (before, data) if before and data is not None else None
     return Exchange(scope.session.begin(scope, Request(spec, input, info, None, data)), scope, dialect)
 
 
@@ -1209,16 +1237,28 @@ def _model_spec(
     return spec, info, before
 
 
-def _plain_call(scope: Scope, method: str, route: Route, about: Facts, body: Any, format: str) -> Exchange:
-    key = ("http", route.name, route.side_effect)
-    found = _specs.get(key) or _remember(key, (Spec("http", route.name, side_effect=route.side_effect), None, b""))
+def _plain_call(
+    scope: Scope, method: str, route: Route, about: Facts, body: Any, format: str, data: bytes | None
+) -> Exchange:
+    key = ("http", route.name, route.side_effect, route.sdk, route.sdk_version, about.attempt, format)
+    spec, info, _ = _specs.get(key) or _remember(key, _plain_spec(route, about, format))
+    if about.varying is not None:
+        info = Circumstances(_info(route, about, format))
     input: dict[str, Any] = {"method": method, "url": route.url}
-    if format != "none":
-        input["body"] = body
     if about.content_type and format != "multipart":
         input["content_type"] = about.content_type.decode("latin-1")
-    step = scope.session.begin(scope, Request(found[0], input, _info(route, about, format)))
-    return Exchange(step, scope, None)
+    if data is not None:
+        around = quick(input)
+        data = None if around is None else b'%b,"body":%b}' % (around[:-1], data)
+    if format != "none":
+        input["body"] = body
+    return Exchange(scope.session.begin(scope, Request(spec, input, info, None, data)), scope, None)
+
+
+def _plain_spec(route: Route, about: Facts, format: str) -> tuple[Spec, Circumstances | None, bytes]:
+    """What is the same at each such request."""
+    info = {name: value for name, value in _info(route, about, format).items() if name != "headers"}
+    return Spec("http", route.name, side_effect=route.side_effect), Circumstances(info) if info else None, b""
 
 
 def _remember(

@@ -26,15 +26,17 @@ END_OF_FORMER: Final = "end of former"
 _TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
 
 
+#: How a line begins that goes on with the header before it.
+_FOLDS: Final = frozenset((b" ", b"\t"))
+
+
 def _parsed(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
     headers: list[tuple[bytes, bytes]] = []
-    for line in lines:
-        if line[:1] in b" \t" and line and headers:  # folded
-            name, value = headers[-1]
-            headers[-1] = (name, value + b"\r\n" + line)
-            continue
-        name, colon, value = line.partition(b":")
-        if colon:
+    for name, colon, value in [line.partition(b":") for line in lines]:
+        if name[:1] in _FOLDS and headers:
+            before, first = headers[-1]
+            headers[-1] = (before, b"%b\r\n%b%b%b" % (first, name, colon, value))
+        elif colon:
             headers.append((name, value.strip(b" \t")))
     return headers
 

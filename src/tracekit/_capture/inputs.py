@@ -12,11 +12,12 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
 from hashlib import sha256
+from itertools import repeat
 from sys import _getframe
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
@@ -25,7 +26,7 @@ from .. import _reality
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
-from .callers import installed, walk
+from .callers import by_user, installed, walk
 from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
@@ -138,8 +139,8 @@ def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
         if current.get() is None or _iterated.names.get(id(key)) is key:
             return original(self, key)
-        scope = _asks() if _is_input(self, key) else None
-        if scope is None:
+        scope = _asks()
+        if scope is None or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)
@@ -165,6 +166,22 @@ def _iterating(original: Any) -> Any:
         return iter(found)
 
     return __iter__
+
+
+def _pairing(original: Any, iterating: Any, getting: Any) -> Any:
+    """``items()``. A library that looks through all variables (for proxies, at each request) passes none of the hooks at each of them."""
+
+    class Pairs(ItemsView[Any, Any]):
+        _mapping: Any
+
+        def __iter__(self) -> Iterator[tuple[Any, Any]]:
+            names = list(iterating(self._mapping))
+            return zip(names, map(getting, repeat(self._mapping), names), strict=True)
+
+    def items(self: Any) -> Any:
+        return Pairs(self) if current.get() is None or not by_user() else original(self)
+
+    return items
 
 
 def _setting(original: Any) -> Any:
@@ -995,7 +1012,9 @@ def _patches() -> list[Patch]:
 def _always() -> list[Patch]:
     environment = type(os.environ)
     variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
+    bare = environment.__iter__, environment.__getitem__
     return [
+        AttributePatch(environment, "items", _pairing(environment.items, *bare)),
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
         *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
         _Around(os, "open", _opening_by_number),

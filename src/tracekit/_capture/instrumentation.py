@@ -40,11 +40,17 @@ def instrument(
     ``user_modules`` are packages that count as the user's own code, so that their clock and random reads belong to the run.
     ``http_classes`` gives side-effect classes to plain HTTP requests, ``{"[METHOD ]host[/path]": "read_only"}`` with ``*`` as
     in file names; without one GET, HEAD and OPTIONS are read-only and everything else is irreversible.
-    ``mcp_trust`` names the MCP servers, by URL or command line (``*`` as in file names), whose annotations may say of a tool
-    that it only reads, or that what it does can be taken back; every tool of any other server is irreversible.
+    ``mcp_trust`` names the MCP servers, by URL or command line (``*`` as in file names), whose annotations are believed: that a
+    tool only reads, or that what it does can be undone; every tool of any other server is irreversible.
     ``processes`` gives side-effect classes to processes that do not join a run, ``{"git status*": "read_only"}``, by their command;
     without one a process is irreversible, but for those that are known to ask only (``uname``, ``git rev-parse`` …).
-    Calling it again adds to what is there. Raises ``ValueError`` for a name that no installed integration has.
+    Calling it again adds to the earlier calls. Raises ``ValueError`` for a name that no installed integration has.
+
+    Examples:
+        >>> import tracekit
+        >>> tracekit.instrument()  # every installed SDK that tracekit knows
+        >>> tracekit.instrument("openai", "httpx", http_classes={"POST search.example.com": "read_only"})
+        >>> tracekit.uninstrument()
     """
     found = discover()
     for name in names:

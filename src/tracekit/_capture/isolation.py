@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 __all__ = ["Change", "ScratchLayer", "available", "enter"]
@@ -97,10 +98,17 @@ def _call(name: str, *args: Any) -> str:
     import ctypes
 
     try:
-        function = getattr(ctypes.CDLL(None, use_errno=True), name)
+        function = getattr(_library(), name)
     except (OSError, AttributeError):
         return f"this C library has no {name}"
     return os.strerror(ctypes.get_errno()) if function(*args) else ""
+
+
+@cache
+def _library() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _loopback_up() -> bool:

@@ -1,20 +1,23 @@
-"""What a replayed program leaves to be called later: exit handlers, signal handlers, finalizers. None of it makes a live call.
+"""What is called later, when somebody else likes: exit handlers, signal handlers, finalizers. In a replay none of it makes a live call.
 
 The block of a replay ends, and the process goes on: a test runner, a prompt. Exit and signal handlers that were registered inside
 make no traced call after that. Of an object that is collected nobody knows whether the replay made it: in a process that has replayed,
-no finalizer makes a traced call outside of a run.
+no finalizer makes a traced call outside of a run. And while garbage is collected, no finalizer hands anything over or waits as a part of
+the run: when that happens is the interpreter's business.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import inspect
 import signal
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
@@ -25,7 +28,7 @@ from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["by_finalizer", "kept"]
+__all__ = ["by_finalizer", "collecting", "kept"]
 
 _in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
 _FINALIZE: Final = weakref.finalize.__call__.__code__
@@ -139,3 +142,41 @@ def _is_weakref_callback(frame: FrameType) -> bool:
     else:  # a method has its object before that
         last = frame.f_locals.get(code.co_varnames[code.co_argcount - 1]) if 0 < code.co_argcount < 3 else None
     return isinstance(last, weakref.ReferenceType) and last() is None
+
+
+# -- collections of garbage ------------------------------------------------------------------------------------------------
+
+
+class _Here(threading.local):
+    """Of one thread: whether it collects garbage just now, and the context in which it has begun to."""
+
+    under_way = False
+    context: Context | None = None
+
+
+class _Collections:
+    """Known while a run is active: in which threads garbage is collected just now."""
+
+    def __init__(self) -> None:
+        self._here = _Here()
+
+    def here(self) -> bool:
+        """Whether this thread collects garbage: what runs is a finalizer."""
+        return self._here.under_way
+
+    def activate(self) -> None:
+        gc.callbacks.append(self._noticed)
+
+    def deactivate(self) -> None:
+        gc.callbacks.remove(self._noticed)
+        self._here = _Here()
+
+    def _noticed(self, phase: str, _info: object) -> None:
+        self._here.under_way = phase == "start"
+        if phase == "start" and sys.version_info < (3, 12):
+            # Python 3.11 may collect in the middle of setting a context variable, and crashes where a finalizer sets one, too: the values
+            # that it works on would be freed. They are held until this thread collects again.
+            self._here.context = copy_context()
+
+
+collecting: Final = _Collections()

@@ -161,6 +161,16 @@ def _note(
     return scope.session.note(scope, kind, name, input=input, output=output, signature=meta, info=info)
 
 
+def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, Any]) -> Any:
+    """The same of what somebody decides; returns what holds: in a partial replay that may be another's decision."""
+    scope = here()
+    if scope is None:
+        return output
+    output = scope.session.decided(kind, name, input, output)
+    scope.session.note(scope, kind, name, input=input, output=output, signature=meta)
+    return output
+
+
 def caused(meta: Mapping[str, Any], causes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """What a step says of its causes (messages between agents): their ids, to be compared, and where they stand.
 
@@ -180,6 +190,12 @@ def decision(name: str, *, input: Any, output: Any, schema: Any = None, **meta: 
 
     ``schema`` is a pydantic model or a JSON Schema that the output must satisfy: else ``contract.violated`` is recorded and
     ``ContractViolationError`` raised. ``meta`` is recorded and compared in a replay.
+
+    Examples:
+        >>> from tracekit import decision, record
+        >>> with record("trip"):
+        ...     decision("turn", input="crossing", output="left")
+        'left'
     """
     if schema is not None:
         validate(name, output, schema)
@@ -214,20 +230,17 @@ def state_transition(name: str, *, from_: Any, to: Any, causes: Iterable[Any] = 
 
 def policy_check(name: str, *, input: Any, output: Any, **meta: Any) -> Any:
     """Record what a policy engine was asked (``{action, agent_id, payload}``) and said (``{decision, reason}``); returns ``output``."""
-    _note("policy.check", name, input=input, output=output, meta=meta)
-    return output
+    return _decided("policy.check", name, input, output, meta)
 
 
 def breaker(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
     """Record that a kill switch or circuit breaker was consulted or fired; returns ``output``."""
-    _note("breaker", name, input=input, output=output, meta=meta)
-    return output
+    return _decided("breaker", name, input, output, meta)
 
 
 def detection(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
     """Record what an adversarial detector or filter found (flags, scores); returns ``output``."""
-    _note("detection", name, input=input, output=output, meta=meta)
-    return output
+    return _decided("detection", name, input, output, meta)
 
 
 def named(name: Any, what: str) -> str:

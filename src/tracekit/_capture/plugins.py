@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from .. import _reality
+from .._announced import announced
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -42,6 +42,7 @@ __all__ = [
     "detach",
     "discover",
     "forms",
+    "is_captured",
     "is_observer",
     "is_wrapper",
     "known",
@@ -375,17 +376,15 @@ def discover() -> dict[str, Integration]:
 
     One that fails to load is reported as a warning and left out: observing never breaks the program.
     """
-    candidates = _announced(GROUP) or [(name, _loader(name)) for name in _unregistered()]
+    candidates = _candidates(GROUP) or [(name, _loader(name)) for name in _unregistered()]
     found: dict[str, Integration] = {}
     for integration in _loaded(candidates, Integration, "integration"):
         found.setdefault(integration.name, integration)
     return found
 
 
-def _announced(group: str) -> list[tuple[str, Callable[[], Any]]]:
-    from importlib.metadata import entry_points
-
-    return [*{point.name: point.load for point in entry_points(group=group)}.items()]
+def _candidates(group: str) -> list[tuple[str, Callable[[], Any]]]:
+    return [*{one.name: one.load for one in announced(group)}.items()]
 
 
 def _loaded(candidates: Iterable[tuple[str, Callable[[], Any]]], kind: type[T], what: str) -> Iterator[T]:
@@ -487,7 +486,7 @@ class Form:
 @_reality.off_loop()
 def forms() -> dict[str, Form]:
     """Every form that is installed, by name. One that fails to load is a warning."""
-    return {form.name: form for form in _loaded(_announced(FORMS), Form, "form")}
+    return {form.name: form for form in _loaded(_candidates(FORMS), Form, "form")}
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
@@ -685,6 +684,8 @@ def _ambient() -> list[Ambient]:
     for entry in list(entries):
         base = os.environ.get(entry.variable or "", "") if entry.variable else ""
         if base:
+            from urllib.parse import urlsplit
+
             parts = urlsplit(base)
             host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") + entry.path
             entries.append(Ambient(host, path, methods=entry.methods))
@@ -714,10 +715,34 @@ _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 
 #: A cache of who calls, by the name of a file; ``callers`` keeps it.
 callers_by_file: Final[dict[str, Any]] = {}
-#: A cache, by the name of a module: whether it is of a package that sends telemetry.
-_observers: dict[str, bool] = {}
-#: The same: whether it is of a package that wraps functions of the standard library.
-_wrappers: dict[str, bool] = {}
+
+
+class _Packages:
+    """Whether a module is of a package that some integration names; asked by the module's name, and remembered."""
+
+    def __init__(self, named: Callable[[Integration], Iterable[str]]) -> None:
+        self._named: Final = named
+        self._found: Final[dict[str, bool]] = {}
+
+    def __call__(self, module: str) -> bool:
+        found = self._found.get(module)
+        if found is None:
+            packages = (
+                one for integration in {**discover(), **_integrations}.values() for one in self._named(integration)
+            )
+            found = self._found[module] = any(module == one or module.startswith(one + ".") for one in packages)
+        return found
+
+    def forget(self) -> None:
+        self._found.clear()
+
+
+#: Of a package that sends telemetry: it may stand around what the program does.
+is_observer: Final = _Packages(lambda integration: (one for sent in integration.telemetry for one in sent.packages))
+#: Of a package whose calls integrations capture.
+is_captured: Final = _Packages(lambda integration: integration.modules)
+#: Of a package that only stands around functions of the standard library: its caller is the one who calls.
+is_wrapper: Final = _Packages(lambda integration: integration.wrappers)
 
 
 def telemetry_of(module: str, function: str) -> Telemetry | None:
@@ -733,36 +758,9 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 
 def _forget_telemetry() -> None:
     _senders.clear()
-    _observers.clear()
-    _wrappers.clear()
+    for packages in (is_observer, is_captured, is_wrapper):
+        packages.forget()
     callers_by_file.clear()
-
-
-def is_observer(module: str) -> bool:
-    """Whether a module is of a package that sends telemetry: it may stand around what the program does."""
-    found = _observers.get(module)
-    if found is None:
-        packages = [
-            package
-            for integration in {**discover(), **_integrations}.values()
-            for telemetry in integration.telemetry
-            for package in telemetry.packages
-        ]
-        found = _observers[module] = _in_one_of(module, packages)
-    return found
-
-
-def is_wrapper(module: str) -> bool:
-    """Whether a module is of a package that only stands around functions of the standard library: its caller is the one who calls."""
-    found = _wrappers.get(module)
-    if found is None:
-        packages = [one for integration in {**discover(), **_integrations}.values() for one in integration.wrappers]
-        found = _wrappers[module] = _in_one_of(module, packages)
-    return found
-
-
-def _in_one_of(module: str, packages: Iterable[str]) -> bool:
-    return any(module == one or module.startswith(one + ".") for one in packages)
 
 
 def sends_telemetry(module: str) -> bool:

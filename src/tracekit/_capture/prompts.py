@@ -1,10 +1,14 @@
-"""The prompt of ``pdb`` in a run: what is typed there is no part of it, and leaving a replay there ends the replay."""
+"""Where a run stands still in a debugger: what is typed there is no part of it, and leaving a replay at ``pdb``'s prompt ends the replay.
+
+``pydevd`` is that of ``debugpy`` and of PyCharm.
+"""
 
 from __future__ import annotations
 
 from functools import wraps
 from typing import Any, Final
 
+from .._reality import off_loop
 from .._runtime.callsite import caller, prompt
 from .._runtime.process import process
 from ..errors import ReplayError
@@ -14,8 +18,11 @@ __all__ = ["activate", "deactivate"]
 
 
 def _patches() -> list[Patch]:
-    pdb = loaded("pdb")
-    return [] if pdb is None else [_switch.once(pdb.Pdb, "interaction", _outside_the_run)]
+    pdb, pydevd = loaded("pdb"), loaded("pydevd")
+    found = [] if pdb is None else [_switch.once(pdb.Pdb, "interaction", _outside_the_run)]
+    if hasattr(pydevd, "PyDB"):
+        found.append(_switch.once(pydevd.PyDB, "do_wait_suspend", _suspended))
+    return found
 
 
 def _outside_the_run(original: Any) -> Any:
@@ -28,6 +35,15 @@ def _outside_the_run(original: Any) -> Any:
         return found
 
     return interaction
+
+
+def _suspended(original: Any) -> Any:
+    @wraps(original)
+    def do_wait_suspend(*args: Any, **options: Any) -> Any:
+        with prompt(), off_loop():
+            return original(*args, **options)
+
+    return do_wait_suspend
 
 
 def _leave_replays() -> None:
@@ -44,5 +60,5 @@ def _leave_replays() -> None:
             )
 
 
-_switch: Final = Switch(_patches, ("pdb",))
+_switch: Final = Switch(_patches, ("pdb", "pydevd"))
 activate, deactivate = _switch.on, _switch.off

@@ -1,8 +1,8 @@
 """Random numbers: every draw by the run's own code is answered by the session.
 
 Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
-not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds), and those functions of ``uuid``,
-``uuid_utils``, ``fastuuid`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
+not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; of packages ``uuid4`` alone), and those
+functions of ``uuid``, ``uuid_utils``, ``fastuuid`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
+_EXCHANGE: Final = FunctionExchange.__init__.__code__.co_filename
 #: Up to here an integer is a JSON number for every reader; above, it is recorded in hexadecimal (linear, without limit).
 _SMALL_BITS: Final = 53
 
@@ -46,7 +47,8 @@ def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
 
 
 def _drawn_by(package: Any, scope: Scope, name: str, real: Callable[[], Any]) -> Any:
-    """A draw by user code (``True``), or by an installed package, by which that decides: how long it waits before another try."""
+    """A draw by user code (``True``), or by an installed package, by which that decides (how long it waits before another try) or names
+    things."""
     if package is True:
         return _answer(scope, name, real)
     return scope.session.library_draw(here() or scope, name, package, real)
@@ -79,21 +81,36 @@ def _getrandbits(method: Any) -> Hook:
 def _urandom(real: Any, _flags: int) -> Hook:
     def urandom(_proxy: object, size: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        if scope is None or scope.live:
             return real(size)
-        return _answer(scope, "os.urandom", partial(real, size))
+        if by_user():
+            return _answer(scope, "os.urandom", partial(real, size))
+        package = reader() if _makes_an_id(sys._getframe(1)) else None
+        if package is None:
+            return real(size)
+        return bytes.fromhex(_drawn_by(package, scope, "uuid.uuid4", lambda: real(size).hex()))
 
     return urandom
 
 
+def _makes_an_id(frame: Any) -> bool:
+    """Whether ``frame`` is of ``uuid4``: an id is no secret, and packages print theirs, send them, and decide by them."""
+    while frame is not None and frame.f_code.co_filename == _EXCHANGE:
+        frame = frame.f_back
+    uuid4 = getattr(sys.modules.get("uuid"), "uuid4", None)
+    return frame is not None and frame.f_code is getattr(uuid4, "__code__", None)
+
+
 def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
     """A function that is recorded as a whole: what it reads and draws inside is not."""
+    makes_ids = "uuid." in name or "uuid_utils." in name
 
     def call(_proxy: object, *args: Any, **kwargs: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        who = None if scope is None or scope.live else reader()
+        if scope is None or who is None or not (makes_ids or who is True):
             return real(*args, **kwargs)
-        value = _answer(scope, name, lambda: _alone(freeze, real, args, kwargs))
+        value = _drawn_by(who, scope, name, lambda: _alone(freeze, real, args, kwargs))
         return thaw(value) if thaw is not None else value
 
     return call

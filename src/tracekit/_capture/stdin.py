@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from .._runtime.step import Spec
-from .calls import Captured, wrap
+from .calls import Captured, shell_of
 
 __all__ = ["capture"]
 
@@ -22,7 +22,13 @@ def capture() -> None:
 
 
 def _step(name: str, function: Any) -> Any:
-    return wrap(Captured(function, Spec("tool", name, side_effect="read_only")), function)
+    """The function with each call as a step. It needs no identity, as a tool does, so that a program without tools imports no wrapt."""
+    shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return shell(function, None, args, kwargs)
+
+    return step
 
 
 def _prompting(original: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
@@ -14,14 +14,15 @@ from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from .._reality import off_loop, running_task
+from .._reality import monotonic_ns, off_loop, running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import ReplayError, RunStateError
 from . import guard
-from .callers import STDLIB, by_user, is_telemetry, pass_through, walk
+from .callers import STDLIB, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
 from .plugins import Scheduler, discover
@@ -242,6 +243,7 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
         ]
         for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
             found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
+        found += switch.made("simple queues", lambda: _of_simple_queues(queue, scope))
     if (futures := loaded("concurrent.futures._base")) is not None:
         found += switch.made("waiting", lambda: _waiting(futures, scope))
     return found
@@ -364,16 +366,31 @@ def _taken(original: Any) -> Any:
     return move
 
 
-def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf) -> Any:
+def _moved(
+    original: Any,
+    name: str,
+    missed: type[Exception],
+    scope_of: _ScopeOf,
+    record: Any = None,
+    given: tuple[Any, ...] = (),
+) -> Any:
+    recorded = record or _record
+
     def move(self: Any, *args: Any, **options: Any) -> Any:
-        scope = scope_of()
-        if scope is None or not by_user():
+        args = given + args
+        who = mover()
+        scope = None if who is None else scope_of()
+        if scope is None:
             return original(self, *args, **options)
-        turn: Any = armed(scope, name, 0)
-        miss: Any = armed(scope, "queue.miss", 0)
+        of = "" if who is True else f":{who}"
+        turn: Any = armed(scope, name + of, 0)
+        miss: Any = armed(scope, "queue.miss" + of, 0)
         threads = scope.session.threads
         if turn is None or miss is None:
             return original(self, *args, **options)
+        users = _turns_of(self).users if of else None
+        if users is not None and name == "queue.get" and _patience(args, options)[0]:
+            users.add(_ANOTHER)
         token = current.set(None)  # how it waits is nothing to record
         try:
             if turn.comes and came(turn, threads):
@@ -385,18 +402,136 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
                 miss.happened()
                 raise _failures().get(miss.about.get("error"), missed)
             if not (turn.comes or miss.comes):
-                if turn.live or turn.comes_yet():
-                    return _record(original, self, args, options, turn, miss)
-                if not _blocks(name, args, options):
-                    raise missed
-                if came(turn, threads):  # it never came back
-                    return original(self, *args, **options)
+                if users is None:
+                    if turn.live or turn.comes_yet():
+                        return recorded(original, self, args, options, turn, miss)
+                    if not _blocks(name, args, options):
+                        raise missed
+                    if came(turn, threads):  # it never came back
+                        return original(self, *args, **options)
+                elif turn.live or (users - {get_ident()} and turn.comes_yet()):
+                    users.add(get_ident())
+                    return recorded(original, self, args, options, _IfShared(turn, users), _IfShared(miss, users))
+                elif name == "queue.get" and users - {get_ident()}:
+                    _hold_unrecorded(scope.lane, turn)
         finally:
+            if users is not None:
+                users.add(get_ident())
             current.reset(token)
         return original(self, *args, **options)
 
     move.__qualname__ = original.__qualname__
     return move
+
+
+def _hold_unrecorded(lane: Lane, turn: Any) -> None:
+    """Hold a thread that would take an item where the recorded one took none any more: once, until nothing else can go on.
+
+    One that the recording lacks as well: a worker that got nothing has left no trace there.
+    """
+    if lane.let_go:
+        return
+    lane.let_go = True
+    gate = allocate_lock()
+    gate.acquire()
+
+    def let_go() -> None:
+        with suppress(RuntimeError):  # somebody else did
+            gate.release()
+
+    turn.on_fire(let_go, anywhere=True)
+    turn.hold(let_go)
+    gate.acquire()
+    turn.cancel()
+
+
+#: Among the threads that use a queue: who waits for an item expects another one.
+_ANOTHER: Final = 0
+
+
+class _IfShared:
+    """What a package moves is an event where several threads use the queue: a pool of connections that one thread has moves nothing."""
+
+    def __init__(self, turn: Any, users: set[int]) -> None:
+        self._turn: Final = turn
+        self._users: Final = users
+
+    def fired(self, about: Any = None) -> None:
+        if len(self._users) > 1:
+            self._turn.fired(about)
+
+
+class _InTurn:
+    """The threads that use a queue. Of a ``SimpleQueue`` they take one after another, and put so: C has no lock in which to note it."""
+
+    def __init__(self) -> None:
+        self.users: Final[set[int]] = set()
+        self.taking: Final = allocate_lock()
+        self.putting: Final = threading.RLock()  # a finalizer may put something while its thread does
+
+
+#: How often (s) who may not wait looks whether there is something to take still, while another thread takes.
+_MOMENT: Final = 0.001
+
+_in_turn: Final[WeakKeyDictionary[Any, _InTurn]] = WeakKeyDictionary()
+# Whoever waits in one of them does so in the process that was forked, too.
+os.register_at_fork(after_in_child=_in_turn.clear)
+
+
+def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[Patch]:
+    kind, empty = queue.SimpleQueue, queue.Empty
+    try:
+        get, put = vars(kind)["get"], vars(kind)["put"]
+        return [
+            MethodEntry(kind, "get", lambda _: _moved(get, "queue.get", empty, scope, _record_taking)),
+            MethodEntry(kind, "put", lambda _: _moved(put, "queue.put", empty, scope, _record_putting)),
+            MethodEntry(
+                kind, "get_nowait", lambda _: _moved(get, "queue.get", empty, scope, _record_taking, given=(False,))
+            ),
+            MethodEntry(kind, "put_nowait", lambda _: _moved(put, "queue.put", empty, scope, _record_putting)),
+        ]
+    except (Unsupported, KeyError):  # an interpreter on which it is written in another way
+        return []
+
+
+def _record_putting(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
+    with _turns_of(items).putting:
+        turn.fired()
+        return original(items, *args, **options)
+
+
+def _record_taking(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
+    taking = _turns_of(items).taking
+    block, timeout = _patience(args, options)
+    if not block or timeout is None or timeout < 0:
+        until = None
+    else:
+        until = monotonic_ns() / 1e9 + timeout
+    mine = taking.acquire(block, timeout if until is not None else -1)
+    try:
+        # Another thread waits for an item, so that there is none; or it is just taking one, and there may be more.
+        while not mine and not items.empty():
+            mine = taking.acquire(True, _MOMENT)
+        if mine:
+            left = timeout if until is None else max(until - monotonic_ns() / 1e9, 0)
+            item = original(items, block, left)
+            turn.fired()
+            return item
+    except tuple(_failures().values()) as error:
+        miss.fired({"error": type(error).__name__})
+        raise
+    finally:
+        if mine:
+            taking.release()
+    miss.fired({"error": "Empty"})
+    raise _failures()["Empty"]
+
+
+def _turns_of(items: Any) -> _InTurn:
+    try:
+        return _in_turn.get(items) or _in_turn.setdefault(items, _InTurn())
+    except TypeError:  # a subclass that has no hash
+        return _InTurn()
 
 
 def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
@@ -418,10 +553,13 @@ def _failures() -> dict[str, Any]:
 
 
 def _blocks(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    rest = args if name == "queue.get" else args[1:]
-    block = rest[0] if rest else options.get("block", True)
-    timeout = rest[1] if len(rest) > 1 else options.get("timeout")
+    block, timeout = _patience(args if name == "queue.get" else args[1:], options)
     return bool(block) and timeout is None
+
+
+def _patience(args: tuple[Any, ...], options: Any) -> tuple[Any, Any]:
+    """Whether a call may wait, and for how long."""
+    return args[0] if args else options.get("block", True), args[1] if len(args) > 1 else options.get("timeout")
 
 
 # -- waiting for futures ---------------------------------------------------------------------------------------------------

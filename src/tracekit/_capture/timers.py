@@ -14,6 +14,7 @@ from .._runtime.session import Scope, current, here
 from . import threads as handover
 from .callers import by_observer, by_user
 from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
+from .leftovers import collecting
 from .patch import AttributePatch, Patch, Switch, loaded
 
 __all__ = ["activate", "deactivate", "scope_of_timers"]
@@ -399,7 +400,7 @@ def deactivate() -> list[str]:
 def scope_of_timers() -> Scope | None:
     """The scope in which a timer that is armed now is the run's own, or ``None``."""
     scope = current.get()
-    if scope is None or scope.live or scope.session.state.ended:
+    if scope is None or scope.live or scope.session.state.ended or collecting.here():
         return None
     return here()
 

@@ -1,14 +1,52 @@
-"""Files and directories that are on the device when a function returns: made, found, or put in the place of another."""
+"""The small files that a store keeps beside its traces: on the device when a function returns, and read as what they have to be."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Final
+
+import orjson
 
 from .. import _reality
 
-__all__ = ["make_directory", "replacing", "sync_directory"]
+__all__ = ["facts_in", "make_directory", "replacing", "sync_directory"]
+
+_NAMES: Final = {
+    str: "text",
+    int: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+def facts_in(data: bytes, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object in ``data``, whose fields are of the types that ``shape`` names (a type, or a tuple of them); more may be there.
+
+    ``ValueError`` says in words what is there instead: a file that another version wrote, or somebody has changed, is never guessed at.
+    """
+    try:
+        facts = orjson.loads(data)
+    except ValueError:
+        raise ValueError("it is no JSON" if data else "it is empty") from None
+    if type(facts) is not dict:
+        raise ValueError(f"it holds {_kind(facts)}, not an object")
+    for name, kinds in shape.items():
+        expected = kinds if isinstance(kinds, tuple) else (kinds,)
+        if name not in facts and type(None) not in expected:
+            raise ValueError(f"it has no {name!r}")
+        if type(facts.get(name)) not in expected:
+            raise ValueError(
+                f"its {name!r} is {_kind(facts[name])}, not {' or '.join(_NAMES[kind] for kind in expected)}"
+            )
+    return facts
+
+
+def _kind(value: object) -> str:
+    return _NAMES.get(type(value), "a number")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ __all__ = [
     "FORMAT_VERSION",
     "GENESIS",
     "IN_LOOP",
+    "QUEUES",
     "READS",
     "REFUSALS",
     "SINGLES",
@@ -24,6 +25,7 @@ __all__ = [
     "Limits",
     "event_id",
     "family_of",
+    "imported_from",
     "link",
     "read_by_library",
     "span_id",
@@ -91,6 +93,8 @@ def read_by_library(entry: Mapping[str, Any]) -> bool:
 
 #: What fires in an event loop, by the names of its entries.
 IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
+#: What moves an item of a queue between threads. Where a package did that, ``input.call`` has its name: a replay may have more or fewer.
+QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss"))
 #: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
 CUT_OFF: Final = "future.cut_off"
 
@@ -98,6 +102,13 @@ _FAMILY_OF: Final = {
     kind: (family, role) for family, types in FAMILIES.items() for role, kind in zip(types._fields, types, strict=True)
 }
 _FAMILY_OF["span.end"] = ("span", "outcome")
+
+
+def imported_from(first: Mapping[str, Any]) -> str | None:
+    """The tool whose recording a run was imported from, by its first entry; ``None`` of a run that tracekit recorded."""
+    meta = first.get("meta")
+    found = meta.get("imported") if isinstance(meta, dict) else None
+    return str(found.get("from")) if isinstance(found, dict) else None
 
 
 def family_of(kind: str) -> tuple[str, str] | None:

@@ -22,9 +22,9 @@ import orjson
 from .. import _reality
 from .._lazy import expression
 from ..errors import ContractViolationError, LogWriteError, TraceError
-from .durable import make_directory
+from .durable import facts_in, make_directory
 
-__all__ = ["Keys", "Owner"]
+__all__ = ["Keys", "Owner", "settlement_in"]
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -32,6 +32,17 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MOST: Final = 4096
 _MOST_SAID: Final = 64 << 20
 _KEY: Final = expression("[0-9a-f]{64}")
+_CLAIM: Final = {"run_id": str, "segment": (str, type(None)), "created": int, "by": str}
+_SAID: Final = {
+    "run_id": str,
+    "segment": (str, type(None)),
+    "seq": int,
+    "hash": str,
+    "done": bool,
+    "by": str,
+    "reason": str,
+    "at": int,
+}
 #: What the fingerprint of a secret is made of.
 _SAMPLE: Final = b"tracekit: the secret of a store"
 #: A file system without hard links says one of these.
@@ -117,8 +128,8 @@ class Keys:
         name = self._any_key()
         found = None if name is None else self._content(directory, name)
         try:
-            by = None if found is None else orjson.loads(found.split(b"\n")[0])["by"]
-        except (ValueError, KeyError, TypeError):
+            by = None if found is None else facts_in(found.split(b"\n")[0], _CLAIM)["by"]
+        except ValueError:
             by = None  # whoever asks for that key gets the error
         if by is not None and by != self.fingerprint():
             raise self._other_secret("is another one")
@@ -210,13 +221,11 @@ class Keys:
         if content is None:
             return None
         try:
-            facts = orjson.loads(content)
-            about, whole = (facts["run_id"], facts["segment"], facts["seq"]), isinstance(facts["done"], bool)
-        except (ValueError, KeyError, TypeError):
-            raise self._damaged(name) from None
-        if not whole:
-            raise self._damaged(name)
-        return facts if about == of else None  # else it is of a call before, which was not made
+            facts = settlement_in(content)
+        except ValueError as error:
+            raise self._damaged(name, f"is no settlement ({error})") from None
+        # Else it is of a call before, which was not made.
+        return facts if (facts["run_id"], facts.get("segment"), facts["seq"]) == of else None
 
     def _claimed(self, run_id: str, segment: str | None) -> bytes:
         facts: dict[str, Any] = {"run_id": run_id}
@@ -230,14 +239,11 @@ class Keys:
             return None
         lines = found.split(b"\n")
         try:
-            facts = orjson.loads(lines[0])
-            seqs = [orjson.loads(line)["seq"] for line in lines[1:-1]]
-            owner = Owner(facts["run_id"], facts.get("segment"), max(seqs, default=0))
-        except (ValueError, KeyError, TypeError):
-            raise self._damaged(digest) from None
-        if [type(owner.run_id), type(owner.seq)] != [str, int] or not isinstance(owner.segment, str | None):
-            raise self._damaged(digest)
-        return owner
+            facts = facts_in(lines[0], _CLAIM)
+            seqs = [facts_in(line, {"seq": int})["seq"] for line in lines[1:-1]]
+        except ValueError as error:
+            raise self._damaged(digest, f"is no key ({error})") from None
+        return Owner(facts["run_id"], facts.get("segment"), max(seqs, default=0))
 
     # -- files -----------------------------------------------------------------------------------------------------------
 
@@ -347,7 +353,7 @@ class Keys:
         return LogWriteError(
             f"{what}; the call that must happen once was not made",
             path=os.path.join(self.root, name),
-            next_action="free space, mend the directory's rights, or name another store with TRACEKIT_DIR",
+            next_action="free space, make the directory writable, or name another store with TRACEKIT_DIR",
         )
 
     def _other_secret(self, how: str) -> ContractViolationError:
@@ -360,13 +366,18 @@ class Keys:
             next_action=f"bring {path} back; or, where every call may be made again, remove {self.directory}",
         )
 
-    def _damaged(self, digest: str) -> TraceError:
-        path = os.path.join(self.directory, digest)
+    def _damaged(self, name: str, how: str) -> TraceError:
+        path = os.path.join(self.directory, name)
         return TraceError(
-            f"{path} is no key: it can't be known whether the call was made, so it was not",
+            f"{path} {how}: it can't be known whether the call was made, so it was not",
             path=path,
             next_action="find out what was done, then remove that file if the call may be made again",
         )
+
+
+def settlement_in(content: bytes) -> dict[str, Any]:
+    """What a person has said of a step whose run had ended. ``ValueError`` says what else the file holds."""
+    return facts_in(content, _SAID)
 
 
 def _fingerprint(secret: bytes) -> str:

@@ -17,7 +17,7 @@ import orjson
 
 from .. import _reality
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
-from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, too_costly, too_deep
+from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
 from .packing import is_packed, nameless, unpacked
 
 __all__ = [
@@ -236,7 +236,7 @@ def not_found(path: str) -> RunNotFoundError:
 
 def unreadable(path: str, error: OSError) -> TraceError:
     return TraceError(
-        f"{path} can't be read: {error}", path=path, next_action="let this user read the file, or ask as one who may"
+        f"{path} can't be read: {error}", path=path, next_action="let this user read the file, or be a user who may"
     )
 
 
@@ -549,7 +549,8 @@ class Verdict(NamedTuple):
     where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
     loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a complete run; ``segments`` what that
     entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded. ``seal`` says what
-    the seal beside it is worth, where there is one or one is asked for: its ``state`` and, in words, ``text``.
+    the seal beside it is worth, where there is one or one is asked for: its ``state`` and, in words, ``text``. ``unread`` is the file
+    beside the trace that is to blame, where the trace itself verifies.
     """
 
     state: Literal["complete", "incomplete", "broken"]
@@ -566,6 +567,7 @@ class Verdict(NamedTuple):
     size: int = 0
     lost: int = 0
     seal: Mapping[str, Any] | None = None
+    unread: str | None = None
 
 
 #: Nanoseconds within which two changes of a file may get the same time stamp: of a file system that counts them, and of one that counts
@@ -716,6 +718,14 @@ class Trace:
         except TraceIntegrityError:
             if not damaged:
                 raise
+
+    @property
+    def imported_from(self) -> str | None:
+        """The tool whose recording it was imported from; ``None`` of a run that tracekit recorded.
+
+        Of an imported run nothing is known but its exchanges over HTTP.
+        """
+        return imported_from(self.entry(1))
 
     def entry(self, seq: int) -> dict[str, Any]:
         """The entry ``seq``, read from its place and checked against its hash. ``IndexError`` if there is none."""

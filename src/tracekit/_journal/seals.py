@@ -21,7 +21,7 @@ import orjson
 
 from .. import _reality
 from ..errors import TraceError
-from .durable import replacing
+from .durable import facts_in, replacing
 from .reader import Trace, Verdict
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ _LONGEST_KEY: Final = 1 << 20
 _MOST: Final = 64 << 20
 _SIGNED: Final = b',"signature":"'
 _SSH: Final = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
+_SHAPE: Final = {
+    "seal": int, "run_id": str, "segment": (str, type(None)), "count": int, "head": str, "segments": (dict, type(None)),
+    "sealed_at": int, "key": str, "signature": str,
+}  # fmt: skip
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -204,15 +208,12 @@ def _read(path: str | os.PathLike[str], what: str) -> bytes:
         with open(path, "rb") as file:
             return file.read(_LONGEST_KEY)
     except OSError as error:
-        raise TraceError(
-            f"the {what} file {os.fspath(path)} can't be read: {error}",
-            next_action="`tracekit keygen FILE` makes a pair of keys",
-        ) from error
+        raise _unusable(path, f"can't be read: {error}", what) from error
 
 
-def _unusable(path: str | os.PathLike[str], how: str) -> TraceError:
+def _unusable(path: str | os.PathLike[str], how: str, what: str = "key") -> TraceError:
     return TraceError(
-        f"the key file {os.fspath(path)} {how}", next_action="`tracekit keygen FILE` makes a pair of keys"
+        f"the {what} file {os.fspath(path)} {how}", next_action="`tracekit keygen FILE` makes a pair of keys"
     )
 
 
@@ -284,21 +285,29 @@ def read_seals(trace: str) -> list[Seal]:
 def _parsed(line: bytes, path: str, number: int) -> Seal:
     signed, mark, rest = line.rpartition(_SIGNED)
     try:
-        said = orjson.loads(line)
-        if not mark or rest != orjson.dumps(said["signature"])[1:] + b"}" or said["seal"] != 1:
-            raise ValueError("it is no seal of version 1")
-        segments = said.get("segments", {})
-        found = Seal(
-            said["run_id"], said.get("segment"), said["count"], said["head"], segments, said["sealed_at"], said["key"],
-            b64decode(said["signature"], validate=True), signed,
-        )  # fmt: skip
-        whole = [type(one["count"]) is int and isinstance(one["head"], str) for one in segments.values()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        said = facts_in(line, _SHAPE)
+        if said["seal"] != 1:
+            raise ValueError(f"it has version {said['seal']}, and this tracekit reads 1")
+        if not mark or rest != orjson.dumps(said["signature"])[1:] + b"}":
+            raise ValueError("its signature is not at its end")
+        segments = said.get("segments") or {}
+        for name, one in segments.items():
+            if not isinstance(one, dict) or type(one.get("count")) is not int or not isinstance(one.get("head"), str):
+                raise ValueError(f"it does not say what the segment {name} holds")
+        signature = b64decode(said["signature"], validate=True)
+    except ValueError as error:
         raise ValueError(f"line {number} of {path} is no seal: {error}") from None
-    parts = [type(part) for part in (found.run_id, found.count, found.head, found.sealed_at, found.key)]
-    if parts != [str, int, str, int, str] or not isinstance(said.get("segment"), str | None) or not all(whole):
-        raise ValueError(f"line {number} of {path} is no seal")
-    return found
+    return Seal(
+        said["run_id"],
+        said.get("segment"),
+        said["count"],
+        said["head"],
+        segments,
+        said["sealed_at"],
+        said["key"],
+        signature,
+        signed,
+    )
 
 
 # -- checking ----------------------------------------------------------------------------------------------------------

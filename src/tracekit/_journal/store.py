@@ -50,6 +50,7 @@ __all__ = [
     "lock",
     "name_of",
     "new_run_id",
+    "remedy_for",
     "segment_in",
     "segment_of",
     "segment_state",
@@ -214,16 +215,22 @@ def live_writer(path: str) -> Iterator[bool]:
         os.close(fd)
 
 
+#: How often the kernel's list of locks is read for one that is held; where it never has it, the holder stays unnamed.
+_LOOKS: Final = 8
+
+
 def _holder(fd: int) -> int | None:
     """The pid that the kernel names for the lock, where it does (Linux)."""
     about = os.fstat(fd)
     wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     try:
-        with open("/proc/locks", encoding="ascii") as file:
-            for line in file:
-                words = line.split()
-                if "FLOCK" in words and "->" not in words and wanted in words:
-                    return int(words[words.index(wanted) - 1])
+        # The kernel hands the list out in pieces: a lock that is released between two of them can hide another. So it is read again.
+        for _ in range(_LOOKS):
+            with open("/proc/locks", encoding="ascii") as file:
+                for line in file:
+                    words = line.split()
+                    if "FLOCK" in words and "->" not in words and wanted in words:
+                        return int(words[words.index(wanted) - 1])
     except (OSError, ValueError):
         pass
     return None
@@ -681,6 +688,17 @@ class Store:
 
     With ``file`` the run that it makes goes to that file, and its segments lie beside it. What runs share (the secret, keys) is in
     ``root`` as ever; the tip hash of such a run is not kept.
+
+    Examples:
+        >>> from tracekit import record
+        >>> from tracekit.integration import Store
+        >>> with record("support") as run:
+        ...     pass
+        >>> store = Store()
+        >>> store.find("last") == run.path
+        True
+        >>> store.verify("last").state
+        'complete'
     """
 
     @_reality.off_loop()
@@ -731,10 +749,14 @@ class Store:
         runs = self.list()
         if before < len(runs):
             return runs[before].path
+        count = {0: "there is no run", 1: "there is only one run"}.get(len(runs), f"there are only {len(runs)} runs")
         raise RunNotFoundError(
-            f"there are only {len(runs)} runs in {self.root}" if runs else f"there is no run in {self.root}",
+            f"{count} in {self.root}",
             store=self.root,
-            next_action="record one, or name another store with TRACEKIT_DIR",
+            next_action="`tracekit list` shows the runs of a store; TRACEKIT_DIR names another"
+            if runs
+            else "`tracekit run SCRIPT` records one; go to the directory that your program runs in, or name its store "
+            "with --store or TRACEKIT_DIR",
         )
 
     def segments(self, run_id: str) -> tuple[str, ...]:
@@ -1042,6 +1064,16 @@ class Store:
             raise _broken(trace.path, verdict)
         return verdict
 
+    def check_replayable(self, trace: Trace) -> Verdict:
+        """The same of a run that holds an entry at least; else ``RunStateError``."""
+        verdict = self.check(trace)
+        if verdict.count == 0:
+            raise RunStateError(
+                f"{trace.path} holds no entry: there is nothing to replay",
+                next_action="its process died before the run began; `tracekit list` shows the other runs",
+            )
+        return verdict
+
 
 def _with_sealed(verdict: Verdict) -> tuple[dict[str, Any], ...]:
     """What a run's end says of its segments, and its seal of those that had no end by then: they may be longer by now, not shorter."""
@@ -1081,6 +1113,13 @@ def _existing(path: str, store: str) -> str:
     return path
 
 
+def remedy_for(verdict: Verdict) -> str | None:
+    """What to do about a file beside a trace that can't be read, where there is one."""
+    if verdict.unread is None:
+        return None
+    return f"the trace itself verifies: remove {verdict.unread} to take it as it is, or bring that file back as it was"
+
+
 def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
     return TraceIntegrityError(
         f"{path} is broken: line {verdict.line} {verdict.problem}"
@@ -1092,7 +1131,7 @@ def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
         lost_tail=verdict.lost_tail,
         next_action="accept the lost tail (`--accept-lost-tail`): nothing in it was an effect"
         if verdict.lost_tail
-        else "don't trust this trace; take a copy that verifies (`tracekit verify`)",
+        else remedy_for(verdict) or "don't trust this trace; take a copy that verifies (`tracekit verify`)",
     )
 
 

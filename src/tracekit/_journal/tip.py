@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .. import _reality
-from .durable import replacing
+from .durable import facts_in, replacing
 from .reader import Trace, Verdict
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _MOST: Final = 64 << 10
+_SHAPE: Final = {"run_id": str, "count": int, "head": str, "kept_at": int}
 
 
 class KeptTip(NamedTuple):
@@ -49,19 +50,19 @@ def write_tip(path: str, count: int, head: str, *, sync: bool = True) -> None:
 
 
 def read_tip(path: str) -> KeptTip | None:
-    """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` for a file that is none."""
+    """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` says what is wrong with a file that is none."""
     try:
         with open(path, "rb") as file:
-            facts = orjson.loads(file.read(_MOST))
+            facts = facts_in(file.read(_MOST), _SHAPE)
     except FileNotFoundError:
         return None
-    try:
-        kept = KeptTip(facts["count"], facts["head"], facts["kept_at"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no kept tip: {error!r}") from None
-    if facts.get("run_id") != os.path.basename(path) or [type(part) for part in kept] != [int, str, int]:
-        raise ValueError(f"{path} is no kept tip of this run")
-    return kept
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no kept tip of this version of tracekit: {error}") from None
+    if facts["run_id"] != os.path.basename(path):
+        raise ValueError(f"{path} is the kept tip of another run, {facts['run_id']}")
+    return KeptTip(facts["count"], facts["head"], facts["kept_at"])
 
 
 def check_tip_hash(verdict: Verdict, expected: str) -> Verdict:
@@ -77,7 +78,10 @@ def check_kept(trace: Trace, verdict: Verdict, path: str) -> Verdict:
     try:
         kept = read_tip(path)
     except ValueError as error:
-        return verdict._replace(state="broken", problem=verdict.problem or str(error), lost_tail=False)
+        if verdict.state == "broken":
+            return verdict._replace(lost_tail=False)
+        unsure = f"whether its end was cut off or rewritten can't be known: {error}"
+        return verdict._replace(state="broken", problem=unsure, unread=path)
     if verdict.state == "broken":
         # A complete run was on the device as a whole: a power loss is no excuse.
         return verdict._replace(lost_tail=verdict.lost_tail and (kept is None or kept.count <= verdict.count))

@@ -3,7 +3,7 @@
 It is there where ``TRACEKIT_VAULT_KEY_FILE`` named a key while the run was recorded: ``<the trace's name without .jsonl>.vault``, its first
 line JSON, ``{"vault": 1, "salt", "check"}``, each further line base64 of a nonce of 12 bytes and of ``[placeholder, value]``, as JSON
 padded with spaces to a multiple of 64 bytes, under AES-256-GCM. The key of the file is HKDF-SHA256 of the key file's bytes and the salt;
-``check`` is an empty text under it, so that another key is told from damage.
+``check`` is an empty text under it, so that another key is distinguished from damage.
 
 A value is in the file before the entry with its placeholder is in the log, and on the device before that is: what survives ``kill -9``,
 or the death of the machine, of one has the other. A last

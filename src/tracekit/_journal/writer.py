@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context
 from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import orjson
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["GENESIS", "Durability", "Journal"]
 
 Durability = Literal["none", "effects", "always"]
+#: An entry that is to be written: its kind, lane, parent and tail; and a read of a clock or of random numbers: the first three, its
+#: function and its value.
+_Entry = tuple[str, int, int, bytes]
+_Read = tuple[str, int, int, str, Any]
+_of_read: Final = itemgetter(0, 1, 2, 3)
 
 #: What the first entry is chained to.
 GENESIS: Final = b"0" * 64
@@ -113,7 +120,7 @@ class Journal:
         self._synced = seq
         #: What the placeholders in it stand for, where that is kept: on the device before the entries are.
         self.vault: Vault | None = None
-        self._reads: deque[tuple[str, int, int, str, Any]] = deque()
+        self._reads: deque[_Read] = deque()
         self._encode_read = encode_read
         self._run = orjson.dumps(run_id)
         self._middles: dict[str, bytes] = {}
@@ -148,8 +155,9 @@ class Journal:
             if sync:
                 self._look()
             if self._reads:
-                self._flush_reads()
-            seq = self._write(kind, lane, parent, tail)
+                seq = self._write_with_reads((kind, lane, parent, tail))
+            else:
+                seq = self._write(kind, lane, parent, tail)
         if sync or self._always:
             self.sync(seq)
         elif self._asleep and self._lazy:
@@ -175,7 +183,7 @@ class Journal:
         with self._lock:
             if sync:
                 self._look()
-            self._flush_reads()
+            self._write_with_reads()
             seq = self._write(kind, lane, parent, tail(self.seq + 1))
             self._reads = deque(maxlen=0)
         if sync or self._always:
@@ -289,22 +297,68 @@ class Journal:
         middle = b',"run_id":%b,"type":%b,"ts_ns":' % (self._run, orjson.dumps(kind))
         return self._middles.setdefault(kind, middle)
 
-    def _flush_reads(self) -> None:
-        """Write the pending reads of every lane; neighbours of one function and lane share an entry."""
+    def _write_with_reads(self, *after: _Entry) -> int:
+        """Write the pending reads of every lane, and the entries after them, in one go; the ``seq`` of the last."""
+        taken = self._take_reads()
+        entries = [*self._entries_of(taken), *after]
+        entry = None
+        try:
+            while entries:
+                if self._in_flight is not None or self._broken is not None:
+                    self._settle()
+                end = self._end
+                seq, head, last, size = end
+                ts = max(_time_ns(), last)
+                lines: list[bytes] = []
+                for kind, lane, parent, tail in entries:
+                    seq += 1
+                    middle = self._middles.get(kind) or self._middle(kind)
+                    above = b',"parent":%d' % parent if parent else b""
+                    body = b'{"v":1,"seq":%d%b%d,"lane":%d%b%b' % (seq, middle, ts, lane, above, tail)
+                    head = sha256(head + body).hexdigest().encode()
+                    lines += (body, b',"hash":"', head, b'"}\n')
+                data = _join(lines)
+                entry = (seq, head, ts, size + len(data))
+                fd = self._fd
+                if self._end is not end:
+                    continue
+                self._in_flight = entry  # as in ``_write``
+                try:
+                    written = _os_write(fd, data)
+                except OSError as error:
+                    self._give_up(0, error)
+                if written != len(data):
+                    self._complete(data, written)
+                if self._in_flight is entry:
+                    self._end = entry
+                    self._in_flight = None
+                return seq
+            return self.seq
+        except BaseException:
+            there = entry is not None and (entry is self._end or entry is self._in_flight)
+            if (
+                not there and len(taken) <= _PENDING
+            ):  # else a log that can't be written would let them grow without a bound
+                self._reads.extendleft(reversed(taken))
+            raise
+
+    def _take_reads(self) -> list[_Read]:
         reads = self._reads
-        left = len(reads)  # what other threads add meanwhile waits: one that reads without a pause would have no end
-        while left and reads:  # a signal handler may have written them meanwhile
-            kind, lane, parent, name, value = reads.popleft()
-            left -= 1
-            values = [value]
-            while left and reads:
-                following = reads[0]
-                if following[0] != kind or following[3] != name or following[1] != lane or following[2] != parent:
-                    break
-                values.append(reads.popleft()[4])
-                left -= 1
-            tail = b',"name":%b,"values":%b' % (orjson.dumps(name), self._encode_read(values))
-            self._write(kind, lane, parent, tail)
+        taken: list[_Read] = []
+        for _ in range(
+            len(reads)
+        ):  # what other threads add meanwhile waits: one that reads without a pause would have no end
+            try:
+                taken.append(reads.popleft())
+            except IndexError:  # a signal handler has written them meanwhile
+                break
+        return taken
+
+    def _entries_of(self, reads: list[_Read]) -> Iterator[_Entry]:
+        """Neighbours of one function and lane share an entry."""
+        for (kind, lane, parent, name), group in groupby(reads, _of_read):
+            tail = b',"name":%b,"values":%b' % (orjson.dumps(name), self._encode_read([read[4] for read in group]))
+            yield kind, lane, parent, tail
 
     # -- when it fails ---------------------------------------------------------------------------------------------------
 
@@ -407,7 +461,7 @@ class Journal:
         """Write the pending reads of the clock and of random numbers."""
         if self._reads:
             with self._lock:
-                self._flush_reads()
+                self._write_with_reads()
 
     def _wake(self) -> None:
         background = self._background

@@ -76,7 +76,11 @@ def impossible(
     """The error of a contract that nothing could keep, for where it is written."""
     named = "" if tool is None else f" of {tool!r}"
     return ContractViolationError(
-        f"the contract{named} can't be: {problem}", tool=tool, contract=field, actual=actual, next_action=next_action
+        f"the contract{named} is not valid: {problem}",
+        tool=tool,
+        contract=field,
+        actual=actual,
+        next_action=next_action,
     )
 
 

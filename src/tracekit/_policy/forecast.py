@@ -75,9 +75,9 @@ def estimate(
 ) -> Estimate:
     """What a run will take.
 
-    ``subject`` is a plan (a list of calls, see ``tracekit docs budgets``) or the envelope of a request: then the completed runs that
-    answered the same intent show, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
-    agent of a registry was asked) or of a name.
+    ``subject`` is a plan (a list of calls, see ``tracekit docs budgets``) or the envelope of a request, estimated from the completed runs
+    that answered the same intent, or else from its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in
+    which an agent of a registry was asked) or of a name.
     ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
     """
     found = Prices(None if prices is None else checked(prices))
@@ -269,7 +269,7 @@ def _unreported(found: Estimate) -> RunStateError:
 def _unpriced(models: Sequence[str]) -> UnknownPriceError:
     named = ", ".join(models) or "its models"
     return UnknownPriceError(
-        f"nobody knows the price of {named}, so dollars can't be known",
+        f"the price of {named} is not known, so dollars can't be estimated",
         model=named,
         provider=None,
         next_action="say it (`--price MODEL=INPUT,OUTPUT`, dollars for a million tokens), or pip install 'tracekit-replay[prices]'",

@@ -895,7 +895,7 @@ class ExactlyOnce(Around):
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
         self._inner: Final = inner
-        straight = ("clock_read", "random_read", "question", "arm", "note")
+        straight = ("clock_read", "library_clock", "random_read", "question", "arm", "note")
         vars(self).update({name: getattr(recorder, name) for name in straight})
 
     def begin(self, scope: Scope, request: Request) -> Step:

@@ -309,7 +309,7 @@ def run_id(value: Any) -> None:
     """``TypeError`` unless it is a string or ``None``; ``"last"`` is refused, for it names the newest run."""
     taken_as("run_id", value, str, "a string")
     if value == "last":
-        raise RunStateError('run_id="last" can\'t be: "last" names the newest run', next_action="choose another id")
+        raise RunStateError('a run_id can\'t be "last", which names the newest run', next_action="choose another id")
 
 
 def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:

@@ -16,7 +16,7 @@ from .._runtime.divergence import differences
 from .._values import dumps
 from .reading import Change, FileView, RunView, StepView, plain
 
-__all__ = ["Comparison", "EndDifference", "Op", "StepDifference", "compare"]
+__all__ = ["Comparison", "EndDifference", "Op", "StepDifference", "changes", "compare"]
 
 Op = Literal["added", "removed", "changed", "moved"]
 
@@ -204,3 +204,85 @@ def _without_transport(headers: Any) -> Any:
             if not (isinstance(one, list) and one and _OF_TRANSPORT.fullmatch(str(one[0]).lower()))
         ]
     return headers
+
+
+# -- what a change has led to ------------------------------------------------------------------------------------------
+
+#: The calls that a program makes of others than models; and who decides what it may.
+_CALLS: Final = ("tool", "http", "process")
+_DECISIONS: Final = ("policy.check", "breaker", "detection")
+_SIGNS: Final[Mapping[Op, str]] = {"added": "added", "removed": "dropped", "changed": "changed", "moved": "moved"}
+
+
+def changes(before: RunView, now: RunView, ended: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a run came to otherwise than the one that it was tried from, as JSON values: calls, decisions, result, models and cost.
+
+    ``ended`` is the call at which it had to end, since nothing answers it (``"answered": false``): what the recorded run did after that
+    is ``"not reached"``, not dropped.
+    """
+    found = compare(before, now)
+    calls = [_call(one) for one in found.steps if one.step.kind in _CALLS and _changed_call(one)]
+    if ended is not None:
+        # The recorded call that it is another one of, and what would have come after it.
+        calls = [one for one in calls if one["op"] != "dropped" or one["step"] != ended["step"]]
+        for one in calls:
+            one["op"] = "not reached" if one["op"] == "dropped" else one["op"]
+        calls.append({"op": "added" if ended["step"] is None else "changed", **ended, "answered": False})
+    own = next((one for one in found.ends if one.before is before.own), None)
+    result = [] if own is None or ended is not None else [dict(one) for one in own.fields]
+    decided = [one for one in found.steps if one.step.kind in _DECISIONS and one.op == "changed" and _of(one, "output")]
+    return {
+        "calls": calls,
+        "decisions": [*_flips(before, decided)],
+        "plans": sum(one.step.kind in ("decision", "router.decision") for one in found.steps),
+        "result": result,
+        "recorded": before.taken._asdict(),
+        "now": now.taken._asdict(),
+    }
+
+
+def _changed_call(one: StepDifference) -> bool:
+    """Whether the program itself makes another call: not where only its answer is another one, or its transport's."""
+    return one.op != "changed" or bool(_of(one, "input"))
+
+
+def _of(one: StepDifference, part: str) -> list[dict[str, Any]]:
+    """The fields of a part of a step that differ."""
+    return [dict(field) for field in one.fields if re.split(r"[.\[]", str(field["path"]))[0] == part]
+
+
+def _call(one: StepDifference) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "op": _SIGNS[one.op],
+        "kind": one.step.type,
+        "name": one.step.name,
+        "differences": _of(one, "input"),
+    }
+    found["step"] = None if one.before is None else one.before.place
+    if one.op in ("added", "removed"):
+        found["input"] = plain(one.step.input)
+    return found
+
+
+def _flips(before: RunView, decided: Sequence[StepDifference]) -> Iterator[dict[str, Any]]:
+    """Who decides otherwise, and the effects that the recorded run had by what was decided then."""
+    if not decided:
+        return
+    from .auditing import account_of
+
+    behind: dict[int | str, list[dict[str, Any]]] = defaultdict(list)
+    for action in account_of(before).actions:
+        if action.effect and action.policy is not None:
+            behind[action.policy.place].append({"step": action.step.place, "name": action.step.name})
+    for one in decided:
+        assert one.before is not None
+        assert one.now is not None
+        yield {
+            "kind": one.step.kind,
+            "name": one.step.name,
+            "step": one.before.place,
+            "input": plain(one.before.input),
+            "recorded": plain(one.before.output),
+            "actual": plain(one.now.output),
+            "behind": behind[one.before.place],
+        }

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from glob import escape, glob
+from importlib import import_module
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any, Final, Literal, NamedTuple, get_args
 from xml.etree import ElementTree
@@ -30,10 +33,14 @@ from .. import _reality
 from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
+from .comparing import changes
 from .failures import recorded_failures
+from .page import badge, safe, whole_page
 from .reading import read_run, taken_in
 from .recovery import store_of
 from .remote import fetched_run, fetched_store, is_url, runs_at
+from .replaying import kinds_that_go_live
+from .wording import brief, dollars, plural, short
 
 __all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "regress"]
 
@@ -165,11 +172,12 @@ def _places(run: str, store: Store) -> list[str]:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What came of one run: its ``state``, and where it is not ``"same"``, why.
+    """The result of one run: its ``state``, and where it is not ``"same"``, why.
 
     ``text`` is the first difference (or the reason) in a sentence, ``step`` and ``location`` (``file:line`` of today's code) where that is;
     ``kind`` and ``name`` are those of the step, ``differences`` its fields, each with ``path``, ``recorded`` and ``actual``; ``group`` is
     equal for runs with one cause. ``verdict`` is the verdict of the replay in a line, ``output`` the end of what the program printed.
+    ``changes`` are what came otherwise where something was live: ``calls``, ``decisions``, ``result``, and what models took then and now.
     """
 
     run: str
@@ -188,12 +196,39 @@ class JudgedRun:
     seconds: float = 0.0
     cpu: float = 0.0
     output: str = ""
+    changes: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """It as JSON values."""
         found = asdict(self)
         found["differences"] = [dict(one) for one in self.differences]
         return found
+
+
+#: What is counted of the calls of runs, in this order.
+_OPS: Final = ("added", "dropped", "changed", "moved", "not reached")
+
+
+def _summed(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    calls = Counter(one["op"] for changes in found for one in changes["calls"])
+    return {
+        "compared": len(found),
+        "calls": {op: calls[op] for op in _OPS},
+        "cut_off": sum(any(one.get("answered") is False for one in changes["calls"]) for changes in found),
+        "decisions": sum(len(changes["decisions"]) for changes in found),
+        "results": sum(bool(changes["result"]) for changes in found),
+        "recorded": _taken([changes["recorded"] for changes in found]),
+        "now": _taken([changes["now"] for changes in found]),
+    }
+
+
+def _taken(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    costs = [one["cost_usd"] for one in found]
+    return {
+        **{name: sum(one[name] for one in found) for name in ("calls", "input_tokens", "output_tokens")},
+        "cost_usd": None if None in costs else sum(costs),
+        "unpriced": sorted({model for one in found for model in one["unpriced"]}),
+    }
 
 
 class Group(NamedTuple):
@@ -206,7 +241,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """What came of a corpus: its ``runs`` in their order, whatever the order in which they were replayed."""
+    """The results of a corpus: its ``runs`` in their order, whatever the order in which they were replayed."""
 
     runs: tuple[JudgedRun, ...]
     #: Today's code, as it was named: neither of them where it was the program that each run names.
@@ -214,12 +249,24 @@ class CorpusReport:
     command: tuple[str, ...] = ()
     seconds: float = 0.0
     workers: int = 1
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: What was live, and what took its place, as texts.
+    live: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def against(self) -> str:
         """What they were replayed against, in words."""
-        return self.entry or " ".join(self.command) or "the recorded programs"
+        code = self.entry or " ".join(self.command) or "the recorded programs"
+        kinds: dict[str | None, list[str]] = {}
+        for kind, instead in self.live.items():
+            kinds.setdefault(instead, []).append(kind)
+        tried = [f"{'/'.join(some)} {'live' if to is None else f'= {to}'}" for to, some in kinds.items()]
+        return f"{code} with {', '.join(tried)}" if tried else code
+
+    @property
+    def changes(self) -> dict[str, Any] | None:
+        """What all runs together came to otherwise, where something was live: how many calls were ``added``, ``dropped``, ``changed`` …,
+        how many results are other ones and decisions flipped, and what models took in the recordings and now."""
+        return _summed([run.changes for run in self.runs if run.changes is not None]) if self.live else None
 
     @property
     def counts(self) -> dict[State, int]:
@@ -258,9 +305,23 @@ class CorpusReport:
                 {"state": one.state, "text": one.text, "runs": [run.run for run in one.runs]} for one in self.groups
             ],
             "seconds": round(self.seconds, 3),
-            **self.facts,
+            **({} if self.changes is None else {"live": dict(self.live), "changes": self.changes}),
             "runs": [run.as_dict() for run in self.runs],
         }
+
+    def command_for(self, run: JudgedRun) -> str:
+        """The command that shows more of one run."""
+        place = shlex.quote(run.run if run.place.endswith(f"/runs/{run.run}.jsonl") else run.place)
+        if run.state == "not replayable":
+            return f"tracekit show {place} --why"
+        how = "" if self.entry is None else f" --entry {self.entry}"
+        tried = (kind if to is None else f"{kind}={to}" for kind, to in self.live.items())
+        how += "".join(f" --live {shlex.quote(one)}" for one in tried)
+        return f"tracekit replay {place}{how}" + (f" -- {shlex.join(self.command)}" if self.command else "")
+
+    def html(self) -> str:
+        """The report as one HTML file that needs nothing but itself: what it led to, each group of runs with its difference, each run."""
+        return _page(self)
 
     def junit(self) -> str:
         """The report as JUnit XML: a difference is a failure, a crash or a timeout an error, what can't be replayed skipped."""
@@ -306,6 +367,86 @@ def _explained(run: JudgedRun) -> str:
     return "\n".join(filter(None, (run.text, ", ".join(where), f"run {run.place}")))
 
 
+# -- as HTML -----------------------------------------------------------------------------------------------------------
+
+_LOOKS: Final = {"same": "good", "differs": "bad", "crashed": "bad", "timed out": "warn", "not replayable": "warn"}
+#: So many fields of a difference are put, and runs of a group; the rest are counted.
+_FIELDS_OF_GROUP: Final = 50
+_RUNS_OF_GROUP: Final = 1000
+
+
+def _page(report: CorpusReport) -> str:
+    """What came of a corpus of runs, as HTML without a script: what was tried and what that led to, each group of runs, each run."""
+    counts = "".join(badge(f"{count} {state}", _LOOKS[state]) + " " for state, count in report.counts.items() if count)
+    many = plural(len(report.runs), "run")
+    head = f'<h1>{many}</h1><p class="figures">against <code>{safe(report.against)}</code> {counts}</p>'
+    groups = "".join(_group_html(report, one) for one in report.groups)
+    every = f"<details><summary>Each run</summary>{_table(report, report.runs)}</details>"
+    body = f'<header>{head}</header>\n<main class="corpus details">{_led_to(report)}{groups}{every}</main>\n'
+    return whole_page(f"{many} against {report.against} – tracekit", body)
+
+
+def _led_to(report: CorpusReport) -> str:
+    found = report.changes
+    if found is None:
+        return ""
+    counted = {**found["calls"], "decisions flipped": found["decisions"], "results changed": found["results"]}
+    counted["runs cut off"] = found["cut_off"]
+    rows = "".join(f'<tr><td>{safe(what)}</td><td class="n">{count:,}</td></tr>' for what, count in counted.items())
+    took = "".join(
+        f'<tr><td>{side}</td><td class="n">{one["calls"]:,}</td><td class="n">{one["input_tokens"]:,} + {one["output_tokens"]:,}</td>'
+        f'<td class="n">{safe("not known" if one["cost_usd"] is None else dollars(one["cost_usd"]))}</td></tr>'
+        for side, one in (("recorded", found["recorded"]), ("now", found["now"]))
+    )
+    return (
+        f"<h3>What it led to</h3><table>{rows}</table><h3>Models</h3>"
+        f"<table><tr><th></th><th>calls</th><th>tokens</th><th>cost</th></tr>{took}</table>"
+    )
+
+
+def _group_html(report: CorpusReport, group: Group) -> str:
+    first = group.runs[0]
+    fields = "".join(
+        f"<tr><td>{safe(one.get('path'))}</td><td><del>{_side(one, 'recorded')}</del></td><td><ins>{_side(one, 'actual')}</ins></td></tr>"
+        for one in first.differences[:_FIELDS_OF_GROUP]
+    )
+    table = f"<table><tr><th>field</th><th>recorded</th><th>now</th></tr>{fields}</table>" if fields else ""
+    flips = first.changes["decisions"] if first.changes is not None else ()
+    behind = [f"{one['name']} (step {one['step']})" for flip in flips for one in flip["behind"]]
+    ran = f"<p>Behind it ran: {safe(', '.join(behind))}</p>" if behind else ""
+    many = plural(len(group.runs), "run")
+    return (
+        f'<h2>{badge(group.state, _LOOKS[group.state])} {safe(group.text)}</h2><pre class="box">{safe(short(first.text, 2000))}</pre>'
+        f"{table}{ran}<details><summary>{many}</summary>{_table(report, group.runs)}</details>"
+    )
+
+
+def _side(one: Mapping[str, Any], side: str) -> str:
+    return safe(brief(one[side], 400)) if side in one else "<i>not there</i>"
+
+
+def _table(report: CorpusReport, runs: Sequence[JudgedRun]) -> str:
+    rows = "".join(_run_row(report, one) for one in runs[:_RUNS_OF_GROUP])
+    more = f"<p>… {len(runs) - _RUNS_OF_GROUP:,} more: --json has all</p>" if len(runs) > _RUNS_OF_GROUP else ""
+    heads = "".join(f"<th>{one}</th>" for one in ("run", "state", "step", "what", "where", "took", "more"))
+    return f"<table><tr>{heads}</tr>{rows}</table>{more}"
+
+
+def _run_row(report: CorpusReport, run: JudgedRun) -> str:
+    counts = Counter(one["op"] for one in run.changes["calls"]) if run.changes is not None else {}
+    calls = ", ".join(f"{many} {op}" for op, many in counts.items())
+    cells = (
+        f"<code>{safe(run.run)}</code>",
+        badge(run.state, _LOOKS[run.state]),
+        "" if run.step is None else str(run.step),
+        safe(short(run.text, 300)) + (f"<br><small>{safe(calls)}</small>" if calls else ""),
+        safe(run.location or ""),
+        f"{run.seconds:.2f} s",
+        f"<code>{safe(report.command_for(run))}</code>",
+    )
+    return f"<tr>{''.join(f'<td>{one}</td>' for one in cells)}</tr>"
+
+
 # -- judging -----------------------------------------------------------------------------------------------------------
 
 #: Errors that say that the recording, or how the replay was asked for, is at fault, not today's code.
@@ -335,6 +476,7 @@ def _judged(source: _Source, reply: Mapping[str, Any]) -> JudgedRun:
         "seconds": round(reply["seconds"], 6),
         "cpu": round(reply["cpu"], 6),
         "output": reply["output"],
+        "changes": reply.get("changes"),
     }
     found = _found(source, reply, outcome, verdicts)
     return JudgedRun(source.run, source.place, **{**facts, **found})
@@ -352,18 +494,16 @@ def _found(
     if not outcome:
         return _died(reply)
     if "cannot" in outcome:
-        cannot = outcome["cannot"]
-        group = _GROUPS.get(cannot["code"]) or _without_names(source, cannot["text"])
-        return _state("not replayable", cannot["text"], code=cannot["code"], group=group)
+        return _not_replayable(source, outcome["cannot"])
     unknown = [reason for one in verdicts for reason in one["unknown"]]
     failure, raised = outcome["failure"], outcome["raised"]
     if failure is not None:
         return _failed(source, failure, unknown)
     if raised is not None:
-        state: State = "not replayable" if raised["code"] in _NOT_THE_CODE else "crashed"
-        text = f"{raised['type']}: {raised['text']}" if state == "crashed" else raised["text"]
-        group = f"{raised['type']}{_at(raised['location'])}" if state == "crashed" else _without_names(source, text)
-        return _state(state, text, code=raised["type"], location=raised["location"], group=group)
+        if raised["code"] in _NOT_THE_CODE:
+            return _not_replayable(source, raised)
+        text, where = f"{raised['type']}: {raised['text']}", raised["location"]
+        return _state("crashed", text, code=raised["type"], location=where, group=f"{raised['type']}{_at(where)}")
     reasons = [reason for one in verdicts for reason in one["reasons"]]
     if reasons:
         return _reason("differs", reasons[0])
@@ -374,7 +514,51 @@ def _found(
     if outcome["code"] is None:
         text = "nothing in it moved any more, and it was ended"
         return _state("timed out", text, group=text)
+    if outcome["code"] == 0 and reply.get("changes") is not None:
+        return _changed(reply["changes"])
     return _state("same", "") if outcome["code"] == 0 else _died(reply)
+
+
+def _changed(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Something was live, and the program came to its end: what it did otherwise is a difference, another word of a model is none."""
+    flips, calls, result = changes["decisions"], changes["calls"], changes["result"]
+    if flips:
+        one, how = flips[0], "decided otherwise"
+    elif calls:
+        one, how = calls[0], calls[0]["op"]
+    elif result:
+        one, how = {"kind": "result", "name": None, "differences": result}, "another one"
+    elif changes["plans"]:
+        one, how = {"kind": "decisions", "name": None}, "others"
+    else:
+        return _state("same", "")
+    named = " ".join(filter(None, (one["kind"], one["name"])))
+    fields = one.get("differences") or ()
+    paths = list(dict.fromkeys(_NUMBER.sub("[]", str(field.get("path"))) for field in fields))
+    shown = f" in {', '.join(paths[:_NAMED])}" if any(paths) else ""
+    more = len(flips) + len(calls) - 1
+    text = f"{named}: {how}{shown}" + (f", and {more} more" if more > 0 else "")
+    step = one.get("step")
+    return _state(
+        "differs",
+        text,
+        code="changed",
+        step=step if type(step) is int else None,
+        kind=one["kind"],
+        name=one["name"],
+        differences=tuple(fields) or _both(one),
+        group=f"{named}: {how}{shown}",
+    )
+
+
+def _both(one: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """What was decided then and now, as a difference; nothing of a call that is on one side alone."""
+    return ({"path": "output", "recorded": one["recorded"], "actual": one["actual"]},) if "actual" in one else ()
+
+
+def _not_replayable(source: _Source, why: Mapping[str, Any]) -> dict[str, Any]:
+    group = _GROUPS.get(why["code"]) or _without_names(source, why["text"])
+    return _state("not replayable", why["text"], code=why["code"], location=why.get("location"), group=group)
 
 
 def _state(state: State, text: str, **facts: Any) -> dict[str, Any]:
@@ -526,6 +710,8 @@ class _Judge:
         self._server: _Server | None = None
         self._lock: Final = Lock()
         self._closed = False
+        #: Where the runs are written that are made where something is live.
+        self._branches: Final = TemporaryDirectory(prefix="tracekit-") if how["options"]["live"] else None
 
     def __enter__(self) -> _Judge:
         return self
@@ -539,6 +725,8 @@ class _Judge:
             self._closed, server, self._server = True, self._server, None
         if server is not None:
             server.close()
+        if self._branches is not None:
+            self._branches.cleanup()
 
     def judge(self, place: str) -> dict[str, Any]:
         """The reply on the run at this place."""
@@ -546,6 +734,7 @@ class _Judge:
             path = fetched_run(place) if is_url(place) else place
             run = os.path.basename(path).removesuffix(SUFFIX)
             job = {"path": path, "run": run, "store": self._how["store"], "timeout": self._how["timeout"]}
+            job["branches"] = None if self._branches is None else self._branches.name
             seed = _seed_of(path)
         except (OSError, TracekitError) as error:
             code, text = getattr(error, "code", "trace"), getattr(error, "what", str(error))
@@ -553,7 +742,8 @@ class _Judge:
         for _ in range(2):
             server = self._of_seed(seed)
             try:
-                return server.ask(job)
+                reply = server.ask(job)
+                return reply if self._branches is None else {**reply, "changes": self._changes(path, reply)}
             except _Gone:  # nothing has been said of this run: it is replayed once more, by another server
                 with self._lock:
                     if self._closed:
@@ -561,6 +751,28 @@ class _Judge:
                     self._server = None
                 server.close()
         return {**_NO_REPLY, "output": "twice, the process that replays runs has ended with it"}
+
+    def _changes(self, path: str, reply: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What came otherwise in the run that was made; ``None`` where none was, or it was cut off."""
+        assert self._branches is not None
+        made = Store(self._branches.name)
+        outcome = reply["outcome"] or {}
+        new, failure = outcome.get("new_run"), outcome.get("failure")
+        if new is None or reply["timed_out"]:
+            return None
+        ended = None
+        if failure is not None:
+            about = {"kind": failure["kind"], "name": failure["name"], "step": failure["step"]}
+            ended = {**about, "differences": failure["differences"] or [], "input": failure["input"]}
+        try:
+            with read_run(path, store_of(path)) as before, read_run(made.find(new), made) as now:
+                return changes(before, now, ended)
+        except (OSError, TracekitError):  # it was cut off while it was written
+            return None
+        finally:
+            for file in (made.path(new), *made.segments(new)):
+                with suppress(OSError):
+                    os.unlink(file)
 
     def _of_seed(self, seed: str | None) -> _Server:
         server = self._server
@@ -639,17 +851,79 @@ def _here(how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Repli
 
 
 def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
-    """The same by an executor, some runs at a time: each such part has a server of its own."""
+    """The same by an executor, some runs at a time: each such part has a server of its own.
+
+    A part that is lost with its worker is given out again; where the executor takes no more, it is done here.
+    """
     size = max(1, min(_PART, -(-len(places) // (4 * workers))))
-    parts = {
-        executor.submit(_judge_all, how, places[start : start + size]): start for start in range(0, len(places), size)
-    }
+    parts = {start: places[start : start + size] for start in range(0, len(places), size)}
+    lost: list[int] = []
+    waiting: dict[Future[list[dict[str, Any]]], int] = {}
+    tries: Counter[int] = Counter()
+
+    def submit(start: int) -> None:
+        tries[start] += 1
+        try:
+            waiting[executor.submit(_judge_all, how, parts[start])] = start
+        except RuntimeError:  # it is broken, or shut down
+            lost.append(start)
+
     try:
-        for future in as_completed(parts):
-            yield from enumerate(future.result(), parts[future])
+        for start in parts:
+            submit(start)
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                start = waiting.pop(future)
+                error = CancelledError() if future.cancelled() else future.exception()
+                if error is None:
+                    yield from enumerate(future.result(), start)
+                elif isinstance(error, TracekitError):
+                    raise error
+                elif tries[start] < _TRIES:
+                    submit(start)
+                else:
+                    lost.append(start)
     finally:
-        for future in parts:
+        for future in waiting:
             future.cancel()
+    numbers = [start + offset for start in lost for offset in range(len(parts[start]))]
+    if numbers:
+        for at, reply in _here(how, [places[number] for number in numbers], workers):
+            yield numbers[at], reply
+
+
+#: So often a part is given to an executor that loses it.
+_TRIES: Final = 3
+
+
+class _OnRay(Executor):
+    """The workers of a Ray cluster: the one that ``RAY_ADDRESS`` names, or one on this machine."""
+
+    def __init__(self, workers: int | None) -> None:
+        try:
+            self._ray: Any = import_module("ray")
+        except ImportError:
+            raise RunStateError(
+                "runs are replayed on Ray by its package, which is not there",
+                next_action='pip install "tracekit-replay[ray]"',
+            ) from None
+        self._started = not self._ray.is_initialized()
+        if self._started:
+            cores = None if os.environ.get("RAY_ADDRESS") else workers
+            self._ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False, logging_level="error")
+
+    @property
+    def workers(self) -> int:
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        # A task whose worker or machine is lost is done again by another one: to judge a run twice is to judge it once.
+        found: Future[Any] = self._ray.remote(max_retries=-1)(call).remote(*args, **kwargs).future()
+        return found
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if self._started:
+            self._ray.shutdown()
 
 
 #: At most so many runs are given to an executor as one piece of work.
@@ -664,6 +938,7 @@ def regress(
     command: Sequence[str] = (),
     store: str | os.PathLike[str] | None = None,
     query: Query | None = None,
+    live: Iterable[str] | Mapping[str, Any] = (),
     ignore: Mapping[str, Iterable[str]] | None = None,
     strict: Iterable[str] = (),
     allow_hosts: Iterable[str] = (),
@@ -672,28 +947,45 @@ def regress(
     isolate: Literal["auto", "on", "off"] = "auto",
     timeout: float = 300.0,
     workers: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Literal["ray"] | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> CorpusReport:
-    """Replay every run of a corpus against today's code, each in a process of its own, and say what came of each.
+    """Replay every run of a corpus against today's code, each in a process of its own, and report the result of each.
 
     ``runs`` are ids, paths, patterns (``"traces/**/*.jsonl"``), directories or URLs; without any, every run of ``store``. ``query`` chooses
     among them. Today's code is ``entry`` (``"module:function"``, called with what each run was given), ``command``
-    (``["agent.py", "--fast"]``), or else the program that each run names, where that is the user's own. ::
-
-        report = regress("traces/*.jsonl", entry="shop.agent:main")
-        assert report.same, report.groups
+    (``["agent.py", "--fast"]``), or else the program that each run names, where that is the user's own.
 
     A run is ``same`` where its replay is exact; it ``differs``, with the first difference; it is ``not replayable``, with the reason; its
     program ``crashed`` where the recorded one had not; or it ``timed out`` after ``timeout`` seconds, and was killed with all that it had
     started. None of them is live or changes a file of the user's, as in ``tracekit replay``, of which the other options are.
 
-    ``workers`` replay at the same time, one for each core if nothing is said. An ``executor`` of ``concurrent.futures`` has them done
-    elsewhere; it must see the code, and the runs under the same paths or URLs. ``progress`` is called with how many are done, and of how
-    many. Raises ``RunNotFoundError`` for a run that is not there, and ``RunStateError`` where none is left.
+    ``live`` tries something: ``{"llm": "gpt-5"}`` another model, ``{"llm"}`` a changed prompt, ``{"policy.check": "module:function"}``
+    another policy, ``{"clock": "30d"}`` another hour, as in ``replay(live=…)``. A run then ``differs`` where the program makes another
+    call, decides otherwise or comes to another result; its ``changes`` say how, and what models took, and the report's sum them up. ::
+
+        report = regress(entry="shop.agent:main", live={"llm": "gpt-5"})
+        print(report.changes)
+
+    ``workers`` replay at the same time, by default one for each core. An ``executor`` of ``concurrent.futures`` runs them in its own
+    workers, ``"ray"`` on a Ray cluster; there the code must be, and the runs under the same paths or URLs. What is lost with a worker is
+    done again, and each run is judged once. ``progress`` is called with how many are done, and of how many. Raises
+    ``RunNotFoundError`` for a run that is not there, and ``RunStateError`` where none is left.
+
+    Examples:
+        >>> from tracekit import regress
+        >>> report = regress(entry="shop:main")  # every run of the store, against main() in shop.py
+        >>> report.same
+        True
     """
     if entry is not None and command:
         raise RunStateError("entry and command are both given", next_action="name one of them")
+    kinds = kinds_that_go_live(live)
+    tried: dict[str, str | None] = {}
+    if kinds:
+        from .partial import Live
+
+        tried = {**dict.fromkeys(kinds), **Live(kinds).named()}
     url = store if store is not None else os.environ.get("TRACEKIT_DIR")
     where = fetched_store(str(url)) if is_url(url) else Store(store)
     asked = Query() if query is None else query
@@ -715,13 +1007,7 @@ def regress(
         "timeout": timeout,
         "credentials": _credentials(sources) if entry is not None else [],
         "options": {
-            "writes": "scratch",
-            "writes_to": None,
-            "no_writes": False,
-            "live": [],
-            "on_divergence": "raise",
-            "guard": "process",
-            "grace": 10.0,
+            "live": tried,
             "strict": list(strict),
             "ignore": [f"{kind}={field}" for kind, fields in (ignore or {}).items() for field in fields],
             "allow_hosts": list(allow_hosts),
@@ -731,17 +1017,21 @@ def regress(
     }  # fmt: skip
     many = max(1, _cores() if workers is None else workers)
     places = [one.place for one in sources]
-    replies = _here(how, places, many) if executor is None else _by(executor, how, places, many)
     found: dict[int, JudgedRun] = {}
     redactor = Redactor.of_process([])
     progress(0, len(sources))
     since = _reality.monotonic()
-    for number, reply in replies:
-        reply["output"] = redactor.redact_text(reply["output"])[0]
-        found[number] = _judged(sources[number], reply)
-        progress(len(found), len(sources))
+    with ExitStack() as stack:
+        if executor == "ray":
+            executor = ray = stack.enter_context(_OnRay(workers))
+            many = ray.workers
+        replies = _here(how, places, many) if executor is None else _by(executor, how, places, many)
+        for number, reply in replies:
+            reply["output"] = redactor.redact_text(reply["output"])[0]
+            found[number] = _judged(sources[number], reply)
+            progress(len(found), len(sources))
     ordered = tuple(found[number] for number in range(len(sources)))
-    return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many)
+    return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many, tried)
 
 
 def _cores() -> int:

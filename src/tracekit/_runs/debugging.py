@@ -7,11 +7,16 @@ a pipe how far to go, and asks by it what the program's variables are while that
 asked                                                  answered
 =====================================================  ==============================================================================
 ``{"do": "run", "to": 12}``                            ``stopped``, when the step is made; ``passed``, where it has been made already.
-                                                       ``"to": null`` runs to the end, ``"to": 0`` to the next step, whichever it is
+                                                       ``"to": null`` runs to the end, ``"to": 0`` to the next step, whichever it is;
+                                                       ``"lines": [["/a.py", 7]]``: also at each step that is made from one of these
 ``{"do": "evaluate", "frame": 0, "text": "x + 1"}``    ``value``: its ``text``, whether it ``failed``, and where more of it can be had
 ``{"do": "variables", "of": 3}``                       ``variables``: what is in it; ``{"frame": 0, "scope": "locals"}`` begins
 ``{"do": "lines", "frame": 0}``                        opens ``pdb`` there, which asks by ``prompt``, and is answered by ``{"line": …}``
+``{"do": "debugpy"}``                                  ``debugpy``: why there is none; else it connects itself by the socket that it has
+``{"do": "trace", "frame": 0}``                        nothing: ``debugpy`` stops at the next line of this frame
 =====================================================  ==============================================================================
+
+An editor is told each step by ``made``, with the line that it was made from: on the way back it stops by that.
 
 A failure of the debugger never reaches the program: where the other process is gone, this one ends.
 """
@@ -22,10 +27,12 @@ import io
 import json
 import os
 import reprlib
+import signal
+import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -33,13 +40,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from .. import _reality
 from .._capture import callers
 from .._runtime.callsite import is_user_code, prompt
-from .._runtime.session import Scope
+from .._runtime.replayer import Replay
+from .._runtime.session import Scope, current
 
 if TYPE_CHECKING:
     from asyncio import Task
 
     from .._runtime.lane import Lane
-    from .._runtime.replayer import Replay
     from .._runtime.threads import ThreadMonitor
 
 __all__ = ["Place", "RemoteDebugger", "places"]
@@ -47,6 +54,8 @@ __all__ = ["Place", "RemoteDebugger", "places"]
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
 _NEXT: Final = 0
+#: ``PR_SET_PDEATHSIG``
+_END_WITH_PARENT: Final = 1
 #: At most so many children of one value are listed.
 _MOST: Final = 1000
 
@@ -142,13 +151,20 @@ def _frame_of(coroutine: Any) -> FrameType | None:
 class RemoteDebugger:
     """Stops the replay where the other process says; ``instructions`` name the pipes, the first step to stop at, and what is hidden.
 
-    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``.
+    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``. ``debugpy`` is a socket to an
+    editor that wants to go line by line, ``None`` at a prompt.
     """
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
         self._asked: Final = os.fdopen(instructions["asked"], "rb", buffering=0)
         self._answers: Final[int] = instructions["answers"]
+        self._answering: Final = threading.Lock()
         self._to: int | None = instructions["to"]
+        self._lines_to_stop_at = _pairs(instructions["lines"])
+        self._socket: Final[int | None] = instructions["debugpy"]
+        self._connected = False
+        #: The step that was made last.
+        self._last = 0
         self._hidden: int | None = instructions["hidden"]
         #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
         self._still: Final = threading.RLock()
@@ -156,10 +172,12 @@ class RemoteDebugger:
         self._values: list[Any] = []
         self._streams: tuple[int, int] | None = None
         self._sink: Final[int] = instructions["sink"]
-        for file in (self._asked.fileno(), self._answers, instructions["sink"]):
-            os.set_inheritable(file, False)
+        for file in (self._asked.fileno(), self._answers, self._sink, self._socket):
+            if file is not None:
+                os.set_inheritable(file, False)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
+        _end_with_parent()
         if self._hidden is not None:
             self._hide()
         self._before: Final = sys.breakpointhook
@@ -167,6 +185,7 @@ class RemoteDebugger:
 
     def _forked(self) -> None:
         self._to = None
+        self._lines_to_stop_at = frozenset()
         with suppress(OSError):
             self._asked.close()
             os.close(self._answers)
@@ -199,26 +218,45 @@ class RemoteDebugger:
                 pass
         if seq == self._hidden:
             self.show()
-        if not self._stops_at(seq):
+        self._last = seq
+        frame, line = sys._getframe(1), None
+        if self._socket is not None:
+            line = self._tell(replay, scope, seq, frame)
+        if not self._stops_at(seq, line):
             return
         with self._still:
-            if self._stops_at(seq):  # it may have been another thread's next step
-                self._stop(replay, scope, seq, sys._getframe(1))
+            if self._stops_at(seq, line):  # it may have been another thread's next step
+                self._stop(replay, scope, seq, frame)
 
-    def _stops_at(self, seq: int) -> bool:
-        return self._to in (_NEXT, seq)
+    def _stops_at(self, seq: int, line: tuple[str, int] | None) -> bool:
+        return self._to in (_NEXT, seq) or line in self._lines_to_stop_at
 
-    def _stop(self, replay: Replay, scope: Scope, seq: int, frame: FrameType | None) -> None:
+    def _tell(self, replay: Replay, scope: Scope, seq: int, frame: FrameType) -> tuple[str, int] | None:
+        """Say that this step is made, and from which line; returns that."""
+        try:
+            found = places(scope, replay.threads, frame)
+            line = (found[0].frame.f_code.co_filename, found[0].frame.f_lineno or 0) if found else None
+            self._say("made", step=seq, line=line)
+        except _GoneError:
+            _leave()
+        except Exception:  # never the program's
+            traceback.print_exc(file=sys.__stderr__)
+            return None
+        return line
+
+    def _stop(self, replay: Replay, scope: Scope, seq: int, frame: FrameType | None, *, after: bool = False) -> None:
+        """Stand still at step ``seq``, or ``after`` it, between two steps."""
         self._stopped = True
         self.show()
         replay.threads.away()
-        lines: FrameType | None = None
+        goes_on: _GoesOn | None = None
         try:
             found = places(scope, replay.threads, frame)
             with prompt(), _reality.off_loop():
                 _flush()
-                self._say("stopped", step=seq, lane=scope.lane.path, frames=[_about(one) for one in found])
-                lines = self._serve(replay, found)
+                about = [_about(one) for one in found]
+                self._say("stopped", step=seq, after=after, lane=scope.lane.path, frames=about)
+                goes_on = self._serve(replay, found)
         except _GoneError:
             _leave()
         except Exception:  # never the program's
@@ -228,11 +266,12 @@ class RemoteDebugger:
             self._values = []
             self._stopped = False
             replay.threads.back()
-        if lines is not None:
-            self._lines(lines)
+        if goes_on is not None:
+            how, there = goes_on
+            how(there)
 
-    def _serve(self, replay: Replay, found: list[Place]) -> FrameType | None:
-        """Answer until the program is to go on; returns the frame in which it goes on line by line."""
+    def _serve(self, replay: Replay, found: list[Place]) -> _GoesOn | None:
+        """Answer until the program is to go on; returns how it goes on line by line, and in which frame."""
         while True:
             asked = self._hear()
             what = asked["do"]
@@ -240,7 +279,7 @@ class RemoteDebugger:
                 if asked["to"] and replay.made(asked["to"]):
                     self._say("passed")
                     continue
-                self._to = asked["to"]
+                self._to, self._lines_to_stop_at = asked["to"], _pairs(asked["lines"])
                 return None
             if what == "evaluate":
                 self._say("value", **self._evaluated(found, asked))
@@ -250,9 +289,17 @@ class RemoteDebugger:
                 place: Place = found[asked["frame"]]
                 if place.own:
                     self._to = _NEXT
-                    return place.frame
+                    return self._lines, place.frame
                 self._pdb().interaction(place.frame, None)  # of a frame that does not run: to look at it
                 self._say("looked")
+            elif what == "debugpy":
+                failed = None if self._connected else self._import_debugpy()
+                self._say("debugpy", failed=failed)
+                if failed is None and not self._connected:
+                    self._connect()  # the editor says at the other end what it wants, which is waited for
+            elif what == "trace":
+                self._to = _NEXT
+                return self._trace, found[asked["frame"]].frame
             else:
                 _leave()
 
@@ -330,17 +377,73 @@ class RemoteDebugger:
         """``breakpoint()`` in the program: not where the replay only comes back to a step."""
         if self._hidden is not None:
             return None
+        if self._socket is not None:
+            self._stop_between(sys._getframe(1))
+            return None
         if os.environ.get("PYTHONBREAKPOINT") or self._before is not sys.__breakpointhook__:
             return self._before(*args, **options)
         return self._pdb().set_trace(sys._getframe(1))
+
+    def _stop_between(self, frame: FrameType) -> None:
+        scope = current.get()
+        if scope is not None and isinstance(scope.session, Replay):
+            with self._still:
+                self._stop(scope.session, scope, self._last, frame, after=True)
+
+    # -- debugpy ---------------------------------------------------------------------------------------------------------
+
+    def _import_debugpy(self) -> str | None:
+        """Why ``debugpy`` can't be had here; ``None``: it can."""
+        before = {**os.environ}
+        os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # else it prints that the standard library is frozen
+        try:
+            import debugpy.server  # noqa: F401  # an editor has asked for it, which makes pydevd known
+            import pydevd  # noqa: F401
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:  # the program's are as it has left them
+            for name in os.environ.keys() - before.keys():
+                del os.environ[name]
+        return None
+
+    def _connect(self) -> None:
+        """Connect ``debugpy`` to the editor, which learns from the end of the socket that this was not done."""
+        import debugpy  # noqa: T100
+        import pydevd
+
+        assert self._socket is not None
+        self._connected = True
+        sock = socket.socket(fileno=self._socket)
+        # A replay may have a network of its own, in which nothing can be connected to: it gets a socket that is connected.
+        start_client, pydevd.start_client = pydevd.start_client, lambda host, port: sock
+        try:
+            debugpy.connect(("127.0.0.1", 0))
+        except Exception:
+            traceback.print_exc(file=sys.__stderr__)
+            sock.close()
+        finally:
+            pydevd.start_client = start_client
+
+    def _trace(self, frame: FrameType) -> None:
+        """``debugpy`` from the next line of a frame on."""
+        import pydevd
+
+        pydevd.settrace(
+            suspend=True,
+            trace_only_current_thread=True,
+            patch_multiprocessing=False,
+            stop_at_frame=frame,
+            notify_stdin=False,
+        )
 
     # -- the pipes -------------------------------------------------------------------------------------------------------
 
     def _say(self, event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, **facts}, default=repr).encode() + b"\n"
         try:
-            while line:
-                line = line[_reality.write(self._answers, line) :]
+            with self._answering:
+                while line:
+                    line = line[_reality.write(self._answers, line) :]
         except OSError as error:
             raise _GoneError from error
 
@@ -350,6 +453,14 @@ class RemoteDebugger:
             raise _GoneError
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+#: How a program goes on line by line, and the frame in which it does.
+_GoesOn = tuple[Callable[[FrameType], None], FrameType]
+
+
+def _pairs(lines: Iterable[Sequence[Any]]) -> frozenset[tuple[str, int]]:
+    return frozenset((str(file), int(line)) for file, line in lines)
 
 
 class _GoneError(Exception):
@@ -384,6 +495,15 @@ class _Saying(io.StringIO):
         except _GoneError:
             _leave()
         return len(text)
+
+
+def _end_with_parent() -> None:
+    """Where the other process dies, this one ends at once, whatever it does: on Linux. Elsewhere it does so at the next step."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 def _leave() -> NoReturn:

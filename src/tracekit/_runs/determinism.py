@@ -267,7 +267,7 @@ class _TranscribedReplay(Replay):
         about: dict[str, Any] = {"kind": request.spec.family, "name": spec.name, "meta": spec.meta}
         if key is not None:
             return {**about, "input_hash": fingerprint(spec.name, self._encode(key)[0])}
-        return {**about, "input": shown_input(*self._encode_input(request))}
+        return {**about, "input": shown_input(*self.encode_input(request))}
 
     def note(
         self,

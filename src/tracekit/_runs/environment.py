@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import _reality
 from .._runtime.process import process
 
+if TYPE_CHECKING:
+    from .._runtime.redaction import Redactor
+
 __all__ = [
     "Program",
+    "command_facts",
     "drift",
     "environment",
     "file_hash",
@@ -51,6 +55,11 @@ class Program(NamedTuple):
     def __str__(self) -> str:
         what = f"-m {self.module}" if self.module else str(self.script)
         return " ".join(["python", what, *self.arguments])
+
+
+def command_facts(program: Program, redactor: Redactor) -> dict[str, Any]:
+    """What ``run.started`` says of the program of a run: enough to run it again, without the secrets in its arguments."""
+    return {**program.as_dict(), "arguments": redactor.redact_argv(list(program.arguments)), **file_hash(program)}
 
 
 @_reality.off_loop()

@@ -70,6 +70,20 @@ def recorded_failures(
     trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
     when everything readable has been returned. Nothing is verified of a run in which there is no failure, unless it has child processes:
     those are verified, so that none is missing unnoticed.
+
+    Examples:
+        >>> from tracekit import record, recorded_failures, traced_tool
+        >>> @traced_tool(side_effect="read_only")
+        ... def search(words):
+        ...     raise TimeoutError("no answer")
+        >>> with record("research"):
+        ...     search("bees")
+        Traceback (most recent call last):
+        ...
+        TimeoutError: no answer
+        >>> found = next(recorded_failures(tool="search"))
+        >>> found.failure.type.value, found.failure.reason
+        ('timeout', 'no answer')
     """
     wanted = None if type is None else FailureType(type)
     how = None if strategy is None else RecoveryStrategy(strategy)

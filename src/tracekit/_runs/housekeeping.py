@@ -36,7 +36,7 @@ def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = T
     except (TracekitError, OSError):
         decision = None
     if decision is None:
-        yield "it can't be read, so that nobody knows what it did"
+        yield "it can't be read, so what it did is not known"
     elif decision.in_doubt and decision.leaves_in_doubt:
         steps = ", ".join(map(str, decision.in_doubt))
         yield f"step {steps} is in doubt: `tracekit in-doubt` says what to do"
@@ -113,7 +113,7 @@ def compress(store: Store, path: str) -> tuple[int, int]:
         verdict = store.judge_run(trace)
     if verdict.state != "complete":
         raise RunStateError(
-            f"the run {verdict.run_id} is {verdict.state} ({verdict.problem}); only complete runs are compressed",
+            f"{verdict.run_id or path} is {verdict.state} ({verdict.problem}); only complete runs are compressed",
             path=path,
             next_action="`tracekit verify` says what is wrong with it",
         )

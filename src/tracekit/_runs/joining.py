@@ -20,7 +20,6 @@ from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .children import is_itself
 from .forks import RecordedProcess, Segment
-from .replaying import join_replay
 
 __all__ = ["join", "leave"]
 
@@ -37,6 +36,8 @@ def join() -> None:
         _warn_not_joined(f"{processes.VARIABLE} is none of tracekit's")
         return
     if replayed:
+        from .replaying import join_replay
+
         join_replay(ticket)
         return
     try:

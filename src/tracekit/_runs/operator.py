@@ -208,7 +208,7 @@ def settle(
     by: str | None = None,
     store: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Say of a step in doubt, pending or failed that it was done and gave ``output``, or that it was ``not_done``.
+    """Resolve a step that is in doubt, pending or failed: it was done and returned ``output``, or it was ``not_done``.
 
     A step that was done answers with ``output`` when the run is resumed (a generator: with the list of all its items, those that the
     log has first); one that was not done is made again. Where the program has gone on with its error, it keeps the error: then this

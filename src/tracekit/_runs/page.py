@@ -66,7 +66,7 @@ from .wording import (
 if TYPE_CHECKING:
     from .comparing import Comparison, StepDifference
 
-__all__ = ["GENERATOR", "head", "page", "summary"]
+__all__ = ["GENERATOR", "badge", "head", "page", "safe", "summary", "whole_page"]
 
 #: How a page of tracekit's begins, so that whoever writes one over a file knows what it replaces.
 GENERATOR: Final = '<!doctype html>\n<html lang="en"><head><meta name="generator" content="tracekit'
@@ -113,25 +113,38 @@ def page(
 
 
 def _document(title: str, heads: Sequence[str], content: Mapping[str, Any]) -> str:
-    script, style = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.js", "page.css"))
+    script = _resource("page.js")
+    sections = "".join(f'<section class="run" id="run-{number}">{text}</section>' for number, text in enumerate(heads))
+    body = (
+        f'<header>{sections}</header>\n<main id="app"><noscript><p>The steps are shown by a script in this page; without scripts, '
+        "<code>tracekit show RUN</code> prints them.</p></noscript></main>\n"
+    )
+    data = f'<script type="application/json" id="data">{_inert(content)}</script>\n<script>{script}</script>'
+    return whole_page(title, body, f"script-src {_hash(script)}; ", data)
+
+
+def whole_page(title: str, body: str, allowed: str = "", scripts: str = "") -> str:
+    """A page that loads nothing, and runs no script but those that are ``allowed``."""
+    style = _resource("page.css")
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'; "
+        f"default-src 'none'; {allowed}style-src {_hash(style)}; base-uri 'none'; form-action 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    sections = "".join(f'<section class="run" id="run-{number}">{text}</section>' for number, text in enumerate(heads))
     return "".join(
         (
             f'{GENERATOR} {__version__}"><meta charset="utf-8">\n',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">\n',
             '<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">\n',
-            f"<title>{_text(title)}</title>\n<style>{style}</style></head>\n<body><header>{sections}</header>\n",
-            '<main id="app"><noscript><p>The steps are shown by a script in this page; without scripts, ',
-            "<code>tracekit show RUN</code> prints them.</p></noscript></main>\n",
-            f"<footer>tracekit {_text(__version__)}, {_text(local_time(_reality.time_ns()))}</footer>\n",
-            f'<script type="application/json" id="data">{_inert(content)}</script>\n<script>{script}</script></body></html>\n',
+            f"<title>{safe(title)}</title>\n<style>{style}</style></head>\n<body>{body}",
+            f"<footer>tracekit {safe(__version__)}, {safe(local_time(_reality.time_ns()))}</footer>\n",
+            f"{scripts}</body></html>\n",
         )
     )
+
+
+def _resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _hash(source: str) -> str:
@@ -147,7 +160,7 @@ def _inert(content: Mapping[str, Any]) -> str:
     return _SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", found)
 
 
-def _text(text: object) -> str:
+def safe(text: object) -> str:
     """A text for the inside of an element or of an attribute."""
     return escape(printable(_encodable(str(text))))
 
@@ -177,8 +190,8 @@ def head(view: RunView, answers: Mapping[str, Any] = {}) -> str:
     """What there is to say of a run as a whole, as HTML without a script: state, figures, verdict, boundary."""
     return "".join(
         (
-            f"<h1>{_text(view.name)} {_badge(view.state, _BADGES[view.state])}</h1>",
-            f'<p class="figures"><code>{_text(view.run_id)}</code>{"".join(f"<span>{_text(one)}</span>" for one in _figures(view))}</p>',
+            f"<h1>{safe(view.name)} {badge(view.state, _BADGES[view.state])}</h1>",
+            f'<p class="figures"><code>{safe(view.run_id)}</code>{"".join(f"<span>{safe(one)}</span>" for one in _figures(view))}</p>',
             *_endings(view),
             '<div class="answers">',
             *_answers(answers, view.state != "complete"),
@@ -193,6 +206,8 @@ def head(view: RunView, answers: Mapping[str, Any] = {}) -> str:
 
 def _figures(view: RunView) -> Iterator[str]:
     taken = view.taken
+    if view.imported_from is not None:
+        yield f"imported from {view.imported_from}"
     yield f"{local_time(view.started_ns)}, {duration(view.took)}"
     if taken.calls:
         yield plural(taken.calls, "model call")
@@ -205,8 +220,9 @@ def _figures(view: RunView) -> Iterator[str]:
         yield plural(len(view.files) - 1, "child process", "es")
 
 
-def _badge(text: str, kind: str) -> str:
-    return f'<span class="badge {kind}">{_text(text)}</span>'
+def badge(text: str, kind: str) -> str:
+    """A word in a frame: ``kind`` is ``"good"``, ``"bad"``, ``"warn"`` or ``"info"``."""
+    return f'<span class="badge {kind}">{safe(text)}</span>'
 
 
 def _endings(view: RunView) -> Iterator[str]:
@@ -215,11 +231,11 @@ def _endings(view: RunView) -> Iterator[str]:
         of = f"process {file.process}: " if file.segment is not None else ""
         error = file.last.get("error") if file.ended is not None else None
         if error is not None:
-            yield f'<p class="bad">{_text(of + short(error_text(error), 2000))}</p>'
+            yield f'<p class="bad">{safe(of + short(error_text(error), 2000))}</p>'
         if file.found.state != "complete" and not (file.found.state == "incomplete" and file.live):
             kind = "bad" if file.found.state == "broken" else "warn"
             said = f"{of}{file.found.state}: {file.found.problem or 'no more is known'}"
-            yield f'<p class="{kind}">{_text(said)}</p>'
+            yield f'<p class="{kind}">{safe(said)}</p>'
 
 
 def _answers(answers: Mapping[str, Any], shown: bool) -> Iterator[str]:
@@ -231,18 +247,18 @@ def _answers(answers: Mapping[str, Any], shown: bool) -> Iterator[str]:
     for key, question in asked:
         if isinstance(answer := answers.get(key), Mapping):
             is_open = " open" if shown and key == "what_happened" else ""
-            yield f"<details{is_open}><summary>{question}</summary><p>{_text(answer['text'])}</p></details>"
+            yield f"<details{is_open}><summary>{question}</summary><p>{safe(answer['text'])}</p></details>"
 
 
 def _judged(question: str, found: Judgement) -> str:
     word, kind = {True: ("yes", "good"), False: ("no", "bad"), None: ("unknown", "warn")}[found.answer]
-    items = "".join(f"<li>{_text(one.text)}{_references(one.facts.get('entries'))}</li>" for one in found.reasons)
-    return f"<details><summary>{question} {_badge(word, kind)}</summary><ul>{items}</ul></details>"
+    items = "".join(f"<li>{safe(one.text)}{_references(one.facts.get('entries'))}</li>" for one in found.reasons)
+    return f"<details><summary>{question} {badge(word, kind)}</summary><ul>{items}</ul></details>"
 
 
 def _references(entries: object) -> str:
     named = [*entries][:20] if isinstance(entries, list | tuple) else []
-    return "".join(f' <a class="ref" data-step="{_text(one)}">{_text(one)}</a>' for one in named)
+    return "".join(f' <a class="ref" data-step="{safe(one)}">{safe(one)}</a>' for one in named)
 
 
 def _boundary(view: RunView) -> str:
@@ -250,10 +266,10 @@ def _boundary(view: RunView) -> str:
     if not found:
         return ""
     missing = sum(not _is_captured(crossing) for _, crossing in found)
-    mark = _badge(f"{missing} not captured", "warn") if missing else _badge("captured", "good")
+    mark = badge(f"{missing} not captured", "warn") if missing else badge("captured", "good")
     rows = "".join(
-        f"<tr><td>{_badge(_status(one), 'good' if _is_captured(one) else 'info' if one.status == 'ambient' else 'warn')}</td>"
-        f"<td>{_text(one.text)}{f': {_text(one.advice)}' if one.advice else ''}"
+        f"<tr><td>{badge(_status(one), 'good' if _is_captured(one) else 'info' if one.status == 'ambient' else 'warn')}</td>"
+        f"<td>{safe(one.text)}{f': {safe(one.advice)}' if one.advice else ''}"
         f"{_references([file.place(one.entry)])}</td></tr>"
         for file, one in found[:200]
     )
@@ -274,10 +290,10 @@ def _doubts(view: RunView) -> str:
     if not steps:
         return ""
     items = "".join(
-        f"<li>{_text(step.kind)} <b>{_text(step.name)}</b> {_text(asked_text(step, 200))}{_references([step.place])}</li>"
+        f"<li>{safe(step.kind)} <b>{safe(step.name)}</b> {safe(asked_text(step, 200))}{_references([step.place])}</li>"
         for step in steps[:100]
     )
-    return f"<details open><summary>In doubt {_badge(str(len(steps)), 'bad')}</summary><ul>{items}</ul></details>"
+    return f"<details open><summary>In doubt {badge(str(len(steps)), 'bad')}</summary><ul>{items}</ul></details>"
 
 
 # -- a summary for notebooks -------------------------------------------------------------------------------------------
@@ -290,15 +306,15 @@ def summary(view: RunView, most: int = 200) -> str:
     steps = [step for step in view.steps() if step.type not in FRAME]
     rows = "".join(map(_row, steps[:most]))
     if len(steps) > most:
-        rows += f'<tr><td></td><td colspan="4">… {len(steps) - most:,} more: <code>tracekit report {_text(view.run_id)}</code></td></tr>'
+        rows += f'<tr><td></td><td colspan="4">… {len(steps) - most:,} more: <code>tracekit report {safe(view.run_id)}</code></td></tr>'
     verdict = view.verdict.can_be_replayed
     answer = {True: "can be replayed", False: "can't be replayed", None: "may be replayable"}[verdict.answer]
     reasons = "; ".join(one.text for one in verdict.reasons)
-    figures = " · ".join(_text(one) for one in _figures(view))
+    figures = " · ".join(safe(one) for one in _figures(view))
     colour = _LOOKS[_BADGES[view.state]]
     return (
-        f'<div><b>{_text(view.name)}</b> <span style="color:{colour}">{_text(view.state)}</span> <code>{_text(view.run_id)}</code><br>'
-        f'{figures}<br><span title="{_text(reasons)}">{answer}</span>{"".join(_endings(view))}'
+        f'<div><b>{safe(view.name)}</b> <span style="color:{colour}">{safe(view.state)}</span> <code>{safe(view.run_id)}</code><br>'
+        f'{figures}<br><span title="{safe(reasons)}">{answer}</span>{"".join(_endings(view))}'
         f"<details{' open' if len(steps) <= 12 else ''}><summary>{plural(len(steps), 'step')}</summary>"
         f'<table><thead><tr><th>step</th><th>kind</th><th style="text-align:left">what</th><th>took</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></details></div>"
@@ -307,13 +323,13 @@ def summary(view: RunView, most: int = 200) -> str:
 
 def _row(step: StepView) -> str:
     call = step.call
-    name = f"<b>{_text(step.name)}</b>" if step.name != step.kind else ""
-    came = _text(_came(step, call))
+    name = f"<b>{safe(step.name)}</b>" if step.name != step.kind else ""
+    came = safe(_came(step, call))
     if step.failed or step.state in ("in doubt", "cut off"):
         came = f'<span style="color:{_LOOKS["bad"]}">{came}</span>'
-    what = f"{name} {_text(_asked(step, call))}{f' → {came}' if came else ''}"
+    what = f"{name} {safe(_asked(step, call))}{f' → {came}' if came else ''}"
     took = duration(step.took) if step.calls and step.outcome is not None else ""
-    return f'<tr><td>{_text(step.place)}</td><td>{_text(step.kind)}</td><td style="text-align:left">{what}</td><td>{took}</td></tr>'
+    return f'<tr><td>{safe(step.place)}</td><td>{safe(step.kind)}</td><td style="text-align:left">{what}</td><td>{took}</td></tr>'
 
 
 def _asked(step: StepView, call: ModelCall | None) -> str:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import calendar
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from pkgutil import resolve_name
 from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
 from .._journal.store import Store
+from .._journal.writer import Journal
 from .._policy.once import under_policies
 from .._runtime.around import AroundStep
+from .._runtime.callsite import caller
 from .._runtime.lane import ROOT, Lane
+from .._runtime.process import process
 from .._runtime.progress import Progress
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
-from .._runtime.session import Log, Outcome, Refusal, Scope, Step, UndoLog
+from .._runtime.replayer import Replay, ReplayedStep
+from .._runtime.session import Log, Outcome, Refusal, Scope, Step, Timer, UndoLog, current
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
-from ..errors import TracekitError
+from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import environment
+from .environment import command_facts, environment, this_program
 
-__all__ = ["PartialReplay", "branch", "goes_live", "seal_branch"]
+__all__ = ["Live", "PartialReplay", "branch", "seal_branch"]
 
 # -- partial replays ----------------------------------------------------------------------------------------------------
 #
@@ -37,30 +45,199 @@ T = TypeVar("T")
 _OUTCOMES: Final = frozenset(("final.response",))
 
 
-def goes_live(spec: Spec, live: frozenset[str]) -> bool:
-    """Whether a step of this kind (``"llm"``, or ``"tool:search"`` for one name) is among those that go live."""
-    if spec.side_effect == "irreversible":
-        return False
-    return spec.family in live or f"{spec.family}:{spec.name}" in live
+#: What lasts for some time, however that is waited for.
+_TIMERS: Final = frozenset(("asyncio.timer", "time.sleep", "tracekit.backoff"))
+#: Steps of one entry that may be decided anew.
+_DECISIONS: Final = frozenset(("policy.check", "breaker", "detection"))
+#: What only measures how long something takes: it is the same at any hour.
+_STEADY: Final = ("time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "loop.time")
+_FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
+_SHIFT: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Live:
+    """What goes live in a partial replay, by kind: what is put in the place of the recorded one, or ``None``.
+
+    ``{"llm": "gpt-5"}`` asks that model in place of each other, ``{"llm:gpt-4o": "gpt-5"}`` in place of that one; ``{"policy.check":
+    decide}`` has a function decide; ``{"clock": timedelta(days=30)}`` shifts the hours, ``{"clock": datetime(2026, 1, 31)}`` has the run
+    begin then. Functions are named (``"module:function"``) or given, times may be texts (``"30d"``, ``"2026-01-31"``). Raises
+    ``ValueError`` for what it can't be.
+    """
+
+    def __init__(self, kinds: Mapping[str, Any]) -> None:
+        self.kinds: Final = dict(kinds)
+        #: The model that is asked, by the one that the program asks; ``"llm"`` is any.
+        self._models: Final[dict[str, str]] = {}
+        self._deciders: Final[dict[str, Any]] = {}
+        self.clock = "clock" in kinds
+        self._moment: timedelta | datetime | date | None = None
+        for kind, instead in kinds.items():
+            family, _, name = kind.partition(":")
+            if family not in ("llm", "tool", "http") and (kind not in _DECISIONS and kind != "clock"):
+                raise ValueError(
+                    'live takes "llm", "tool" and "http", or one name as in "tool:search", and "policy.check", "breaker", "detection" '
+                    f'and "clock", not {kind!r}'
+                )
+            if instead is None:
+                continue
+            if family == "llm":
+                if not isinstance(instead, str):
+                    raise ValueError(f"live[{kind!r}] is the name of a model, not {instead!r}")
+                self._models[name or "llm"] = instead
+            elif kind == "clock":
+                self._moment = _moment(instead)
+            elif kind in _DECISIONS:
+                if not callable(instead) and not (isinstance(instead, str) and _FUNCTION.fullmatch(instead)):
+                    raise ValueError(f"live[{kind!r}] is a function or its name, 'module:function', not {instead!r}")
+                self._deciders[kind] = instead
+            else:
+                raise ValueError(f"nothing can take the place of {kind}: live={{{kind!r}}}")
+
+    def load(self) -> None:
+        """Import the functions that are named. Raises ``RunStateError`` where one is not there."""
+        for kind, decide in self._deciders.items():
+            if isinstance(decide, str):
+                self._deciders[kind] = _function(kind, decide)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether something outside the process is reached."""
+        return any(kind.partition(":")[0] in ("llm", "tool", "http") for kind in self.kinds)
+
+    def takes(self, spec: Spec) -> bool:
+        """Whether a step goes live: by its kind, or its kind and name. What is irreversible never does."""
+        if spec.side_effect == "irreversible":
+            return False
+        if spec.family in self.kinds or f"{spec.family}:{spec.name}" in self.kinds:
+            return True
+        return spec.family == "llm" and spec.name in self._models.values()
+
+    def model(self, name: str) -> str:
+        """The model that is asked in place of this one."""
+        return self._models.get(name) or self._models.get("llm") or name
+
+    def is_asked(self, spec: Spec) -> bool:
+        """Whether a call is as it is wanted: none is made of a model in whose place another one is to be asked."""
+        return spec.family != "llm" or spec.name in self._models.values() or self.model(spec.name) == spec.name
+
+    def decides(self, kind: str) -> bool:
+        """Whether a policy check, breaker or detection is decided anew."""
+        return kind in self.kinds
+
+    def decided(self, kind: str, name: str, input: object, output: object) -> Any:
+        """What is decided in the place of ``output``. Nothing of it is part of the run, and nothing live is reached."""
+        decide = self._deciders.get(kind)
+        if decide is None:
+            return output
+        token = current.set(None)
+        try:
+            return decide(kind, name, input, output)
+        finally:
+            current.reset(token)
+
+    def hour(self, begun_ns: int) -> timedelta | None:
+        """By how much the hours are shifted in a run that began then; ``None``: they are today's."""
+        moment = self._moment
+        if moment is None or isinstance(moment, timedelta):
+            return moment
+        begun = datetime.fromtimestamp(begun_ns / 1e9).astimezone()
+        if not isinstance(moment, datetime):
+            moment = datetime.combine(moment, begun.time())
+        return moment.astimezone() - begun
+
+    def named(self) -> dict[str, str]:
+        """The same as ``as_dict``, for another process. Raises ``ValueError`` for a function that can't be named."""
+        named = self.as_dict()
+        for kind in self._deciders:
+            if not _FUNCTION.fullmatch(named[kind]):
+                raise ValueError(
+                    f"live[{kind!r}] is called in other processes: name it, 'module:function', not {named[kind]!r}"
+                )
+        return named
+
+    def as_dict(self) -> dict[str, str]:
+        """What takes the place of what, as texts, for the new run's log."""
+        return {kind: _named(instead) for kind, instead in sorted(self.kinds.items()) if instead is not None}
+
+
+def _named(instead: Any) -> str:
+    if isinstance(instead, timedelta):
+        return f"{instead.total_seconds():g}s"
+    if isinstance(instead, date):
+        return instead.isoformat()
+    return instead if isinstance(instead, str) else f"{instead.__module__}:{instead.__qualname__}"
+
+
+def _moment(instead: Any) -> timedelta | datetime | date:
+    if isinstance(instead, timedelta | date):
+        return instead
+    text = instead.strip() if isinstance(instead, str) else ""
+    shift = _SHIFT.fullmatch(text)
+    try:
+        if shift is not None:
+            return timedelta(**{_UNITS[shift[2]]: float(shift[1])})
+        return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            'live["clock"] is how far the hours are shifted ("30d", "-2h", a timedelta) or when the run begins ("2026-01-31", a datetime), '
+            f"not {instead!r}"
+        ) from None
+
+
+def _shifted(function: str, then: Any, shift: timedelta) -> Any:
+    """A reading of a clock, shifted; ``None`` where it is a text of which only a format that is not known says what it shows."""
+    if isinstance(then, datetime):
+        if then.tzinfo is not None or function.endswith("utcnow"):
+            return then + shift
+        return datetime.fromtimestamp(then.timestamp() + shift.total_seconds())  # by the zone's own hours
+    if isinstance(then, int):
+        return then + (shift // timedelta(microseconds=1)) * 1000
+    if isinstance(then, float):
+        return then + shift.total_seconds()
+    if isinstance(then, list):  # time.localtime, time.gmtime
+        seconds = calendar.timegm(tuple(then[:9])) if function == "time.gmtime" else time.mktime(tuple(then[:9]))
+        read = time.gmtime if function == "time.gmtime" else time.localtime
+        found = read(seconds + shift.total_seconds())
+        return [*found[:9], found.tm_zone, found.tm_gmtoff]
+    if isinstance(then, str) and function in ("time.ctime", "time.asctime"):
+        return time.asctime(time.localtime(time.mktime(time.strptime(then)) + shift.total_seconds()))
+    return None
+
+
+def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
+    try:
+        found = resolve_name(named)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RunStateError(f"there is no {named} to decide each {kind}: {error}") from None
+    if not callable(found):
+        raise RunStateError(f"{named} is to decide each {kind}, and is no function")
+    return found  # type: ignore[no-any-return]
 
 
 class PartialReplay:
     """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened.
 
-    Kinds of steps go ``live`` from the recorded step ``since`` on.
+    Kinds of steps go ``live`` from the recorded step ``since`` on. Once something was live, the program may go another way than the
+    recorded one. From there on a call is answered by the recorded one that is just like it, wherever that stands; one that is not in the
+    recording ends the replay, for nobody knows what it would have come to. All else is as in a recording.
     """
 
     recording: Final = False
     reach: Final = None
     decides: Final = False
 
-    def __init__(self, replay: Replay, recording: Recording, live: frozenset[str], since: int) -> None:
+    def __init__(self, replay: Replay, recording: Recording, live: Live, since: int) -> None:
         self.replay: Final = replay
         self.new: Final = recording
         self.live: Final = live
         self._since: Final = since
+        self._shift: Final = live.hour(replay.trace.entry(1)["ts_ns"])
+        replay.may_leave = live.clock
+        if live.clock:
+            replay.report.allow("hour", f"its clocks showed another hour: {live.as_dict().get('clock', 'today')}")
         self.run_id: Final = replay.run_id
-        self.log: Final = Log(replay.trace, live)
+        self.log: Final = Log(replay.trace, frozenset(live.kinds))
         self.state: Final = replay.state
         self.report: Final = replay.report
         self.threads: Final = replay.threads
@@ -88,67 +265,133 @@ class PartialReplay:
     # -- steps -----------------------------------------------------------------------------------------------------------
 
     def begin(self, scope: Scope, request: Request) -> Step:
-        mirrored = self._mirrored(scope)
-        if goes_live(request.spec, self.live) and self._is_behind(scope, request.spec.family):
-            seq = self.replay.pass_over(scope, request.spec)
+        mirrored, replay, spec = self._mirrored(scope), self.replay, request.spec
+        if self.live.takes(spec) and self._is_behind(scope, spec.family):
+            if not self.live.is_asked(spec):
+                raise replay.fail(_not_another_model(self.run_id, spec.name))
+            seq = None if self._leaves(scope, spec.family, lambda seq: True) else replay.pass_over(scope, spec)
             made = self._seen.begin(mirrored, request)
             if not made.live:
                 return made  # an earlier call of the new run answers it
-            self.replay.report.allow("live", f"{request.spec.family} {request.spec.name!r} went live", step=seq)
-            return LiveStep(self, made, request.spec, seq)
-        step = self.replay.begin(scope, request)
+            replay.may_leave = True
+            replay.report.allow("live", f"{spec.family} {spec.name!r} went live", step=seq)
+            return LiveStep(self, made, spec, seq)
+        if not self._leaves(scope, spec.family, replay.is_same(scope, request)):
+            step = replay.begin(scope, request)
+        elif spec.structural:
+            block = self._seen.begin(mirrored, request)
+            self._seqs[-block.seq] = block.seq
+            return BlockBeside(block, scope)
+        else:
+            step = replay.found(scope, request)
         copy = self.new.begin(mirrored, request.unkeyed())
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
+    def _leaves(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
+        """Whether the program goes another way than the recorded one with a step of this family, or did so before."""
+        replay = self.replay
+        if replay.may_leave and not replay.left and not replay.follows(scope, family, same):
+            replay.leave()
+        return replay.left
+
+    def model(self, name: str) -> str:
+        return self.live.model(name)
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        return self.live.decided(type, name, input, output)
+
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
-        live = family in self.live and self._is_behind(scope, family)
-        return not live and self.replay.comes_next(scope, family, name)
+        live = family in self.live.kinds and self._is_behind(scope, family)
+        return not live and not self.replay.left and self.replay.comes_next(scope, family, name)
 
     def _is_behind(self, scope: Scope, family: str) -> bool:
         """Whether the step from which on steps go live has been made, or is the next of this family here."""
-        return not self._since or self.replay.upcoming(scope, family) >= self._since
+        return not self._since or self.replay.left or self.replay.upcoming(scope, family) >= self._since
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        if self._leaves(scope, request.spec.family, self.replay.is_same(scope, request)):
+            return self.new.refuse(self._mirrored(scope), request, error)
         recorded = self.replay.refuse(scope, request, error)
         if recorded is not self.replay.failure:
             self.new.refuse(self._mirrored(scope), request, error)
         return recorded
 
     def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        if type in _OUTCOMES and self.replay.report.differences:
-            seq = self.replay.note_otherwise(scope, type, name, fields.get("output"))
-        else:
-            seq = self.replay.note(scope, type, name, **fields)
+        replay = self.replay
+        anew = self.live.decides(type) and self._is_behind(scope, type)
+        if anew:
+            replay.may_leave = True
+            replay.report.allow("live", f"{type} {name!r} was decided anew")
+        other = anew or (type in _OUTCOMES and bool(replay.report.differences))
+        same = (lambda seq: True) if other else replay.is_same_note(scope, type, name, fields)
+        if self._leaves(scope, type, same):
+            return self.new.note(self._mirrored(scope), type, name, **fields)
+        note = replay.note_otherwise if other else replay.note
+        seq = note(scope, type, name, **fields)
         self.new.note(self._mirrored(scope), type, name, **fields)
         return seq
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
-        self.replay.identify(agent, identity)
+        if not self.replay.may_leave or agent in self.replay.index.identities:
+            self.replay.identify(agent, identity)
         self.new.identify(agent, identity)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        value = self.replay.clock_read(scope, function, real)
+        replay = self.replay
+        then = replay.now(function, real) if replay.left else replay.clock_read(scope, function, real)
+        value: T = self._hour(function, then, real)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
-        value = self.replay.library_clock(scope, function, library, real)
+        replay = self.replay
+        then = replay.now(function, real) if replay.left else replay.library_clock(scope, function, library, real)
+        value: T = self._hour(function, then, real)
         return self.new.library_clock(self._mirrored(scope), function, library, lambda: value)
 
+    def _hour(self, function: str, then: Any, real: Callable[[], Any]) -> Any:
+        """What a clock shows that would show ``then``."""
+        if not self.live.clock or function.startswith(_STEADY):
+            return then
+        if self._shift is None:
+            return real()
+        if type(then) is date:
+            now = self.replay.now("datetime.datetime.now", lambda: datetime.combine(then, datetime.min.time()))
+            return _shifted(function, now, self._shift).date()
+        value = _shifted(function, then, self._shift)
+        if value is None:
+            text = f"{function} gives a text without saying of which format: it is that of the recorded hour"
+            self.replay.report.inexact("hour", text, name=function, where=caller())
+            return then
+        return value
+
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
-        value = self.replay.library_draw(scope, function, library, real)
+        value = real() if self.replay.left else self.replay.library_draw(scope, function, library, real)
         return self.new.library_draw(self._mirrored(scope), function, library, lambda: value)
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
-        value = self.replay.question(scope, function, real, agree)
+        value = real() if self.replay.left else self.replay.question(scope, function, real, agree)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        value = self.replay.random_read(scope, function, real)
+        replay = self.replay
+        if replay.left:
+            value = real()
+        elif replay.may_leave:  # more draws than were recorded may follow from what was live
+            drawn = real()
+            found, recorded = replay.recorded_read(scope, function)
+            value = recorded if found else drawn
+        else:
+            value = replay.random_read(scope, function, real)
         return self.new.random_read(self._mirrored(scope), function, lambda: value)
 
-    def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
-        timer = self.replay.arm(scope, function, seconds)
+    def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
+        replay = self.replay
+        if replay.left:
+            return self.new.arm(self._mirrored(scope), function, seconds)
+        timer = replay.arm(scope, function, seconds)
+        if replay.may_leave and function in _TIMERS and not timer.comes:
+            return self.new.arm(self._mirrored(scope), function, seconds)  # it may be one of another way
         copy = self.new.arm(self._mirrored(scope), function, seconds)
         about = {key: value for key, value in timer.about.items() if key in ("done", "error", "hop")}
         timer.on_delivery = lambda: copy.fired(about)
@@ -204,6 +447,36 @@ class PartialReplay:
         return found
 
 
+class _Branch(Recording):
+    """The new run. What a live step makes inside is made in it, and asks the same model and the same policy as what is beside it."""
+
+    def __init__(self, journal: Journal, redactor: Redactor, live: Live) -> None:
+        super().__init__(journal, redactor)
+        self._tried: Final = live
+
+    def begin(self, scope: Scope, request: Request) -> Step:
+        if scope.live and not self._tried.is_asked(request.spec):
+            raise _not_another_model(self.run_id, request.spec.name)
+        return super().begin(scope, request)
+
+    def model(self, name: str) -> str:
+        return self._tried.model(name)
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        return self._tried.decided(type, name, input, output)
+
+
+def _not_another_model(run_id: str, name: str) -> LiveCallBlockedError:
+    return LiveCallBlockedError(
+        f"another model was to be asked in place of {name!r}, and this call can't be made to ask it: it was not made",
+        run_id=run_id,
+        location=caller(),
+        operation=f"llm {name}",
+        next_action="a model is exchanged in requests by httpx that name it in their body; "
+        "else change the model in the program, and let `llm` go live as it is",
+    )
+
+
 class _Mirrored(Progress):
     """The places of events in a new run, whose callbacks are those of the replay."""
 
@@ -220,6 +493,19 @@ class _Mirrored(Progress):
     @property
     def unplaced(self) -> int | None:
         return self._session.progress.unplaced
+
+
+class BlockBeside(AroundStep):
+    """A block of steps that the recording has not: what is made in it is made in the partial replay."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, inner: Step, scope: Scope) -> None:
+        super().__init__(inner)
+        self._scope: Final = scope
+
+    def body(self) -> Scope:
+        return self._scope.inside(-self.seq, live=False)
 
 
 class LiveStep(AroundStep):
@@ -257,6 +543,8 @@ class LiveStep(AroundStep):
 
     def _compare(self, output: object) -> None:
         """Note how the live outcome differs from the recorded one."""
+        if self._recorded is None and self._session.replay.left:
+            return  # there is none that it could be compared with
         self._session.replay.compare_outcome(self._recorded, self._spec, to_json(output))
 
 
@@ -354,26 +642,42 @@ class CopiedStep(Step):
 # The new run that a partial replay writes: it names the run that it branches from.
 
 
-def branch(session: Replay, store: Store, live: Iterable[str], given: Any, since: int) -> PartialReplay:
+def branch(session: Replay, store: Store, live: Live, given: Any, since: int) -> PartialReplay:
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live, from step ``since`` on; ``given`` is the run's
     input."""
-    new = Recording(store.create(encode_read=encode_reads), session.redactor)
+    live.load()
+    new = _Branch(store.create(encode_read=encode_reads), session.redactor, live)
     new.state.partial = True
     new.state.children = RecordedChildren(new)
-    kinds = frozenset(live)
-    about = {
+    first = session.trace.entry(1)
+    about: dict[str, Any] = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
-        "live": sorted(kinds),
+        "live": sorted(live.kinds),
+        **({"instead": instead} if (instead := live.as_dict()) else {}),
         "environment": environment(instrumentation.packages()),
+        **_replayable_by(first.get("meta") or {}, new),
     }
+    about["environment"]["argv"] = new.redactor.redact_argv(about["environment"]["argv"])
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
-    name = canonical(session.trace.entry(1).get("name"))
+    name = canonical(first.get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
     new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
-    return PartialReplay(session, new, kinds, since)
+    return PartialReplay(session, new, live, since)
 
 
-def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None) -> None:
-    """End the new run: completed, or failed with ``error``."""
+def _replayable_by(origin: Mapping[str, Any], new: Recording) -> dict[str, Any]:
+    """What a replay of the new run needs to know: the program that makes it, here and now, and which of that program's runs it is."""
+    program = this_program()
+    found: dict[str, Any] = {"program": process.role.program}
+    found |= {key: origin[key] for key in ("ordinal", "user_modules", "credentials") if key in origin}
+    if program is not None and (program.script or program.module):
+        found["program_command"] = command_facts(program, new.redactor)
+    if process.role.command is not None and origin.get("whole_program"):
+        found["whole_program"] = True
+    return found
+
+
+def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None, result: Any) -> None:
+    """End the new run: completed with ``result``, or failed with ``error``."""
     new, differences = partial.new, len(partial.replay.report.differences)
-    end_log(new, store, lambda: End({"steps": new.steps, "differences": differences}, error))
+    end_log(new, store, lambda: End({"steps": new.steps, "differences": differences}, error, result))

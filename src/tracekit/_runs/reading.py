@@ -36,7 +36,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._capture.plugins import Dialect, Reading, discover
-from .._journal.entry import READS, family_of
+from .._journal.entry import READS, family_of, imported_from
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
 from .._runtime.boundary import Crossing, crossings_of
@@ -98,7 +98,21 @@ _GROUPS: Final = {
 
 
 def read_run(path: str, store: Store | None = None) -> RunView:
-    """The run in the file at ``path`` with its child processes, verified and read once; a context manager that closes the files."""
+    """The run in the file at ``path`` with its child processes, verified and read once; a context manager that closes the files.
+
+    Examples:
+        >>> from tracekit import record, traced_tool
+        >>> from tracekit.integration import read_run
+        >>> @traced_tool(side_effect="read_only")
+        ... def look_up(order):
+        ...     return "lost"
+        >>> with record("support") as run:
+        ...     look_up("A-1042")
+        'lost'
+        >>> with read_run(run.path) as view:
+        ...     view.state, [(step.name, step.input) for step in view.steps(kinds=("tool",))]
+        ('complete', [('look_up', {'order': 'A-1042'})])
+    """
     with ExitStack() as stack:
         where = store_of(path) if store is None else store
         trace = stack.enter_context(Trace(path))
@@ -181,6 +195,11 @@ class RunView:
             return "running" if self.own.live else "died"
         ends: dict[str, RunState] = {"run.failed": "failed", "run.aborted": "aborted"}
         return ends.get(self.own.ended, "complete")
+
+    @property
+    def imported_from(self) -> str | None:
+        """The tool whose recording it was imported from; ``None`` of a run that tracekit recorded."""
+        return imported_from(self.own.first)
 
     @property
     def started_ns(self) -> int:

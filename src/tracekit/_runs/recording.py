@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
-from .._capture import callers, clock, instrumentation, plugins, randomness, stdout, world
+from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdout, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
@@ -27,7 +27,7 @@ from . import block as arguments
 from . import children, ending, forks
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async
-from .environment import Program, environment, file_hash, this_program
+from .environment import Program, command_facts, environment, this_program
 from .run import UNSET, Run, register, unregister
 
 __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "lend", "record"]
@@ -72,6 +72,8 @@ def end(session: Recording) -> None:
             session.report.warn(left)
     for sentence in (*clock.degraded(), *randomness.degraded()):
         session.report.warn(sentence)
+    for sentence in guard.held_by_name():
+        session.report.warn(sentence, quiet=True)
 
 
 # -- record() ----------------------------------------------------------------------------------------------------------
@@ -295,8 +297,7 @@ class RecordBlock(Block[Run]):
             about["user_modules"] = list(dict.fromkeys((*own, *options["user_modules"])))
         program = self._program or this_program()
         if program is not None:
-            shown = session.redactor.redact_argv(list(program.arguments))
-            about["program_command"] = {**program.as_dict(), "arguments": shown, **file_hash(program)}
+            about["program_command"] = command_facts(program, session.redactor)
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}
@@ -453,7 +454,18 @@ def record(
     ``budget`` limits what the run may spend: a call that would go over is not made and raises ``BudgetExceededError``.
     ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
     one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written,
-    ``TypeError`` or ``ValueError`` for arguments that can't be.
+    ``TypeError`` or ``ValueError`` for invalid arguments.
+
+    Examples:
+        >>> from tracekit import record, traced_tool
+        >>> @traced_tool(side_effect="irreversible")
+        ... def charge(order, cents):
+        ...     return f"{cents} cents for {order}"
+        >>> with record("orders") as run:
+        ...     charge("o-17", 4200)
+        '4200 cents for o-17'
+        >>> run.path.endswith(f".tracekit/runs/{run.id}.jsonl")
+        True
     """
     if durability not in ("none", "effects", "always"):
         raise ValueError(f'durability is "none", "effects" or "always", not {durability!r}')

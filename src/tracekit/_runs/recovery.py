@@ -12,7 +12,7 @@ import orjson
 
 from .. import _reality
 from .._journal.durable import make_directory, sync_directory
-from .._journal.keys import Keys, Owner
+from .._journal.keys import Keys, Owner, settlement_in
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import (
     SEGMENT,
@@ -33,7 +33,7 @@ from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
 from .._runtime.redaction import Originals
-from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
+from ..errors import RecoveryRefusedError, RunNotFoundError, TraceError, TracekitError, TraceVersionError
 
 __all__ = [
     "FOR",
@@ -402,9 +402,9 @@ def _again(log: RecoveredLog, step: RecoveredStep) -> Reason:
         # What is around it answers from the log: nobody comes back to this step.
         if step.side_effect == "reversible":
             return _reason(
-                "pending_orphaned", step, "has no outcome, and the step around it has ended: nobody makes it again"
+                "pending_orphaned", step, "has no outcome, and the step around it has ended: it will not be made again"
             )
-        return _reason("pending_inside", step, "has no outcome; the step around it has ended, so nobody asks for it")
+        return _reason("pending_inside", step, "has no outcome; the step around it has ended, so it is not needed")
     if step.inner:
         return _reason("pending_inside", step, f"has no outcome and is made again with step {step.inner} around it")
     said = "read_only" if step.side_effect == "read_only" else "reversible"
@@ -430,7 +430,7 @@ def _of_supplied(log: RecoveredLog, supplied: Collection[int]) -> Iterator[Reaso
         elif step.state != "done":
             yield _reason("not_to_supply", step, "is supplied an output, and it did not give one: `settle` is for that")
         elif step.inner and step.hidden:
-            yield _reason("not_to_supply", step, f"is supplied an output, and nobody asks it, inside step {step.inner}")
+            yield _reason("not_to_supply", step, f"is supplied an output that is not needed, inside step {step.inner}")
         elif not step.hidden:
             yield _reason("not_to_supply", step, "is supplied an output, and the log has it: is it another step's?")
 
@@ -675,6 +675,9 @@ def decided(
     """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
+    if verdict.last_good_seq and trace.imported_from is not None:
+        text = f"the run was imported from {trace.imported_from}: there is no program that could go on with it"
+        return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
     said = settlements(trace)
     decision = decide(
         Originals(trace.path).lacking(entries),
@@ -725,17 +728,20 @@ def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
         try:
             if digest is None:
                 with open(_settlement(trace.path, step), "rb") as file:
-                    facts = orjson.loads(file.read())
+                    facts = settlement_in(file.read())
                 return facts if facts["hash"] == entry["hash"] else None
             return keys.settled(digest, owner_of(trace.path, step)) if os.path.isdir(keys.directory) else None
-        except (TracekitError, OSError, ValueError, KeyError, TypeError):
-            return None
+        except (TracekitError, OSError, ValueError):
+            return None  # the step stays in doubt; whoever settles it anew gets the reason
 
     return said
 
 
 def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
-    """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before."""
+    """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before.
+
+    ``TraceError`` where a file is in its place that says nothing.
+    """
     target = _settlement(path, step)
     directory = os.path.dirname(target)
     make_directory(directory, sync=True)
@@ -749,11 +755,24 @@ def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
             os.fsync(fd)
         os.link(temporary, target)
     except FileExistsError:
+        _check_settlement(target)
         return False
     finally:
         os.unlink(temporary)
     sync_directory(directory)
     return True
+
+
+def _check_settlement(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            settlement_in(file.read())
+    except ValueError as error:
+        raise TraceError(
+            f"{path} is no settlement ({error}): the step is in doubt still",
+            path=path,
+            next_action="remove that file, and settle the step again",
+        ) from None
 
 
 def _settlement(path: str, step: int) -> str:

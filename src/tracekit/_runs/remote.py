@@ -8,20 +8,19 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
 from .._journal.store import SEGMENT, SUFFIX, Store, before_last
+from .._lazy import expression
 from ..errors import RunStateError, TraceError
 
 __all__ = ["fetched_run", "fetched_store", "is_url", "runs_at"]
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
 #: A name that is taken over: of a file in one directory, whatever a server says.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
+_NAME: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
 
 #: Passes the items on; shows how far it is.
 Progress = Callable[[list[str], str], Iterable[str]]
@@ -102,6 +101,9 @@ def runs_at(url: str) -> list[str]:
 
 def _directory() -> str:
     """A directory of this process alone, gone when it ends, however that is."""
+    import shutil
+    import tempfile
+
     made = tempfile.mkdtemp(prefix="tracekit-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made

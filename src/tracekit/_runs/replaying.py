@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -21,7 +20,7 @@ from .._capture.guard import Attempt
 from .._journal.entry import FAMILIES, SINGLES
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, file_beside, segment_of
-from .._runtime.callsite import caller, say
+from .._runtime.callsite import caller, say, warn_of_replay
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
@@ -43,6 +42,7 @@ from . import block, children
 from .block import Block, called_from, hand_out_tasks
 from .children import is_open
 from .ending import (
+    NO_RESULT,
     IdleReporter,
     another_abort,
     another_end,
@@ -61,6 +61,7 @@ from .run import UNSET, JoinedProcess, Run, register, unregister
 if TYPE_CHECKING:
     from .._runtime.replayer import Replay, StepDebugger
     from .determinism import TranscriptWriter
+    from .imported import ImportedReplay
     from .partial import PartialReplay
     from .undoing import Undoing
 
@@ -79,6 +80,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._taken = ExitStack()
         self._session: Replay | None = None
         self._partial: PartialReplay | None = None
+        self._imported: ImportedReplay | None = None
         #: Who stops the program at its steps, and from which step on kinds of them go live, where some do.
         self.debugger: StepDebugger | None = None
         self.live_from = 0
@@ -111,6 +113,11 @@ class ReplayBlock(Block["ReplayBlock"]):
         if self._session is None:
             raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
         return self._session
+
+    @property
+    def _seen(self) -> Session:
+        """The session that the program sees."""
+        return self._partial or self._imported or self.session
 
     def set_result(self, value: Any) -> None:
         """Set the result of the program; at the end of the block it is compared with the recorded one."""
@@ -186,10 +193,12 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _acquire(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
         """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
-        if options["live"]:
-            from .partial import branch
+        if session.trace.imported_from is not None:
+            self._import(session, options, taken)
+        elif options["live"]:
+            from .partial import Live, branch
 
-            self._partial = branch(session, _store(options), options["live"], self.input, self.live_from)
+            self._partial = branch(session, _branches(options), Live(options["live"]), self.input, self.live_from)
         if self.disk is not None:
             session.inputs.lay(self.disk)
         if self.called_from is not None:  # else somebody stands around it who ends the process
@@ -203,7 +212,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
         taken.enter_context(leftovers.kept())
         if options["guard"] == "off":
-            session.report.allow("guard", "the guard was off, and nobody watched what the program reached")
+            session.report.allow("guard", "the guard was off, so what the program reached was not watched")
         guard = guards.Guard(
             options["guard"],
             options["allow_hosts"],
@@ -218,20 +227,33 @@ class ReplayBlock(Block["ReplayBlock"]):
         if options["guard"] == "process":
             process.refuse_outside(self._outside)
             taken.callback(process.allow_outside, self._outside)
-        self._scope_in(self._partial or session, session.trace.entry(1).get("agent_id"))
+        self._scope_in(self._seen, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()
         reached = options["guard"] != "process" or options["allow_hosts"] or self._partial is not None
         session.threads.sealed = not reached and not self._lineage()[0]
-        if self._partial is None:
+        if self._partial is None and self._imported is None:
             session.state.children = self._children = children.ReplayedChildren(session, options, *self._lineage())
             taken.callback(self._children.conclude)
         process.opened(session)
         taken.callback(process.closed, session)
-        self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
-        register(self._partial or session, self._run)
-        taken.callback(unregister, self._partial or session)
+        self._run = Run(self._imported or session, session.trace.path, session.trace.entry(1).get("name"))
+        register(self._seen, self._run)
+        taken.callback(unregister, self._seen)
         randomness.align_numpy(session)
+
+    def _import(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
+        """Have an imported run answer what it can, and the rest live."""
+        if options["live"]:
+            raise RunStateError(
+                f"{session.trace.path} is imported: all but its HTTP is live anyway, and that can't be",
+                run_id=session.run_id,
+                next_action="leave out live=, or record the program with tracekit",
+            )
+        from .imported import ImportedReplay
+
+        self._imported = ImportedReplay(session, guarded=options["guard"] != "off")
+        taken.callback(self._imported.close)
 
     def _lineage(self) -> tuple[str, str | None]:
         """The path of the process's own line, and where its children say how they ended."""
@@ -240,10 +262,10 @@ class ReplayBlock(Block["ReplayBlock"]):
     def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in place of a ``record()`` with these options."""
         self._start()
-        run = Run(self.session, self.session.trace.path, options["name"])
-        register(self.session, run)
+        run = Run(self._imported or self.session, self.session.trace.path, options["name"])
+        register(self._seen, run)
         if options["agent"] is not None or options["identity"] is not None:
-            self.session.identify(options["agent"] or "agent", options["identity"])
+            self._seen.identify(options["agent"] or "agent", options["identity"])
         return run
 
     def as_run(self) -> Run:
@@ -253,7 +275,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
-        unregister(self.session)
+        unregister(self._seen)
         if error is None and run.result is not UNSET:
             self.set_result(run.result)
         self.aborted_as(run.undoing)
@@ -270,14 +292,12 @@ class ReplayBlock(Block["ReplayBlock"]):
         path = which.path if isinstance(which, Run) else store.find(which)
         trace = Trace(path)
         try:
-            return self._opened(trace, store.check(trace), options)
+            return self._opened(trace, store.check_replayable(trace), options)
         except BaseException:
             trace.close()
             raise
 
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
-        if verdict.count == 0:
-            raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
         files = options["live_files"]
         session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
@@ -301,6 +321,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         )
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
+        if session.trace.imported_from is not None:
+            return  # nobody knows where it was recorded
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
         verdict = session.report.verdict
@@ -311,7 +333,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             raise session.fail(verdict.error(session.run_id, "the environment is not that of the recording"))
         for sentence in found:
             session.report.warn(sentence)
-            warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
+            warn_of_replay(f"replay of {session.run_id}: {sentence}", RuntimeWarning, None)
 
     def compare_result(self, value: Any) -> None:
         """The program's result against the recorded one; a difference is a failure of the replay."""
@@ -334,17 +356,19 @@ class ReplayBlock(Block["ReplayBlock"]):
         session = self.session
         try:
             if error is None or isinstance(error, Exception):
-                drain(session)
+                drain(self._seen)
         finally:
             if self._children is not None:
                 self._children.conclude()
+            session.ended_with = error
             session.state.ended = True
             session.schedule.close()
             self._taken.close()
             if self._partial is not None:
                 from .partial import seal_branch
 
-                seal_branch(self._partial, _store(self.options), error)
+                result = NO_RESULT if self._run is None or self._run.result is UNSET else self._run.result
+                seal_branch(self._partial, _branches(self.options), error, result)
         try:
             self._conclude(session, error)
         finally:
@@ -361,10 +385,12 @@ class ReplayBlock(Block["ReplayBlock"]):
                 self._exit(None)
             else:
                 session.finish()
-                if last_entry(trace)["type"] in ENDS:
+                if last_entry(trace)["type"] in ENDS and self._imported is None:
                     session.report.inexact(
                         "exit_status", "the process ended inside the block, and the recorded one did not"
                     )
+        if self._imported is not None:
+            self._imported.close()
         verdict = session.report.verdict
         verdict.ended = True
         session.close_verdict()
@@ -401,7 +427,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     async def _settle(self) -> None:
         if not self._is_parents:
-            await drain_async(self.session)
+            await drain_async(self._seen)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
         """The first failure itself ends the block, whatever else is in flight; else leftovers do, another end, or the verdict."""
@@ -431,6 +457,8 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Compare how the program ended with how the recorded one did, where it has an end."""
+        if self._imported is not None:
+            return
         undoing = None if self._run is None else self._run.undoing
         otherwise = another_abort(
             session.trace, session.redactor, session.equal, None if undoing is None else undoing.reason
@@ -501,12 +529,13 @@ class TranscribedReplayBlock(ReplayBlock):
         super().compare_result(value)
 
 
-def kinds_that_go_live(live: Iterable[str]) -> tuple[str, ...]:
-    """The value of ``live=``, checked."""
-    kinds = (live,) if isinstance(live, str) else tuple(live)
-    for kind in kinds:
-        if kind.partition(":")[0] not in ("llm", "tool", "http"):
-            raise ValueError(f'live takes "llm", "tool" and "http", or one name as in "tool:search", not {kind!r}')
+def kinds_that_go_live(live: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The value of ``live=``, checked: by kind, what is put in the place of the recorded one."""
+    kinds = {live: None} if isinstance(live, str) else dict(live) if isinstance(live, Mapping) else dict.fromkeys(live)
+    if kinds:
+        from .partial import Live
+
+        Live(kinds)
     return kinds
 
 
@@ -539,11 +568,16 @@ def _store(options: dict[str, Any]) -> Store:
     return store if isinstance(store, Store) else Store(store)
 
 
+def _branches(options: dict[str, Any]) -> Store:
+    """Where the run is written that a partial replay makes."""
+    return _store(options) if options["branches"] is None else Store(options["branches"])
+
+
 def replay(
     run: str | os.PathLike[str] | Run,
     *,
     store: str | os.PathLike[str] | None = None,
-    live: Iterable[str] = (),
+    live: Iterable[str] | Mapping[str, Any] = (),
     on_divergence: Literal["raise", "warn"] = "raise",
     strict: Iterable[Literal["environment", "clock", "output", "redacted"]] = (),
     ignore: Mapping[str, Iterable[str]] | None = None,
@@ -559,8 +593,9 @@ def replay(
 
     ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
     world (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none
-    of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end, and a replay that
-    came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``; ``session.report.verdict`` says why.
+    of which an ``except Exception`` catches. Recorded steps that the program did not make raise ``UnconsumedStepsError`` at the end, and
+    a replay that came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``;
+    ``session.report.verdict`` says why.
 
     ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the
     verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``ignore`` leaves fields of one kind of
@@ -571,9 +606,37 @@ def replay(
     the recorded ones.
 
     ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
-    origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
+    origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live. A program that goes another
+    way than the recorded one from there on gets the recorded answers of calls that are equal; at one that is not in the recording it ends.
+    ``live={"llm": "gpt-5"}`` asks that model in place of the program's; ``"policy.check"``, ``"breaker"`` and ``"detection"`` are decided
+    anew, by the program or by a function, ``{"policy.check": decide}``, called with the kind, the name, the input and the program's own
+    output; ``{"clock": timedelta(days=30)}`` shifts the hours, ``{"clock": "2026-01-31"}`` has the run begin then, ``{"clock"}`` gives
+    today's.
 
     Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
+
+    Examples:
+        >>> from tracekit import record, replay, traced_tool
+        >>> calls = []
+        >>> @traced_tool(side_effect="read_only")
+        ... def look_up(order):
+        ...     calls.append(order)
+        ...     return "lost"
+        >>> with record("support") as run:
+        ...     look_up("A-1042")
+        'lost'
+        >>> with replay(run.id) as session:
+        ...     look_up("A-1042")
+        'lost'
+        >>> calls  # the replay did not call it
+        ['A-1042']
+        >>> session.report.exact
+        True
+        >>> with replay(run.id):
+        ...     look_up("B-7")
+        Traceback (most recent call last):
+        ...
+        tracekit.errors.DivergenceError: ...
     """
     block.run_to_replay(run, Run)
     block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
@@ -590,6 +653,7 @@ def replay(
     options = {
         "store": store,
         "live": kinds_that_go_live(live),
+        "branches": None,
         "on_divergence": on_divergence,
         "strict": wanted,
         "ignore": ignored_fields(ignore),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
@@ -15,7 +14,7 @@ from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, warn_of_replay
 from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.recorder import Recording, encode_reads
@@ -230,7 +229,7 @@ class ResumeBlock(RecordBlock):
         if program is not None and same and then.get("sha256", "") != file_hash(program).get("sha256", ""):
             found.append(f"{program} has changed since the run began")
         for sentence in found:
-            warnings.warn(f"tracekit: resuming {log.run_id}: {sentence}", RuntimeWarning, stacklevel=7)
+            warn_of_replay(f"resuming {log.run_id}: {sentence}", RuntimeWarning, None)
         return found
 
     def _about(
@@ -362,6 +361,7 @@ _ADVICE: Final[dict[str, str]] = {
     "redacted_output": _SUPPLY,
     "not_to_supply": "supply only what `tracekit recovery scan RUN` says is missing",
     "opaque_output": _SUPPLY,
+    "imported": "record the program: `tracekit run`, or `pytest --tracekit-update` of a test",
     "finished": "there is nothing to resume; `tracekit show RUN` shows it",
     "aborted": "start a new run",
     "held": "wait until that process has ended",
@@ -380,9 +380,9 @@ def resume(
     accept_lost_tail: bool = False,
     original_is_dead: bool = False,
 ) -> ResumeBlock:
-    """Go on with a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
+    """Continue a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
 
-    What the log has is answered from it, nothing live before the program has followed it to its end; from there on the run is
+    Recorded steps are answered from the log, and nothing is live until the program has made all of them; from there on the run is
     recorded into the same file, between ``recovery.started`` and ``recovery.completed``. A step that was cut off and is
     ``read_only`` or ``reversible`` is made again (compensated first, where the tool says how). ``supply`` gives outputs that the log
     does not have (redacted, not serialisable), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
@@ -391,6 +391,19 @@ def resume(
 
     Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
     not follow the log any more: then nothing went live, and the run is as it was.
+
+    Examples:
+        >>> from tracekit import resume, traced_tool
+        >>> @traced_tool(side_effect="irreversible")
+        ... def pay(who):
+        ...     print("(really paid)")
+        ...     return f"paid {who}"
+        >>> with resume(died):  # the id of a run whose process was killed after it had paid ann
+        ...     pay("ann")
+        ...     pay("bob")
+        'paid ann'
+        (really paid)
+        'paid bob'
     """
     block.run_to_replay(run, Run, "resume")
     block.taken_as("store", store, (str, os.PathLike, Store), "a directory")

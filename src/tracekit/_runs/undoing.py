@@ -326,7 +326,7 @@ def inherit(session: Session, undoable: UndoableSteps) -> None:
             if not _add(undoable, trace, log, step):
                 undoable.stuck.add(step.seq)
                 session.report.warn(
-                    f"step {step.seq} ({step.name!r}), inside another, can't be undone by the resumed run: look what stands of it"
+                    f"step {step.seq} ({step.name!r}), inside another, can't be undone by the resumed run: check whether it took effect"
                 )
 
 
@@ -510,7 +510,7 @@ def _warn_of(session: Session, steps: Iterable[int], what: str) -> None:
     listed = ", ".join(map(str, sorted(steps)))
     if listed:
         session.report.warn(
-            f"it was aborted while these steps were under way, and {what}: {listed}. Look what stands of them"
+            f"it was aborted while these steps were under way, and {what}: {listed}. Check which of them took effect"
         )
 
 

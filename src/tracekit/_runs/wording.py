@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from .._journal.store import shown_as
+from .._lazy import expression
 
 if TYPE_CHECKING:
     from .reading import ModelCall, RunView, StepView, ToolRequest
@@ -34,7 +34,7 @@ __all__ = [
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-_SPACE: Final = re.compile(r"\s+")
+_SPACE: Final = expression(r"\s+")
 
 
 def short(value: object, most: int = 96) -> str:

@@ -52,6 +52,12 @@ class Around:
     def begin(self, scope: Scope, request: Request) -> Step:
         return self.inner.begin(scope, request)
 
+    def model(self, name: str) -> str:
+        return self.inner.model(name)
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        return self.inner.decided(type, name, input, output)
+
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         return self.inner.comes_next(scope, family, name)
 

@@ -6,7 +6,6 @@ import builtins
 import inspect
 import os
 import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,11 @@ __all__ = ["at_prompt", "caller", "is_user_code", "prompt", "say", "warn", "warn
 # Which files are the user's own, for messages: neither the standard library, nor installed, nor tracekit.
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+# What ``sysconfig`` says, without all that it reads to say it: the second is another one on some systems (``lib64``).
+_STDLIB: Final = (
+    os.path.dirname(os.__file__) + os.sep,
+    os.path.join(sys.exec_prefix, sys.platlibdir, f"python{sys.version_info[0]}.{sys.version_info[1]}", ""),
+)
 
 
 @lru_cache(maxsize=4096)

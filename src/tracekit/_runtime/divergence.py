@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from .._journal.entry import FAMILIES
 from .._lazy import expression
 from ..errors import (
     DivergenceError,
@@ -37,6 +38,7 @@ __all__ = [
     "nearest",
     "never_asked_for",
     "no_more",
+    "not_answered",
     "nothing_recorded",
     "out_of_order",
     "steady",
@@ -376,6 +378,35 @@ def no_more(run_id: str, kind: str, name: str, used: str, skipped: str | None = 
         kind=kind,
         name=name,
         next_action=changed if skipped is None else _ONCE,
+    )
+
+
+def not_answered(
+    run_id: str,
+    kind: str,
+    actual: Mapping[str, Any],
+    near: int | None,
+    found: list[dict[str, Any]],
+    side_effect: str | None,
+) -> TraceExhaustedError:
+    """After something live the program makes a call that the recording has not, so that nothing answers it.
+
+    ``near`` is the recorded step of this name that it did not make, if there is one, and ``found`` what differs from that.
+    """
+    name = actual["name"]
+    named = f"live={{{f'{kind}:{name}'!r}}}"
+    may = "it is never made in a replay" if side_effect == "irreversible" else f"let it go live, if it may: {named}"
+    other = "" if near is None else f" (step {near} differs in {', '.join(one['path'] for one in found[:3])})"
+    return TraceExhaustedError(
+        f"the program goes another way than the recorded one, and its {kind} {name!r} is not in the recording{other}: it was not executed",
+        run_id=run_id,
+        step=near,
+        location=caller(),
+        kind=kind,
+        name=name,
+        actual={"type": FAMILIES[kind].intent if kind in FAMILIES else kind, **actual},
+        differences=found,
+        next_action=f"what this leads to is not known; {may}",
     )
 
 

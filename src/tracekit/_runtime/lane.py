@@ -45,6 +45,7 @@ class Lane:
         "captured",
         "id",
         "last",
+        "let_go",
         "limit",
         "loop",
         "moved",
@@ -81,6 +82,8 @@ class Lane:
         self.number = 0
         #: Whether anything has been captured in it, but that it began.
         self.captured = False
+        #: Whether a replay has let it go on past what was recorded of it, where nothing else could go on.
+        self.let_go = False
         #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
         self.since = 0
         self.limit = UNLIMITED

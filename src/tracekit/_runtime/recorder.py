@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from .._journal.entry import CUT_OFF, IN_LOOP
+from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
@@ -447,7 +447,7 @@ class RecordedTimer(Timer):
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
         if function in IN_LOOP:
             tail += self._session.place(self._scope.lane, hop=bool(about and "hop" in about))
-        elif function not in ("future.begin", CUT_OFF):
+        elif function not in ("future.begin", CUT_OFF) and not (call and function in QUEUES):
             self._scope.lane.captured = True
         try:
             self._session.append(self._scope, "clock", tail)
@@ -527,6 +527,12 @@ class Recording:
             raise Recording.refuse(self, scope, request, state.closing.refusal(request.spec))
         return None
 
+    def model(self, name: str) -> str:
+        return name
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        return output
+
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         return False
 
@@ -547,7 +553,7 @@ class Recording:
         seen: list[Any] = []
         if spec.lists:
             places = []
-        elif info is None and request.key is None and scope.agent is None:
+        elif info is None and request.key is None and request.data is None and scope.agent is None:
             plain = self._plain(request.input, seen)
         try:
             if plain is not None:

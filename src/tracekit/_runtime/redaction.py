@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hmac import digest as hmac_digest
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote
 
 from .. import _reality
 from .._journal.keys import Keys
@@ -148,6 +147,8 @@ def _needle(value: str) -> str:
 
 def _forms(value: str) -> set[str]:
     """A text as it is, in a URL, and in JSON."""
+    from urllib.parse import quote
+
     return {value, quote(value, safe=""), json.dumps(value, ensure_ascii=False)[1:-1]}
 
 
@@ -156,6 +157,8 @@ def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in variables.items():
         if "://" in value:
             for match in _IN_URL.finditer(value):
+                from urllib.parse import unquote
+
                 for password in {match[1], unquote(match[1])}:
                     if _worth(password):
                         yield password, "environment"
@@ -642,7 +645,7 @@ class Redactor:
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
         """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
         found = self._own_spans(text)
-        if len(text) >= _SHORTEST and (open or look(False)(text)):
+        if len(text) >= _SHORTEST and (open or _hot(text)):
             found += find(text, open=open)
         return _apart(found) if found else found
 
@@ -932,6 +935,11 @@ def _listed(tree: list[Tree], done: list[tuple[Tree, list[Mark]]]) -> tuple[Tree
 
 def _hot_or_kept(data: bytes) -> bool:
     return look(True)(data) or b"REDACTED" in data
+
+
+def _hot(text: str) -> bool:
+    """Whether a whole text may hold a secret of a known form. Most are ASCII: for them the expressions for bytes do, which are in use."""
+    return look(True)(text.encode()) if text.isascii() else look(False)(text)
 
 
 def _text_of(tree: dict[str, Tree]) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, Ty
 
 from orjson import loads
 
-from .._journal.entry import CUT_OFF, IN_LOOP, READS, REFUSALS, SINGLES, family_of, read_by_library
+from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of, read_by_library
 from .._journal.reader import TAIL, Trace
 from .._journal.store import shown_as
 from .._journal.vault import KEY_VARIABLE
@@ -156,10 +156,10 @@ class ReplayedStep(Step):
     def rest(self) -> Iterator[Outcome]:
         session, seq = self.session, self._chunk
         while seq:
-            yield session.decoded(self, seq)
+            yield session.decoded(self.spec, seq)
             seq = session.index.next_chunk[seq]
         if session.index.answer[self.seq]:
-            yield session.decoded(self, session.index.answer[self.seq])
+            yield session.decoded(self.spec, session.index.answer[self.seq])
 
     def on_next(self, then: Callable[[Outcome], object]) -> Callable[[], object]:
         session = self.session
@@ -192,8 +192,7 @@ class ReplayedStep(Step):
         return seq
 
     def alike(self, recorded: object, actual: object) -> bool:
-        session = self.session
-        return session.equal(to_json(recorded), session.redactor.redact(to_json(actual))[0])
+        return self.session.alike(recorded, actual)
 
     def ahead(self, key: str) -> str | None:
         session = self.session
@@ -345,10 +344,7 @@ EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
 #: What threads do to one another, by the names of its entries.
-HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
-
-#: Those that move an item of a queue.
-QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss"))
+HAND_OVERS: Final = QUEUES | {"future.begin", "future.wait"}
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -379,8 +375,8 @@ class Index:
         self.items: Final[dict[int, array[int]]] = {}
         #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
-        #: That a call in a thread in which nothing was captured began, and its result, with the lane that made the call: the program may
-        #: have none of them.
+        #: That a call in a thread in which nothing was captured began, and its result, with the lane that made the call, and what packages
+        #: moved in queues: the program may have none of them.
         self.hops: Final[dict[int, int]] = {}
         #: What belongs to a hop, by its result or its beginning, and the hops of a lane.
         self.hop_calls: Final[dict[int, int]] = {}
@@ -393,6 +389,8 @@ class Index:
         self.line = 0
         self.around: Final[set[int]] = set()
         self._parents: Final[set[int]] = set()
+        #: What packages have moved in queues.
+        self._beside: Final[set[int]] = set()
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
@@ -482,6 +480,9 @@ class Index:
             about = entry["input"]
             name, call = entry["name"], about.get("call")
             self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name in QUEUES and call is not None:
+                self.hops[seq] = lane
+                self._beside.add(seq)
             if name == CUT_OFF:
                 self.cut_off.setdefault((lane, about.get("after", 0)), {})[seq] = call
                 return OTHER
@@ -546,7 +547,7 @@ class Index:
     def _find_hops(self) -> None:
         self._parents.update(key.parent for key in self.lanes)
         for (lane, function, _, _), seq in self.timers.items():
-            if function == "future.begin" and len(self.items[lane]) == 1:
+            if function == "future.begin" and all(item == seq or item in self._beside for item in self.items[lane]):
                 self.hop_calls[seq] = lane
         called = {*self.hop_calls.values()}
         callers = {lane: key.parent for key, lane in self.lanes.items() if lane in called}
@@ -565,8 +566,9 @@ class Index:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def captured(self, lane: int) -> bool:
-        """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks."""
-        return lane in self._parents or any(self.role[seq] != READ for seq in self.items.get(lane, ()))
+        """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks or move in queues."""
+        items = self.items.get(lane, ())
+        return lane in self._parents or any(self.role[seq] != READ and seq not in self._beside for seq in items)
 
     @property
     def supplies(self) -> bool:
@@ -912,6 +914,8 @@ class Replay:
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
+        #: The error that the program itself has left its block with.
+        self.ended_with: BaseException | None = None
         self.inputs: Final = ReplayedInputs(
             self.index.inputs,
             self._input_of,
@@ -932,6 +936,9 @@ class Replay:
         #: The session that scopes point to.
         self.face: Any = self
         self._debugger: Final = debugger
+        #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
+        self.may_leave = False
+        self.left = False
         self._lock = threading.RLock()
         #: The steps of processes and of their pipes, by the path of the process.
         self._processes: dict[str, list[int]] | None = None
@@ -1020,7 +1027,7 @@ class Replay:
         """Match a step with the next recorded one of its family in its lane, or fail."""
         spec = request.spec
         if self.state.ended:
-            raise self._late(spec.family, spec.name, spec.effect)
+            raise self.late(spec.family, spec.name, spec.effect)
         tail = self._tail(scope, request)
         with self._lock:
             self._check()
@@ -1028,7 +1035,7 @@ class Replay:
             seq = self._next(state, spec.family)
             same = seq is not None and tail is not None and self._ends_so(seq, tail)
         if not same:
-            seq = self._compared(scope, request, *self._encode_input(request))
+            seq = self._compared(scope, request, *self.encode_input(request))
         assert seq is not None
         with self._lock:
             self._consume(state, spec.family, seq)
@@ -1041,6 +1048,12 @@ class Replay:
             raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
         return ReplayedStep(self, scope, request, seq)
 
+    def model(self, name: str) -> str:
+        return name
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        return output
+
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         with self._lock:
             state = self._followed(scope.lane)
@@ -1051,10 +1064,105 @@ class Replay:
                     return kind is not None and kind[0] == family and entry.get("name") == name
         return False
 
-    def _late(self, family: str, name: str, effect: bool) -> BaseException:
+    # -- another way than the recorded one ---------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The program goes another way than the recorded one from here on: nobody is held in the recorded order any more."""
+        with self._lock:
+            if self.left or self.failure is not None:
+                return
+            self.left = True
+            seq = self.report.consumed and max((one for one in self.index.steps if self._used[one] == 1), default=0)
+            text = f"after step {seq or 1} the program went another way than the recorded one"
+            self.report.allow("left", text, step=seq or 1, where=caller())
+        self.schedule.close()
+
+    def follows(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
+        """Whether the lane of ``scope`` goes on with a step of this family that is the ``same``, and with nothing before it."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, family)
+            steps = (one for one in state.ahead() if self.index.role[one] in (INTENT, SINGLE) and not self._used[one])
+            return seq is not None and next(steps, None) == seq and same(seq)
+
+    def is_same(self, scope: Scope, request: Request) -> Callable[[int], bool]:
+        """Whether a recorded step is the one that is asked for."""
+        tail = self._tail(scope, request)
+        encoded: list[tuple[Any, bytes]] = []
+
+        def same(seq: int) -> bool:
+            if tail is not None and self._ends_so(seq, tail):
+                return True
+            if not encoded:
+                encoded.append(self.encode_input(request))
+            return self._matches(self.trace.entry(seq), request.spec, scope.agent, *encoded[0], request.key)
+
+        return same
+
+    def is_same_note(self, scope: Scope, type: str, name: str, fields: Mapping[str, Any]) -> Callable[[int], bool]:
+        """The same for a step of one entry, given as to ``note``."""
+        facts = self._facts_of_note(scope, name, fields.get("input"), fields.get("output"), fields.get("signature"))
+        return lambda seq: self.equal(steady(self._recorded_note(seq)), steady(facts))
+
+    def found(self, scope: Scope, request: Request) -> ReplayedStep:
+        """Off the recorded way: the recorded step that is just this one, wherever it stands; else the replay's failure, for it can't
+        be answered. What only reads may be asked for again."""
+        spec, same = request.spec, self.is_same(scope, request)
+        if self.state.ended:
+            raise self.late(spec.family, spec.name, spec.effect)
+        with self._lock:
+            self._check()
+            lane = self._state(scope.lane).lane
+            lists = [steps for (_, family), steps in self.index.intents.items() if family == spec.family]
+            own = self.index.intents.get((lane, spec.family))
+            every = [*(own or ()), *(seq for steps in lists if steps is not own for seq in steps)]
+            seq = next((one for one in every if not self._used[one] and same(one)), None)
+            if seq is None and spec.side_effect == "read_only":
+                seq = next(
+                    (one for one in every if self._used[one] == 1 and self.index.answer[one] and same(one)), None
+                )
+            if seq is None:
+                raise self.fail(self._not_answered(scope, request, [one for one in every if not self._used[one]]))
+            self.report.consumed += not self._used[seq]
+            self._used[seq] = 1
+            self._skip_inside(seq)
+        if self._debugger is not None:
+            self._debugger.came_to(self, scope, seq)
+        if seq in self.index.refused:
+            raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
+        return ReplayedStep(self, scope, request, seq)
+
+    def _not_answered(self, scope: Scope, request: Request, left: Iterable[int]) -> ReplayError:
+        spec = request.spec
+        rendered, tree = spec.render(self.redactor), self.encode_input(request)[0]
+        near = next((one for one in left if self.trace.entry(one).get("name") == rendered.name), None)
+        entry = {} if near is None else self.trace.entry(near)
+        found = []
+        if near is not None:
+            recorded = {
+                "agent_id": entry.get("agent_id"),
+                "input": self.trace.expand(entry.get("input")),
+                "meta": _signature(entry),
+            }
+            found = differences(
+                steady(recorded), steady({"agent_id": scope.agent, "input": tree, "meta": rendered.meta})
+            )
+        actual = {"name": rendered.name, "input": tree}
+        return divergence.not_answered(self.run_id, spec.family, actual, near, found, spec.side_effect)
+
+    def late(self, family: str, name: str, effect: bool) -> BaseException:
         """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""
         found = divergence.after_the_end(self.run_id, family, name, effect)
-        return self.fail(found, "late") if isinstance(found, ReplayError) else found
+        if not isinstance(found, ReplayError):
+            return found
+        with self._lock:
+            if self.ended_with is None:
+                return self.fail(found, "late")
+            # The program's own error is what the caller is to hear of: that others come too late may follow from it.
+            if not self.report.verdict.final:
+                self.report.inexact("late", found.what)
+        return found
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
@@ -1128,8 +1236,8 @@ class Replay:
             self._debugger.came_to(self, scope, seq)
         return seq
 
-    def note_otherwise(self, scope: Scope, type: str, name: str, output: object) -> int:
-        """``note`` of what came of steps that went live: how it differs is noted, and the program goes on."""
+    def note_otherwise(self, scope: Scope, type: str, name: str, *, output: object = None, **fields: Any) -> int:
+        """``note`` of what came of something live, or is decided anew: how it differs is noted, and the program goes on."""
         with self._lock:
             self._check()
             state = self._state(scope.lane)
@@ -1159,7 +1267,12 @@ class Replay:
         """Whether the program has come past the entry ``seq``, or been given it."""
         return seq > 1 and self._used[seq] == 1
 
-    def _encode_input(self, request: Request) -> tuple[Any, bytes]:
+    def alike(self, recorded: object, actual: object) -> bool:
+        """Whether ``actual``, of the program, is what was recorded: placeholders stand for their secrets."""
+        return self.equal(to_json(recorded), self.redactor.redact(to_json(actual))[0])
+
+    def encode_input(self, request: Request) -> tuple[Any, bytes]:
+        """The input of a request as the log would have it, as a tree and as JSON."""
         return self._encode(request.input, owned=request.data is not None, own=request.spec.patterns)
 
     def _encode(self, value: object, *, owned: bool = False, own: Patterns | None = None) -> tuple[Any, bytes]:
@@ -1313,7 +1426,7 @@ class Replay:
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
         """Whether one of the ``lanes`` has recorded steps to make yet, or to end, and something in the process can still move."""
-        if self.failure is not None:
+        if self.failure is not None or self.left:
             return False
         with self._lock:
             role, used, is_done = self.index.role, self._used, self.schedule.is_done
@@ -1376,7 +1489,7 @@ class Replay:
         return next((lane.owner for lane in lanes if self._followed(lane).lane == number), 0)
 
     def _unread(self, state: LaneState, seq: int) -> None:
-        if self._used[seq]:
+        if self._used[seq] or self.may_leave:
             return
         entry = self.trace.entry(seq)
         left = len(entry["values"]) - state.taken(seq)
@@ -1394,6 +1507,8 @@ class Replay:
         self.report.remark("clock", text, kind=kind, function=function, count=count, where=where)
 
     def _out_of_order(self, seq: int) -> None:
+        if self.left:
+            return
         if self.on_divergence != "warn":
             self._fail(divergence.out_of_order(self.trace.entry(seq)))
         self._reordered(seq, "was asked for")
@@ -1524,34 +1639,45 @@ class Replay:
         info: Mapping[str, Any] | None = None,
     ) -> int:
         if self.state.ended:
-            raise self._late(type, name, False)
-        tree = {"input": self._encode(input)[0], "output": self._encode(output)[0]}  # apart, as they were recorded
+            raise self.late(type, name, False)
+        actual = self._facts_of_note(scope, name, input, output, signature)
         with self._lock:
             self._check()
             state = self._state(scope.lane)
             seq = self._next(state, type)
             if seq is None:
+                tree = {key: actual[key] for key in ("input", "output")}
                 raise self._exhausted(scope, type, name, dumps(tree), state)
-            entry = self.trace.entry(seq)
-            recorded = {"input": self.trace.expand(entry["input"]), "output": self.trace.expand(entry["output"])}
-            about = dict(signature or {})
-            about.pop("info", None)
-            facts = {
-                "name": entry.get("name"),
-                "agent_id": entry.get("agent_id"),
-                **recorded,
-                "meta": _signature(entry),
-            }
-            name = self.redactor.redact_text(name)[0]
-            actual = {"name": name, "agent_id": scope.agent, **tree, "meta": self._encode(about)[0]}
-            if not self.equal(steady(facts), steady(actual)) and not self._differs_where_ignored(
+            facts = self._recorded_note(seq)
+            if not self.equal(steady(facts), steady(actual)) and not self.differs_where_ignored(
                 type, seq, facts, actual
             ):
-                self._report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == name)
+                self.report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == actual["name"])
             self._consume(state, type, seq)
         if self._debugger is not None:
             self._debugger.came_to(self, scope, seq)
         return seq
+
+    def _facts_of_note(self, scope: Scope, name: str, input: object, output: object, signature: Any) -> dict[str, Any]:
+        about = dict(signature or {})
+        about.pop("info", None)
+        return {
+            "name": self.redactor.redact_text(name)[0],
+            "agent_id": scope.agent,
+            "input": self._encode(input)[0],  # apart from the output, as it was recorded
+            "output": self._encode(output)[0],
+            "meta": self._encode(about)[0],
+        }
+
+    def _recorded_note(self, seq: int) -> dict[str, Any]:
+        entry = self.trace.entry(seq)
+        return {
+            "name": entry.get("name"),
+            "agent_id": entry.get("agent_id"),
+            "input": self.trace.expand(entry["input"]),
+            "output": self.trace.expand(entry["output"]),
+            "meta": _signature(entry),
+        }
 
     def equal(self, recorded: Any, actual: Any) -> bool:
         """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for their values."""
@@ -1712,7 +1838,7 @@ class Replay:
         meta = entry.get("meta", {})
         if "redacted" in meta:
             if self.originals.lack(entry, "output", "error", "arguments"):
-                self._report_placeholder(step)
+                self.report_placeholder(step.seq)
             entry = self._whole(entry)
         if "arguments" in entry:
             return self._changing(step, seq, entry)
@@ -1823,13 +1949,14 @@ class Replay:
         go_on(loop, lambda: bool(came) or self.failure is not None)
         self._check()
 
-    def _report_placeholder(self, step: ReplayedStep) -> None:
-        sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"
+    def report_placeholder(self, seq: int) -> None:
+        """The program was given a placeholder in the output of the step ``seq``: remarked once."""
+        sentence = f"step {seq}'s output was redacted: the program was given a placeholder"
         if self.originals.locked:
             sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for what it stands for)"
-        if step.seq not in self._handed_on:
-            self._handed_on.add(step.seq)
-            self.report.remark("redacted", sentence, step=step.seq)
+        if seq not in self._handed_on:
+            self._handed_on.add(seq)
+            self.report.remark("redacted", sentence, step=seq)
             self.report.warn(sentence)
 
     def _error(self, step: ReplayedStep, error: Any) -> BaseException:
@@ -1843,10 +1970,10 @@ class Replay:
             self.report.warn(said)
         return exception
 
-    def decoded(self, step: ReplayedStep, seq: int) -> Outcome:
+    def decoded(self, spec: Spec, seq: int) -> Outcome:
         """The entry ``seq`` before its turn, without its error."""
         entry = self._whole(self.trace.entry(seq))
-        return Outcome(self._decode(entry.get("output"), step.spec.hint()), None, entry.get("meta") or {}, entry)
+        return Outcome(self._decode(entry.get("output"), spec.hint()), None, entry.get("meta") or {}, entry)
 
     def _decode(self, output: Any, returns: Any) -> Any:
         return from_json(self.trace.expand(output), returns)
@@ -1966,7 +2093,7 @@ class Replay:
         }
         rendered = spec.render(self.redactor)
         actual = {"name": rendered.name, "agent_id": scope.agent, "input": loads(data), "meta": rendered.meta}
-        if self._differs_where_ignored(spec.family, seq, recorded, actual):
+        if self.differs_where_ignored(spec.family, seq, recorded, actual):
             return
         # Another model is another parameter of the same call: the name of a model call is its model.
         same_kind = recorded["name"] == rendered.name or spec.family == "llm"
@@ -1974,9 +2101,9 @@ class Replay:
         skipped = self._not_made_here(scope)
         near = self._nearest(spec.family, data, seq) + (self._beside() if skipped is None else "")
         harmless = same_kind and spec.side_effect != "irreversible"
-        self._report_divergence(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
+        self.report_divergence(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
-    def _differs_where_ignored(
+    def differs_where_ignored(
         self, kind: str, seq: int, recorded: Mapping[str, Any], actual: Mapping[str, Any]
     ) -> bool:
         """Whether a step is the recorded one ``seq`` but for the fields that the caller left out of the comparison; that is noted."""
@@ -1993,7 +2120,7 @@ class Replay:
         )
         return True
 
-    def _report_divergence(
+    def report_divergence(
         self,
         kind: str,
         seq: int,
@@ -2085,10 +2212,19 @@ class Replay:
             for seq in self.schedule.reordered:
                 if seq not in known:
                     self._reordered(seq, "was delivered")
-            self.report.unconsumed = self._unconsumed()
+            self.report.unconsumed = [] if self.may_leave else self._unconsumed()
             if self.state.ended and self.failure is None and not self._accounted:
                 self._accounted = True
+                if self.may_leave:
+                    self._account_for_dropped()
+                    return
                 self._account_for_events()
+
+    def _account_for_dropped(self) -> None:
+        """Something was live: what the program has not made since is part of what came of that."""
+        for step in self._unconsumed():
+            text = f"step {step['seq']} ({step['type']} {step['name']!r}) was not made"
+            self.report.allow("not_made", text, step=step["seq"], name=step["name"])
 
     def _account_for_events(self) -> None:
         """What the recording was brought from outside and the replay was not, however that came about, and where lanes were let go."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .._journal.entry import CUT_OFF
+from .._journal.entry import CUT_OFF, QUEUES
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
@@ -17,7 +17,7 @@ from . import divergence
 from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
-from .replayer import HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .replayer import HAND_OVERS, INTENT, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import Outcome, Refusal, Scope, Step, Timer
 from .step import Request
@@ -207,7 +207,7 @@ class Followed(Replay):
         self.supplied: Final = dict(supplied)
         self._cursor = 1
         #: What threads have yet to put into queues, and to take, as the log has it.
-        self._moves: Final = {seq for (_, name, _, _), seq in self.index.timers.items() if name in QUEUES}
+        self._moves: Final = {seq for (_, name, _, _), seq in self.index.timers.items() if _moves(name)}
 
     @property
     def complete(self) -> bool:
@@ -216,6 +216,10 @@ class Followed(Replay):
         An item that is taken by one thread now, and was taken by another then, would lead them another way.
         """
         return self.stepped and all(self._used[seq] for seq in self._moves.copy())
+
+    def skip_hop(self, seq: int) -> None:
+        super().skip_hop(seq)
+        self._moves.discard(seq)
 
     def handed_over(self, seq: int) -> None:
         self._used[seq] = 1
@@ -331,6 +335,11 @@ _STEADY: Final = frozenset(
 )
 #: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
 _AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call", CUT_OFF}
+
+
+def _moves(function: str) -> bool:
+    """Whether it moves an item of a queue, by user code or by a package."""
+    return function.partition(":")[0] in QUEUES
 
 
 class Resumption(Recording):
@@ -613,7 +622,7 @@ class Resumption(Recording):
         real = RecordedTimer(self, scope, function, after, n)
         if self.followed:
             return real
-        if function in QUEUES:
+        if _moves(function):
             return HeldTimer(self, real, function)
         return LateTimer(self, real) if function.partition(":")[0] in _AT_ONCE else ResumedTimer(self, real)
 

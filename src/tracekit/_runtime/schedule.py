@@ -211,6 +211,7 @@ class Schedule:
             with self._lock:
                 i = self._next
                 if i >= self._count or seq <= self._events[i] or self.threads.solo:
+                    self._skip_absent_before(seq)
                     self._hand_out(seq, overtake=False)
                     return
             self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
@@ -342,6 +343,7 @@ class Schedule:
                 return
             member = self.threads.join()
             if self.threads.solo and seq is not None:  # nobody else could bring an earlier one
+                self._skip_absent_before(seq)
                 self._hand_out(seq, overtake=running_loop() is None)
                 return
             ticket = Ticket(seq, get_ident())
@@ -532,6 +534,11 @@ class Schedule:
         seq = self._awaited()
         absent = seq in self._hops and seq not in self.made_hops and seq not in self._asked
         return seq if absent else None
+
+    def _skip_absent_before(self, seq: int) -> None:
+        """There is one thread, and it waits for ``seq``: the hops before that nobody has made, nobody makes."""
+        while (absent := self._absent_hop()) is not None and absent < seq:
+            self._skip_hop(absent)
 
     def _leaves_out(self, hop: int, queue: LoopQueue) -> bool:
         """Whether the lane of a hop, in a loop that has nothing to run but what is held, can't make it any more."""

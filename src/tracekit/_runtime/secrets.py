@@ -21,6 +21,7 @@ __all__ = [
     "Format",
     "Span",
     "Strength",
+    "compile_all",
     "find",
     "form_of",
     "holds_secret",
@@ -448,6 +449,8 @@ def form_of(value: str) -> Format | None:
 _EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
 #: As much of a secret as is looked at, and as much as belongs to it.
 _SEEN, _LONGEST = 512, 16384
+#: What stands before no key: base64 data, which are megabytes of an image and have each prefix in them somewhere.
+_OPAQUE: Final = f"[A-Za-z0-9+/]{{{_SEEN}}}|[A-Za-z0-9_-]{{{_SEEN}}}"
 #: So many characters of a key must follow its prefix for the quick look to see it.
 _FOLLOW: Final = 8
 
@@ -492,31 +495,36 @@ _BODY_64: Final = "[A-Za-z0-9_+/%-]"
 #: What a name may go on with: see ``_AFTER``.
 _MORE: Final = rf"(?:(?=[_.0-9a-z-])[_.-]{{0,2}}(?:[0-9]{{1,8}}|{'|'.join(sorted(_AFTER, key=len, reverse=True))})){{0,3}}[_.-]{{0,2}}"
 #: Between a name and its value, in a text or in JSON: then an assignment, a next item, or the empty line of a form's field.
-_CLOSED: Final = r"[\\\"'\]]{0,9}[ \t]?"
+_CLOSED: Final = r"[\\\"'\]]{0,9}(?:[ \t]|\\t)?"
 _FORM: Final = r"\\{0,3}\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
 #: What can't be a value of one word: a quoted one, one in a list or an object of the log, or what has a digit or a sign.
 _QUOTED: Final = r"(?!\"(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])[bruf]?\\{0,15}[\"']|\[(?!\])"
-_SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\0-9!@#^*~+]{0,500}+[0-9!@#^*~+]"
+_SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\0-9!@#^*~+]{0,100}+[0-9!@#^*~+]"
+#: What a value of a bare ``token`` has at least: what is shorter is no key.
+_OF_A_KEY: Final = r"(?=\[|(?:\\{0,15}[\"'])?(?:\S{16}|\S{0,15}\Z))"
 
 
-def _is(value: str, kind: str, *, parameter: bool = True) -> str:
-    """An expression for what follows a name that has a ``value``. Its groups say where what stands further off decides, too.
+def _is(value: str, kind: str, *, least: str = "", parameter: bool = True) -> str:
+    """An expression for what follows a name that has a ``value``, or is assigned one for which ``least`` holds. Its groups say where what
+    stands further off decides, too.
 
     ``field``: a next item, or none, of an object of the log, in which the name may be a value itself, of a field like ``name``.
     ``parameter``: what is a value in a URL or a connection string, and may be a word of code elsewhere.
     """
     no_sentence = r"(?![ \t][^=:])"
-    assigned = rf"[=:](?=[>=]?(?:[ \t]|\\t){{0,3}}(?:{value}))"
+    assigned = rf"[=:](?=[>=]?(?:[ \t]|\\t){{0,3}}{least}(?:{value}))"
     item = r"(?<=[\"'\]]),[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
     attribute = r"(?<=[\"'])[ ]{1,4}value=(?=\\{0,15}[\"'])"
     element = rf">(?=(?:{value})[^<]{{0,500}}</)"
     decided = [assigned, item, attribute, element, rf"(?P<field_{kind}>(?<=[^\\]\")[,}}])"]
     if parameter:
-        decided.append(rf"(?P<parameter_{kind}>=)(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))")
+        decided.append(rf"(?P<parameter_{kind}>=){least}(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))")
     return rf"{no_sentence}{_MORE}(?:{_CLOSED}(?:{'|'.join(decided)})|{_FORM}(?={value}))"
 
 
-_IS: Final = _is(rf"{_QUOTED}|\{{\"\$t\"|{_SIGNED}", "of_secret")
+_SOME_SECRET: Final = rf"{_QUOTED}|\{{\"\$t\"|{_SIGNED}"
+_IS: Final = _is(_SOME_SECRET, "of_secret")
+_IS_TOKEN: Final = _is(_SOME_SECRET, "of_token", least=_OF_A_KEY)
 _PAIR: Final = r"[A-Za-z0-9_.-]{1,80}=[^\s;,\"'<>\\]"
 _COOKIE: Final = rf"(?:{_PAIR}{{0,200}};[ ]?){{0,8}}{_PAIR}{{16}}"
 _IS_COOKIE: Final = _is(rf"{_QUOTED}|\{{\"|{_COOKIE}", "of_cookie", parameter=False)
@@ -571,6 +579,8 @@ def _begun(text: str, match: re.Match[str], open: bool) -> Span | None:
 
 def _body(text: str, row: Format, start: int, at: int, open: bool) -> Span | None:
     if not row.prefix.startswith(".") and not _compiled(_EDGE).match(text, start):
+        return None
+    if start >= _SEEN and _compiled(_OPAQUE).fullmatch(text, start - _SEEN, start) is not None:
         return None
     end = _run(text, at, row.alphabet, _SEEN)
     if end - at == _SEEN and _is_key(text, row, at, end):
@@ -892,7 +902,8 @@ _ANCHORS: Final = (
     # the names of secrets, each by a letter that not every word has
     Anchor(
         "k",
-        rf"k(?:(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=token)){_IS}"
+        rf"k(?:(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=[a-z0-9_.-]token)){_IS}"
+        rf"|en(?<=token)(?<![a-z0-9_.-]token){_IS_TOKEN}"
         rf"|ies?(?:(?<=cookie)|(?<=cookies)){_IS_COOKIE})",
         True,
         _named,
@@ -969,6 +980,12 @@ _OVERLAP: Final = 4096
 def _of_anchor(one: Anchor, binary: bool) -> Any:
     """Compiled when a text has its character for the first time: all of them together take longer than many a program."""
     return expression(one.pattern.encode()) if binary else expression(one.pattern)
+
+
+def compile_all() -> None:
+    """Compile the expressions of the quick look, for a process that forks others, so that each of them has them."""
+    for one in _ANCHORS:
+        _ = _of_anchor(one, True).pattern
 
 
 @cache
@@ -1051,27 +1068,26 @@ _PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
 
 def _any(small: Any, matches: Iterable[re.Match[Any]], binary: bool) -> bool:
     """Whether a value may stand after one of these names, or in another field, where the expression of the names leaves that open."""
-    fields = parameters = None
-    for match in matches:
-        group = match.lastgroup
-        if group is None:
-            return True
-        if group.startswith("parameter"):
-            if parameters is None:
-                parameters = any(sign in small for sign in (b"?&;#" if binary else "?&;#"))
-            if parameters and _is_parameter(small, match, binary):
-                return True
-        elif binary:
-            if fields is None:
-                fields = any(name in small for name in _VALUE_FIELDS)
-            if fields:
-                return True
-    return False
+    parameters = _has_parameters(small)
+    fields = binary and any(name in small for name in _VALUE_FIELDS)
+    return any(_decides(small, match, parameters, fields) for match in matches)
 
 
-def _is_parameter(small: Any, match: re.Match[Any], binary: bool) -> bool:
+def _has_parameters(small: Any) -> bool:
+    return any(sign in small for sign in (b"?&;#" if type(small) is bytes else "?&;#"))
+
+
+def _decides(small: Any, match: re.Match[Any], parameters: bool, fields: bool) -> bool:
+    """Whether a value may stand there; ``parameters``, ``fields``: whether the text has any."""
+    group = match.lastgroup
+    if group is None:
+        return True
+    return parameters and _is_parameter(small, match) if group.startswith("parameter") else fields
+
+
+def _is_parameter(small: Any, match: re.Match[Any]) -> bool:
     """Whether the name of a match is that of a parameter, or of a part of a connection string."""
-    start = match.start()
+    start, binary = match.start(), type(small) is bytes
     head = small[max(0, start - 80) : start]
     if binary:
         head = head.decode("latin-1")
@@ -1100,9 +1116,11 @@ def find(text: str, *, open: bool = False) -> Iterator[Span]:
         source = small if one.lowered else text
         if one.first not in source or (one.beside and not any(sign in source for sign in one.beside)):
             continue
-        after = 0
+        after, parameters = 0, None
         for match in pattern.finditer(source):
-            if match.start() >= after and (match.lastgroup is None or _any(source, (match,), False)):
+            if match.lastgroup is not None and parameters is None:
+                parameters = _has_parameters(source)
+            if match.start() >= after and _decides(source, match, bool(parameters), False):
                 found = one.verify(text, match, open)
                 if found is not None:
                     yield found

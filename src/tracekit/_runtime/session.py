@@ -701,6 +701,14 @@ class Session(Protocol):
         """Begin a step: its intent record is on the log, or matched with the recorded one (else ``DivergenceError``)."""
         ...
 
+    def model(self, name: str) -> str:
+        """The model that is asked in place of ``name``: another one where a partial replay tries that; else ``name``."""
+        ...
+
+    def decided(self, type: str, name: str, input: object, output: object) -> Any:
+        """What a policy, a breaker or a detector says in place of ``output``, where a partial replay tries another one; else ``output``."""
+        ...
+
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         """Whether the log goes on, in this lane, with a step of this kind and name, for one that only its failure makes a step."""
         ...

@@ -49,6 +49,18 @@ class Budget:
     Tokens and dollars are checked before the call from an estimate: the request's size, and the most that it lets the model
     answer, ``assumed_output_tokens`` where it sets no limit. ``prices`` names models' prices (a mapping of ``Price``, or a function
     from a model's name to one); for what it does not know, and without it, the data of the package ``genai-prices`` are used.
+
+    Examples:
+        >>> from tracekit import Budget, record, traced_tool
+        >>> @traced_tool(side_effect="read_only")
+        ... def search(words):
+        ...     return f"about {words}"
+        >>> with record("research", budget=Budget(usd=2.00, tool_calls=1)):
+        ...     search("bees")
+        ...     search("wasps")
+        Traceback (most recent call last):
+        ...
+        tracekit.errors.BudgetExceededError: ...
     """
 
     usd: float | None = None

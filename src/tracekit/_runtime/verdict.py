@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple
 
-from .._journal.entry import READS, SINGLES, family_of
+from .._journal.entry import READS, SINGLES, family_of, imported_from
 from .._journal.reader import Verdict
 from ..errors import InexactReplayError
 from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
@@ -57,7 +57,11 @@ _WORDS: Final = {
     "attributes": ("exception without all its attributes", "exceptions without all their attributes"),
     "live": ("step that went live", "steps that went live"),
     "live_differs": ("difference that followed from it", "differences that followed from it"),
+    "hour": ("clock that showed another hour", "clocks that showed another hour"),
+    "left": ("way that the recorded program did not go", "ways that the recorded program did not go"),
+    "not_made": ("recorded step that was not made", "recorded steps that were not made"),
     "hosts": ("connection to an allowed host", "connections to allowed hosts"),
+    "imported": ("imported run", "imported runs"),
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
     "input": ("input that is another one here", "inputs that are other ones here"),
@@ -242,7 +246,7 @@ _NOT_OBSERVED: Final = Reason(
 _INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "not every kind of input that it read was observed")
 _WRITES_NOT_OBSERVED: Final = Reason("writes_not_observed", "which files it wrote was not observed")
 _WROTE: Final = Reason("wrote", "it changed files outside every step, and would do so again")
-_LISTENED: Final = Reason("listened", "others could reach it, and nobody knows what they would ask it for")
+_LISTENED: Final = Reason("listened", "it listened for connections, and what others would ask it for is not known")
 #: Why a run is safe to run again.
 _ONLY_READS: Final = Reason("only_reads", "every captured step only reads, and model calls would be paid again")
 _NO_EFFECTS: Final = Reason(
@@ -390,6 +394,10 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
             None if only else False,
             Reason("nothing_captured", "nothing was captured in it (no model call, tool or HTTP call)"),
         )
+    source = imported_from(read[0].first)
+    if source is not None:
+        text = f"it was imported from {source}: a replay answers HTTP by content, and clock, random numbers and tools are live"
+        yield None, Reason("imported", text, {"entries": [1]})
     lacking = [place for one in read for place in one.lacking]
     if lacking:
         text = "a value in it could not be recorded, and a replay stops where it is needed"
@@ -424,7 +432,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield None, Reason("not_kept", text, {"entries": [*not_kept.values()]})
     python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
     here = platform.python_version()
-    if isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
+    if source is None and isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
         yield None, Reason("environment", f"it was recorded on Python {python}, and this is {here}")
 
 
@@ -463,10 +471,10 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
 
 def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
     if read[0].state.state == "broken":
-        yield False, Reason("damaged", "the trace is damaged, so nobody knows what was done after its last good entry")
+        yield False, Reason("damaged", "the trace is damaged, so what was done after its last good entry is not known")
         return
     if not read[0].first:
-        yield None, Reason("no_entries", "the file holds no entry, so nobody knows what its process did")
+        yield None, Reason("no_entries", "the file holds no entry, so what its process did is not known")
         return
     made = [
         (one, step)
@@ -548,11 +556,10 @@ class Report:
     """The account of one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
 
     ``consumed`` steps were answered from the log or run in their recorded place, ``skipped`` ones happened inside an answered
-    step; ``matched`` has both with those of child processes, and in how many of these there were some. ``unconsumed`` lists recorded
-    steps nobody asked for (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq`` of what was delivered or asked
-    for out of its recorded order, ``differences`` what did not match where the replay went on all the same, ``clock_drift`` clock reads
-    too many (``surplus``) or too few (``missing``) with their place. ``cost`` is what the replay cost, ``recorded`` what the recorded
-    run took.
+    step; ``matched`` counts both, those of child processes included. ``unconsumed`` lists recorded steps that the program did not make
+    (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq`` of what was delivered or asked for out of its recorded
+    order, ``differences`` what did not match where the replay went on all the same, ``clock_drift`` clock reads too many (``surplus``)
+    or too few (``missing``) with their place. ``cost`` is what the replay cost, ``recorded`` what the recorded run took.
     """
 
     def __init__(self, run_id: str, path: str | None = None, strict: Iterable[str] = ()) -> None:

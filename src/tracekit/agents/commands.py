@@ -96,7 +96,9 @@ def _of_program(problem: str, call: Callable[[], T]) -> T:
     except (Exception, SystemExit) as error:
         output.message("".join(_error_lines(error)).rstrip())
         what = f"it ended the program, with status {error.code!r}" if isinstance(error, SystemExit) else _short(error)
-        raise RegistryError(f"{problem}: {what}", next_action="nobody was asked; mend that, and route again") from error
+        raise RegistryError(
+            f"{problem}: {what}", next_action="no agent was asked; fix that, and route again"
+        ) from error
 
 
 def _short(error: BaseException) -> str:
@@ -152,6 +154,11 @@ def route(
     """Route the request in ENVELOPE (a JSON file, - for standard input) and print the response.
 
     The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or nobody to ask, 4 refused by a contract or budget.
+
+    \b
+    Examples:
+      tracekit route request.json --app shop.agents:registry
+      echo '{"intent": "refund"}' | tracekit route - --app shop:registry
     """
     with output.reported():
         # In a replay the router is made first: a run that the app opens at its import comes before this one.

@@ -449,7 +449,7 @@ class ToolExecutor(Executor):
         if known is None:
             if self.side_effect is None:
                 raise IntentionError(
-                    f"{tool!r:.80} is no traced tool, and nobody says what it does",
+                    f"{tool!r:.80} is no traced tool, and its side effect is not declared",
                     next_action="decorate it with traced_tool, or say ToolExecutor(…, side_effect=…)",
                 )
             tool = traced_tool(side_effect=SideEffectClass.of(self.side_effect), **options)(tool)
@@ -487,7 +487,7 @@ class ToolExecutor(Executor):
             if inspect.iscoroutine(made):
                 made.close()
             raise IntentionError(
-                f"{self.name_of(request)!r} returned a {type(made).__name__}, and nobody would see it through",
+                f"{self.name_of(request)!r} returned a {type(made).__name__}, which nothing would run to its end",
                 next_action="give the coroutine function itself; or let the tool return what it came to, a list for a generator",
             )
         return {"output": made}

@@ -198,8 +198,13 @@ class Agenda:
         self._log: Final = past.deliveries
         #: The requests that were started in the recording.
         self._begun: Final = past.begun
-        #: Whether nothing more may be started.
-        self._replaying: Final = scope is not None and not scope.session.recording and not scope.session.log.live
+        #: Whether nothing more may be started: a trace answers, and it is not gone on from.
+        self._replaying: Final = (
+            scope is not None
+            and not scope.session.recording
+            and not scope.session.log.live
+            and scope.session.log.trace is not None
+        )
         self._held: Final[set[Ref]] = set()
 
     # -- scheduling ---------------------------------------------------------------------------------------------------

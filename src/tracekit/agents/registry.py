@@ -710,7 +710,7 @@ def _coroutine(agent: BaseAgent) -> Any:
 
 
 def _unkeepable(agent: BaseAgent, error: TypeError) -> ContractViolationError:
-    what = f"the contract of {agent.name!r} can't be: {error}"
+    what = f"the contract of {agent.name!r} is not valid: {error}"
     return ContractViolationError(what, tool=agent.name, contract="timeout_ms", actual=None)
 
 

@@ -14,7 +14,7 @@ from .._runs.reading import plain, read_run
 from . import output
 from .output import Line, brief, located, short, styled
 from .show import line_of
-from .verify import sealed_line, trusted
+from .verify import KEYS, sealed_line, trusted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,14 +32,7 @@ def _meant(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="A public key: the run has to be sealed with one of them.",
-)
+@KEYS
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Show only what this agent did.")
 @click.option("--tool", "tools", multiple=True, metavar="NAME", help="Show only calls of this tool (pay, pay*).")
 @click.option(
@@ -69,12 +62,19 @@ def audit(
     look at and what the account can't say; both are about the whole run, whatever is shown. Exit code: 0, 1 for a finding (damage, a
     seal that was asked for and does not hold, an effect that no policy allowed in a run that asked one), 3 for a run without an end,
     2 if there is no such run.
+
+    \b
+    Examples:
+      tracekit audit last
+      tracekit audit last --effects --tool 'pay*'
+      tracekit audit run.jsonl --key seal.key.pub --json
     """
     with output.reported():
         where = output.readable(store, run)
         path = located(run, where)
         with read_run(path, where) as view:
-            account = account_of(view, where.verify(path, keys=trusted(keys)), actions=actions)
+            with output.working("verifying, and reading the steps"):
+                account = account_of(view, where.verify(path, keys=trusted(keys)), actions=actions)
             shown = [one for one in account.actions if _is_shown(one, agents, tools, effects)]
             if as_json:
                 output.emit({**account.as_dict(), "actions": [one.as_dict() for one in shown]})
@@ -119,7 +119,7 @@ def _lines(account: Account, shown: list[Action], console: Console) -> Iterator[
 
 def _top(account: Account) -> Iterator[Line]:
     view, found = account.view, account.found
-    when = f"{output.local_time(view.started_ns)}, {output.duration(view.took)}"
+    when = f"{output.local_time(view.started_ns)}, {output.duration(view.took)}" if view.started_ns else ""
     yield [(view.name, "bold"), (f"  {view.run_id}", "cyan"), (f"  {view.state}", ""), (f"  {when}", "dim")]
     about = account.as_dict()["program"]
     program = [
@@ -136,7 +136,7 @@ def _top(account: Account) -> Iterator[Line]:
         (f", {found.count} entries verify, tip hash {found.head}", ""),
     ]
     line = sealed_line(found)
-    yield [("seal      ", "dim"), line or ("none, as far as anybody looked", "yellow")]
+    yield [("seal      ", "dim"), line or ("none; no seal was asked for", "yellow")]
     for identity in account.identities:
         redacted = ", with redacted parts" if identity.redacted else ""
         yield [

@@ -13,12 +13,14 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Final, NamedTuple, NoReturn
 
 import click
@@ -29,22 +31,32 @@ from .._runs.reading import RunView, StepView, plain, read_run
 from .._runs.replaying import kinds_that_go_live
 from ..errors import RunStateError, TracekitError
 from .output import DIFFERENT, console, fail, printable
-from .replay import Prepared, of_a_replay, prepared, started
+from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
-__all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Steps", "Stop", "debug", "interact"]
+__all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Line", "Steps", "Stop", "Streams", "debug", "interact"]
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
 class Steps:
-    """The steps of a recorded run at which its replay can stop, by their numbers: those that the program makes itself."""
+    """The steps of a recorded run at which its replay can stop, by their numbers: those that the program makes itself.
+
+    ``RunStateError`` where there is none.
+    """
 
     def __init__(self, view: RunView) -> None:
         self.view: Final = view
         self._steps: Final = {step.seq: step for step in view.own.steps.values() if self._is_made(step)}
         self.numbers: Final = sorted(self._steps)
+        if not self.numbers:
+            raise RunStateError(
+                f"{shown_as(view.path)} has no step at which its replay could stop",
+                next_action="its steps were made by processes that it started, which are answered from the trace"
+                if len(view.files) > 1
+                else "`tracekit show RUN --all` shows what it has",
+            )
 
     def _is_made(self, step: StepView) -> bool:
         stops = step.type in SINGLES or (step.kind in FAMILIES and step.kind != "pipe")
@@ -61,6 +73,9 @@ class Steps:
 
     def __getitem__(self, number: int) -> StepView:
         return self._steps[number]
+
+    def get(self, number: int) -> StepView | None:
+        return self._steps.get(number)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -97,6 +112,25 @@ class Steps:
         for number in numbers:
             if lane is None or self._steps[number].lane_number == lane:
                 yield self._steps[number]
+
+    def condition(self, text: str) -> Condition:
+        """What somebody looks for in them; ``RunStateError`` for what none of them could ever be."""
+        try:
+            found = Condition(text)
+        except (SyntaxError, NameError, ValueError) as error:
+            raise RunStateError(f"{error}", next_action="see `help conditions` in tracekit debug") from error
+        if found.text.isdigit():
+            self.number(found.text)
+        elif found.word is not None and not any(found.holds(step) for step in self._steps.values()):
+            named = Condition(f"name == {found.word!r}")
+            if any(named.holds(step) for step in self._steps.values()):
+                return named
+            there = sorted({f"{step.kind}:{step.name}" for step in self._steps.values()})
+            raise RunStateError(
+                f"no step of this run is {found.word}",
+                next_action=f"there are {', '.join(there[:10])}{' …' if len(there) > 10 else ''}",
+            )
+        return found
 
 
 #: What a condition can ask of a step.
@@ -152,6 +186,8 @@ class Condition:
     def __init__(self, text: str) -> None:
         self.text: Final = text.strip()
         self._kind: Final = None if self.text in _NAMES else _KIND.match(self.text)
+        #: The kind of step, with or without a name, that it is.
+        self.word: Final = None if self._kind is None else self.text
         self._code: Final = None if self._kind else compile(self.text, "<condition>", "eval")
         unknown = set(() if self._code is None else self._code.co_names) - {*_NAMES, *dir(__builtins__), *dir(str)}
         if unknown - {*dir(dict), *dir(list)}:
@@ -183,27 +219,53 @@ class Frame(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The replay stands still: at which step, in which lane, and in which lines of the program, the innermost first."""
+    """The replay stands still: at which step (or ``after`` it, between two), in which lane, and in which lines, the innermost first."""
 
     step: int
+    after: bool
     lane: str
     frames: tuple[Frame, ...]
+
+
+#: A line of the program: its file, and its number.
+Line = tuple[str, int]
 
 
 class GoneError(Exception):
     """The replayed process has ended."""
 
 
+class Streams(NamedTuple):
+    """Where an editor has what the program prints: two descriptors."""
+
+    stdout: int
+    stderr: int
+
+
 class DebuggedReplay:
     """The process in which the run is replayed. ``at`` is where it stands still; ``None`` before the start, and after the end.
 
-    ``ask`` is called where ``pdb`` wants a line (``None``: there are no more), ``write`` with what it prints.
+    At a prompt ``ask`` is called where ``pdb`` wants a line (``None``: there are no more), ``write`` with what it prints. An editor has
+    ``streams``, and goes line by line in ``debugpy``.
     """
 
-    def __init__(self, found: Prepared, ask: Callable[[], str | None], write: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        found: Prepared,
+        ask: Callable[[], str | None],
+        write: Callable[[str], object],
+        streams: Streams | None = None,
+    ) -> None:
         self._found: Final = found
         self._ask: Final = ask
         self._write: Final = write
+        self._streams: Final = streams
+        #: For an editor: the line that each step was made from, as far as the replay has come to it.
+        self.lines_of: Final[dict[int, Line]] = {}
+        #: The step that was made last.
+        self.last = 0
+        #: Connected to ``debugpy`` in the process, once that was asked to.
+        self.socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: IO[bytes] | None = None
         self._events: IO[bytes] | None = None
@@ -211,16 +273,27 @@ class DebuggedReplay:
         self.at: Stop | None = None
         #: The furthest step that was seen: what the program prints up to there is not shown again.
         self._seen = 0
+        self._killed = self._over = False
+        self._changing: Final = threading.Lock()
         #: The exit code of the last replay that came to its end.
         self.status: int | None = None
 
+    @property
+    def directory(self) -> str:
+        """The directory in which the program runs."""
+        return self._found.cwd
+
     # -- running ---------------------------------------------------------------------------------------------------------
 
-    def go(self, to: int | None) -> Stop | None:
-        """Run to step ``to``, anew where that lies behind; ``None``: to the end. Returns where it stands still, ``None`` at the end."""
+    def go(self, to: int | None, lines: Iterable[Line] = ()) -> Stop | None:
+        """Run to step ``to``, anew where that lies behind; ``None``: to the end. Returns where it stands still, ``None`` at the end.
+
+        On the way it stops at each step that is made from one of these ``lines``.
+        """
+        wanted = sorted(lines)
         if self.at is None or (to is not None and to <= self.at.step):
-            return self._start(to, self._hidden(to))
-        self._send(do="run", to=to)
+            return self._start(to, self._hidden(to), wanted)
+        self._send(do="run", to=to, lines=wanted)
         self.at = None
         event = self._next()
         if event is not None and event["event"] == "passed":  # by another thread, which was quicker this time
@@ -238,40 +311,56 @@ class DebuggedReplay:
             return before
         return self._stopped(event)
 
+    def trace(self, frame: int) -> Stop | None:
+        """Let ``debugpy``, which was connected before, stop in this frame; returns where the replay stands still at a step again."""
+        self._send(do="trace", frame=frame)
+        self.at = None
+        return self._stopped(self._next())
+
     def _hidden(self, to: int | None) -> int:
         """The step up to which what the program prints was shown before."""
         if to is None:
             return 0 if self._seen == sys.maxsize else self._seen
         return min(to, self._seen)
 
-    def branch(self, live: Sequence[str], since: int) -> None:
+    def branch(self, live: Mapping[str, Any], since: int) -> Stop | None:
         """Replay the run to its end with these kinds of steps live from step ``since`` on, which writes a new run."""
-        options = {**self._found.instructions["options"], "live": list(live)}
-        self._start(None, since, options=options, live_from=since)
+        options = {**self._found.instructions["options"], "live": dict(live)}
+        return self._start(None, since, options=options, live_from=since)
 
-    def _start(self, to: int | None, hidden: int, **instructions: Any) -> Stop | None:
+    def _start(self, to: int | None, hidden: int, lines: Sequence[Line] = (), **instructions: Any) -> Stop | None:
         self.close()
+        self.last, self._killed = 0, False
         sink = self._sink = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
         asked, ours = os.pipe()
         theirs, answers = os.pipe()
         self._asked, self._events = os.fdopen(ours, "wb", buffering=0), os.fdopen(theirs, "rb")
         pipes = {"asked": asked, "answers": answers, "sink": sink.fileno()}
+        far: socket.socket | None = None
+        if self._streams is not None:
+            self.socket, far = socket.socketpair()
+            pipes["debugpy"] = far.fileno()
         whole = {
             **self._found.instructions,
             **instructions,
-            "debugger": {**pipes, "to": to, "hidden": hidden or None},
+            "debugger": {"debugpy": None, **pipes, "to": to, "lines": lines, "hidden": hidden or None},
         }
         try:
-            self._process = started(self._found, whole, [*pipes.values()])
+            with self._changing:
+                if self._over:
+                    raise GoneError
+                self._process = started(self._found, whole, [*pipes.values()], self._streams)
         finally:
             os.close(asked)
             os.close(answers)
+            if far is not None:
+                far.close()
         return self._stopped(self._next())
 
     def _stopped(self, event: Mapping[str, Any] | None) -> Stop | None:
         if event is None:
             return None
-        self.at = Stop(event["step"], event["lane"], tuple(Frame(**frame) for frame in event["frames"]))
+        self.at = Stop(event["step"], event["after"], event["lane"], tuple(Frame(**frame) for frame in event["frames"]))
         self._seen = max(self._seen, self.at.step)
         return self.at
 
@@ -284,7 +373,11 @@ class DebuggedReplay:
                 self._ended()
                 return None
             event: dict[str, Any] = json.loads(line)
-            if event["event"] == "output":
+            if event["event"] == "made":
+                self.last = event["step"]
+                if event["line"] is not None:
+                    self.lines_of[self.last] = (event["line"][0], event["line"][1])
+            elif event["event"] == "output":
                 self._write(event["text"])
             elif event["event"] == "prompt":
                 self._send(line=self._ask() or "")
@@ -295,10 +388,15 @@ class DebuggedReplay:
         assert self._process is not None
         assert self._sink is not None
         self.at = None
-        self.status = self._process.wait()
-        self._seen = sys.maxsize
+        status = self._process.wait()
+        if self._killed:
+            return
+        self.status, self._seen = status, sys.maxsize
         self._sink.seek(0)
         hidden = self._sink.read()  # nothing, unless it ended before it came to where it was to be shown: this says why
+        if self._streams is not None:
+            os.write(self._streams.stderr, hidden)
+            return
         sys.stderr.flush()
         sys.stderr.buffer.write(hidden)
         sys.stderr.buffer.flush()
@@ -320,14 +418,25 @@ class DebuggedReplay:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """End the process, and what it has started. Idempotent."""
-        process, self._process, self.at = self._process, None, None
+    def kill(self, *, for_good: bool = False) -> None:
+        """End the process, and what it has started, also from another thread: whoever waits for it there sees its end.
+
+        ``for_good``: and no other one is started.
+        """
+        with self._changing:
+            self._over |= for_good
+            process = self._process
         if process is not None and process.poll() is None:
+            self._killed = True
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        for file in (self._asked, self._events, self._sink):
+
+    def close(self) -> None:
+        """End the process, and what it has started. Idempotent."""
+        self.kill()
+        self._process, self.at = None, None
+        for file in (self._asked, self._events, self._sink, self.socket):
             if file is not None:
                 with suppress(OSError):
                     file.close()
@@ -385,21 +494,50 @@ class Shell(cmd.Cmd):
 
     def cmdloop(self, intro: object = None) -> None:
         """Read and do commands until one of them ends it."""
-        while True:
+        with self._completed():
+            while self._do_next():
+                pass
+
+    @contextmanager
+    def _completed(self) -> Iterator[None]:
+        """A block in which Tab completes what is typed, where there is a terminal and the library for it."""
+        try:
+            if not self._interactive:
+                raise ImportError
+            import readline
+        except ImportError:
+            yield
+            return
+        before, delimiters = readline.get_completer(), readline.get_completer_delims()
+        readline.set_completer(self.complete)  # type: ignore[arg-type]  # as cmd.Cmd does; typeshed has it one way only
+        readline.set_completer_delims(" \t\n")  # not `-` and `:`, which are within commands and conditions
+        readline.parse_and_bind("tab: complete")
+        try:
+            yield
+        finally:
+            readline.set_completer(before)
+            readline.set_completer_delims(delimiters)
+
+    def _do_next(self) -> bool:
+        """Read and do a command; says whether another is to be read."""
+        try:
             line = self._read(self.prompt)
-            if line is None:
-                self._say("")
-                return
-            try:
-                if self.onecmd(line):
-                    return
-            except TracekitError as error:
-                self._say(f"{error.what}" + (f"; {error.next_action}" if error.next_action else ""))
-            except GoneError:
-                self._show_end()
-            except KeyboardInterrupt:
-                self.replay.close()
-                self._say("\ninterrupted; the replay was ended: `goto N` starts it anew")
+        except KeyboardInterrupt:  # of what was typed
+            self._say("")
+            return True
+        if line is None:
+            self._say("")
+            return False
+        try:
+            return not self.onecmd(line)
+        except TracekitError as error:
+            self._say(f"{error.what}" + (f"; {error.next_action}" if error.next_action else ""))
+        except GoneError:
+            self._show_end()
+        except KeyboardInterrupt:
+            self.replay.close()
+            self._say("\ninterrupted; the replay was ended: `goto N` starts it anew")
+        return True
 
     # -- where it stands -------------------------------------------------------------------------------------------------
 
@@ -549,9 +687,9 @@ class Shell(cmd.Cmd):
 
     def _condition(self, text: str) -> Condition | None:
         try:
-            return Condition(text)
-        except (SyntaxError, NameError, ValueError) as error:
-            self._say(f"{error}; see `help conditions`")
+            return self._steps.condition(text)
+        except TracekitError as error:
+            self._say(f"{error.what}; {error.next_action}")
             return None
 
     # -- looking ---------------------------------------------------------------------------------------------------------
@@ -654,9 +792,9 @@ class Shell(cmd.Cmd):
             self._arrive(stop)
 
     def do_what_if(self, arg: str) -> None:
-        """what-if KIND[:NAME]…: from here to the end, let llm, tool or http calls go live, or those of one name; writes a new run."""
+        """what-if KIND[:NAME][=MODEL]…: from here on, let llm, tool or http calls go live, or those of one name; writes a new run."""
         try:
-            kinds = kinds_that_go_live(shlex.split(arg) or ("llm",))
+            kinds = kinds_that_go_live(live_kinds(shlex.split(arg) or ("llm",)))
         except ValueError as error:
             self._say(f"{error}")
             return
@@ -761,8 +899,6 @@ def interact(found: Prepared, at: int | None) -> NoReturn:
     try:
         with read_run(found.path, found.store) as view:
             steps = Steps(view)
-            if not steps.numbers:
-                raise RunStateError(f"{shown_as(found.path)} has no step at which its replay could stop")
             shell = Shell(found, steps)
             try:
                 shell.goto(steps.number(steps.numbers[0] if at is None else at))
@@ -786,5 +922,15 @@ def debug(run: str, command: tuple[str, ...], store: str | None, at: int | None,
     code, go on, go back, run to the first step that has what you look for, let it go live from there. `help` at the prompt lists what there
     is. Commands are read from standard input, so that they can be piped in. Exit codes: those of tracekit replay; 1 where you leave it
     before its end.
+
+    \b
+    Examples:
+      tracekit debug last
+      tracekit debug last --at 9  # stop at the step that `show` calls 9
+      printf 'until name == "send"\\np body\\n' | tracekit debug last
     """
-    interact(prepared(run, command, store, "debug", {**options, "live": ()}), at)
+    try:
+        found = prepared(run, command, store, "debug", {**options, "live": ()})
+    except TracekitError as error:
+        fail(error)
+    interact(found, at)

@@ -44,13 +44,19 @@ def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) 
     As JSON lines: change (removed, added, changed or moved), kind, name, the process where it is not the run's own, the step in each run
     (in a process: SEGMENT:STEP), the fields that differ, and of a model call the messages that do. Exit code: 0 if nothing is different,
     else 1.
+
+    \b
+    Examples:
+      tracekit diff last~1 last  # the newest run and the one before it
+      tracekit diff monday.jsonl last --json
     """
     with output.reported():
         where = output.readable(store, old, new)
         with read_run(located(old, where), where) as before, read_run(located(new, where), where) as now:
-            for view in (before, now):
-                where.check(view.own.trace)
-            found = compare(before, now, transport=transport)
+            with output.working("comparing"):
+                for view in (before, now):
+                    where.check(view.own.trace)
+                found = compare(before, now, transport=transport)
             if as_json:
                 output.emit(_lines(found))
             else:
@@ -100,7 +106,8 @@ def _print(found: Comparison) -> None:
             name = Text(f"{mark} {printable(view.name)}", style="bold") + Text(
                 f"  {printable(view.run_id)}", style="cyan"
             )
-            console.print(name + Text(f"  {view.state}  {_taken(view)}", style="dim"), soft_wrap=True)
+            imported = "" if view.imported_from is None else f"  imported from {printable(view.imported_from)}"
+            console.print(name + Text(f"  {view.state}{imported}  {_taken(view)}", style="dim"), soft_wrap=True)
         process = ""
         for one in found.steps:
             if one.step.file.process != process:

@@ -38,11 +38,11 @@ def docs(topic: str | None) -> None:
 
     \b
     Examples:
-      tracekit docs                         the list of pages
-      tracekit docs tutorial                a page
-      tracekit docs not-captured#guard      a section of it
-      tracekit docs divergence              an error: why, and what to do
-      tracekit docs tracekit.record         a name: its signature and description
+      tracekit docs                     # the list of pages
+      tracekit docs tutorial            # a page
+      tracekit docs not-captured#guard  # a section of it
+      tracekit docs divergence          # an error: why, and what to do
+      tracekit docs tracekit.record     # a name: its signature and description
 
     Exit code: 0, 2 if there is no such topic.
     """

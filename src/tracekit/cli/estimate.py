@@ -66,6 +66,11 @@ def estimate(
 
     Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, calls that
     did not report what they took, usage error.
+
+    \b
+    Examples:
+      tracekit estimate plan.json --budget-usd 2
+      tracekit estimate --run-name nightly  # from the runs of that name
     """
     with output.reported():
         found = foresee(

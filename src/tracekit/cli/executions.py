@@ -22,7 +22,13 @@ __all__ = ["executions"]
 
 @click.group()
 def executions() -> None:
-    """List, show, trace and compare runs."""
+    """List, show, trace and compare runs.
+
+    \b
+    Examples:
+      tracekit executions list
+      tracekit executions trace last
+    """
 
 
 executions.add_command(list_, "list")
@@ -30,7 +36,7 @@ executions.add_command(show, "show")
 executions.add_command(diff, "diff")
 
 
-@executions.command("trace")
+@executions.command("trace", short_help="Print the entries of a run as JSON lines.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--expand", is_flag=True, help="Put values in place of the references to them.")
@@ -38,6 +44,11 @@ def trace(run: str, store: str | None, expand: bool) -> None:
     """Print the entries of RUN as JSON lines.
 
     Exit code: 0 for a whole trace, with or without an end; 1 for a broken one, of which the entries that verify are printed.
+
+    \b
+    Examples:
+      tracekit executions trace last | jq .type
+      tracekit executions trace last --expand
     """
     with output.reported(), Trace(located(run, where := output.readable(store, run))) as file:
         verdict = where.judge_run(file)

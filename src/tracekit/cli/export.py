@@ -68,6 +68,11 @@ def export(
     RUN is an id, the beginning of one, "last", or a path; several for agents in several runs that wrote to one another. Every file is
     verified first. Exit code: 1 for damage, 2 if there is no such run, the events have no order (a parent in a run that was not
     named), or nothing could be sent.
+
+    \b
+    Examples:
+      tracekit export last --to perfetto -o run.json
+      tracekit export last --to otlp --endpoint http://127.0.0.1:4318
     """
     chosen = _FORMS[form]
     if payloads and not chosen.payloads:

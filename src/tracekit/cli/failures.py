@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -51,6 +52,12 @@ def failures(
 
     Each has a type, and says whether it can be recovered from and how. A trace that does not verify is reported on stderr and read
     up to its first wrong line; the exit code is 1 then.
+
+    \b
+    Examples:
+      tracekit failures --since 1d
+      tracekit failures --type timeout --tool search
+      tracekit failures last --json
     """
     damaged: list[TraceError] = []
 
@@ -67,18 +74,22 @@ def failures(
         if as_json:
             output.emit(each.as_dict() for each in found)
         else:
-            _print(found)
+            _print(found, damaged, None if runs or os.path.isdir(where.runs) else where.root)
     if damaged:
         sys.exit(output.DIFFERENT)
 
 
-def _print(found: Iterator[RecordedFailure]) -> None:
+def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere: str | None) -> None:
     """Print a table without wrapping its lines: ids must stay copyable."""
     from rich.text import Text
 
-    rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]
+    with output.working("reading the runs"):
+        rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]
     if len(rows) == 1:
-        output.message("No failure.")
+        if nowhere is not None:  # a wrong directory must not pass for one in which nothing failed
+            output.message(f"There is no run in {nowhere}. TRACEKIT_DIR or --store names another store.")
+        else:
+            output.message("No failure in what could be read." if damaged else "No failure.")
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     console = output.console()

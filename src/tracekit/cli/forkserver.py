@@ -29,9 +29,10 @@ from .. import _reality
 from .._capture import guard, isolation, plugins, world
 from .._journal.reader import Trace
 from .._journal.store import Store
+from .._runs.environment import Program
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.secrets import look
+from .._runtime.secrets import compile_all
 from .._values import dumps
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from . import launch
@@ -80,17 +81,16 @@ class _Server:
     def warm_up(self) -> None:
         """Do what every child would do first; where that can't be done for all of them, end."""
         options = self._instructions["options"]
-        reaches = [*options["allow_hosts"], *options["live"]]
         # Isolated here, its children are, too.
-        self._isolated = launch.isolate(self._instructions["isolate"], reaches)
+        self._isolated = launch.isolate(self._instructions["isolate"], launch.reached(options))
+        launch.load("replay")
         launch.prepare()
         for module in _FOR_REPLAYS:
             importlib.import_module(module)
         world.enter()  # and out again: what it looks for is found, and kept
         world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
-        for sign in "_-.~/AZKJBkpcj=":
-            look(False)(sign)
+        compile_all()
         if self._instructions["entry"] is not None and self._instructions["warm"]:
             self._import(self._instructions["entry"].partition(":")[0])
         if len(_threads()) > 1:
@@ -220,13 +220,13 @@ class _Server:
         """In the child: replay the run, as ``tracekit replay`` does."""
         how, path, store = self._instructions, job["path"], Store(job["store"])
         try:
-            with Trace(path) as trace:
-                store.check(trace)
-                if not len(trace):
-                    raise RunStateError(f"{path} holds no entry: there is nothing to replay")
-                program, cwd = program_of(trace, store, path, tuple(how["command"]), how["entry"], "regress")
-            os.chdir(cwd)
-            options = {**how["options"], "entry": how["entry"], "isolate": how["isolate"]}
+            program = Program(None, None, (), os.getcwd())
+            if how["entry"] is None:  # else the trace is not asked what to run, and verified when it is replayed
+                with Trace(path) as trace:
+                    store.check_replayable(trace)
+                    program, cwd = program_of(trace, store, path, tuple(how["command"]), None, "regress")
+                os.chdir(cwd)
+            options = {**how["options"], "entry": how["entry"], "isolate": how["isolate"], "branches": job["branches"]}
             instructions = replay_instructions(job["run"], path, store, program, options)
             instructions |= {"outcome": outcome, "isolated": self._isolated}
             if how["entry"] is not None:

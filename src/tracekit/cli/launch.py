@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import builtins
-import faulthandler
 import importlib
 import importlib.machinery
 import importlib.util
 import inspect
 import json
 import os
-import re
 import runpy
-import shutil
 import signal
 import sys
 import threading
@@ -28,25 +24,24 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import _reality
-from .._capture import guard, inputs, isolation, plugins, stdin, stdout
+from .._capture import guard, inputs, plugins, stdin, stdout
 from .._capture.instrumentation import instrument
+from .._journal.entry import FAMILIES
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, first_entry, summary
+from .._lazy import expression
 from .._runs import block as served
 from .._runs import ending
 from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
-from .._runs.replaying import ReplayBlock, TranscribedReplayBlock
-from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import at_prompt, caller, is_user_code
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
-from .._runtime.threads import in_debugger
 from .._runtime.verdict import Report
 from .._values import dumps, from_json, to_json
 from ..errors import (
@@ -61,7 +56,10 @@ from ..errors import (
 from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain
 
 if TYPE_CHECKING:
+    from .._capture import isolation
     from .._runs.debugging import RemoteDebugger
+    from .._runs.replaying import ReplayBlock
+    from .._runs.resuming import ResumeBlock
     from .._runtime.replayer import StepDebugger
 
 __all__ = [
@@ -78,9 +76,11 @@ __all__ = [
     "first_meta",
     "go",
     "isolate",
+    "load",
     "main",
     "prepare",
     "prepared",
+    "reached",
     "recorded_input",
     "replayed",
     "resume_process",
@@ -276,6 +276,8 @@ class Entry:
         self, block: Any, run: Callable[[], Run], input_of: Callable[[], Any], set_result: Callable[[Any], object]
     ) -> None:
         """Call it inside ``block`` with the run's input; ``set_result`` gets what it returns, unless it opened a run of its own."""
+        import asyncio
+
         function = self.function()
         if self._in_task and inspect.iscoroutinefunction(function):
             asyncio.run(self._call_async(function, block, run, input_of, set_result))
@@ -372,8 +374,8 @@ def siblings(store: Store, path: str) -> dict[int, Sibling]:
 
 _really_exit: Final = os._exit
 #: The library's advice to leave names out of ``strict``, and the names in it.
-_STRICT: Final = re.compile(r'leave ("[\w", ]+") out of strict')
-_NAMES: Final = re.compile(r'"(\w+)"')
+_STRICT: Final = expression(r'leave ("[\w", ]+") out of strict')
+_NAMES: Final = expression(r'"(\w+)"')
 
 
 class ReplayedRuns(ProcessRole):
@@ -397,6 +399,8 @@ class ReplayedRuns(ProcessRole):
         #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
         self.disk: Disk | None = None
         self._path = path
+        from .._runs.replaying import ReplayBlock
+
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
         self._blocked: LiveCallBlockedError | None = None
 
@@ -522,6 +526,8 @@ class Watchdog:
     def _end(self, why: str, code: int) -> None:
         print(f"tracekit: {why}", file=sys.stderr)
         self._before_end()
+        import faulthandler
+
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         sys.stderr.flush()
         for session in process.sessions:
@@ -536,6 +542,8 @@ class Watchdog:
 
 def _debugged() -> bool:
     """Whether a thread of the program is stopped in a debugger."""
+    from .._runtime.threads import in_debugger
+
     return any(map(in_debugger, sys._current_frames().values()))
 
 
@@ -623,6 +631,8 @@ class ResumedRuns(ProcessRole):
     def resume(self, options: dict[str, Any]) -> ResumeBlock:
         """The resumption of the run that crashed, for a ``record()`` with these options."""
         with_store = {**options, "store": self._store}
+        from .._runs.resuming import ResumeBlock
+
         self.resumed = ResumeBlock(self._path, with_store, None, **self._resumption)
         return self.resumed
 
@@ -639,6 +649,8 @@ class ResumedRuns(ProcessRole):
             )
         if sibling.path == self._path:
             return self.resume(block.options)
+        from .._runs.replaying import ReplayBlock
+
         replay_block = ReplayBlock(sibling.path, self._replay, None)
         self.replay_blocks.append(replay_block)
         return replay_block
@@ -721,7 +733,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "ignore": {}, "guard": "process", "allow_hosts": (), "dry_run": False,
-        "writes": "real", "live_env": (), "live_files": (), "redact": (), "live": (),
+        "writes": "real", "live_env": (), "live_files": (), "redact": (), "live": (), "branches": None,
     }  # fmt: skip
     resumption = {
         "supply": {int(step): value for step, value in instructions["supply"].items()},
@@ -819,9 +831,24 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
 _MAX_REASONS = 20
 
 
+#: What each mode needs beside what all do.
+_NEEDED: Final = {
+    "record": (),
+    "replay": ("._capture.isolation", "._runs.replaying"),
+    "resume": ("._capture.isolation", "._runs.replaying", "._runs.resuming"),
+}
+
+
+def load(mode: str) -> None:
+    """Import what programs in this mode need: before their own directories are on the path, and their clocks are replayed."""
+    for name in _NEEDED[mode]:
+        importlib.import_module(name, "tracekit")
+
+
 def main() -> None:
     """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 where a replay failed."""
     instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
+    load(instructions["mode"])
     program = Program(
         instructions.get("script"), instructions.get("module"), tuple(instructions["arguments"]), instructions["cwd"]
     )
@@ -857,7 +884,7 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
     instrument(user_modules=instructions["user_modules"])
     stdin.capture()
     stdout.capture()
-    process.role = role = RecordedProgram(command=program)
+    process.role = role = RecordedProgram(instructions["program"], command=program)
     role.user_modules = tuple(instructions["user_modules"])
     if instructions["spans"]:
         from ..otel import emit_spans
@@ -954,10 +981,9 @@ def prepare() -> None:
 def replayed(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
     """Replay a program, or the function that the instructions name, in this process; returns the exit code."""
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
-    reaches = [*instructions["options"]["allow_hosts"], *instructions["options"]["live"]]
     isolated: str | None = instructions.get("isolated")  # and prepared, in the process that this one was forked by
     if isolated is None:
-        isolated = isolate(instructions["isolate"], reaches)
+        isolated = isolate(instructions["isolate"], reached(instructions["options"]))
     files = _Files(instructions)
     plugins.supply_placeholders(first_meta(instructions["path"]).get("credentials", ()))
     if "isolated" not in instructions:
@@ -1055,6 +1081,7 @@ class _ComparedReplay:
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
         from .._runs.determinism import OutputPlaces, TranscriptWriter, perturb
+        from .._runs.replaying import TranscribedReplayBlock
 
         perturb(instructions["number"])
         self._out = OutputPlaces.take() if instructions["stdout"] else None
@@ -1122,7 +1149,8 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         nothing = " was replayed" if not reports else f" of it was replayed, only {len(reports)} run(s) before it"
         print(f"tracekit: the program never opened the run {instructions['run']}: nothing{nothing}", file=sys.stderr)
     else:
-        _summary(reports, ended, replayed_runs)
+        if instructions.get("outcome") is None:  # else nobody reads it
+            _summary(reports, ended, replayed_runs)
         codes = {report.verdict.exit_code for report in reports}
         # An error of the program outside its runs is in none of their verdicts, and a replay that ends with one is not exact.
         own = error is not None and not replayed_runs.expected(error)
@@ -1171,6 +1199,7 @@ def _failure_facts(failure: BaseException) -> dict[str, Any]:
         "text": getattr(failure, "what", str(failure)),
         "kind": kind if isinstance(kind, str) else None,
         "name": found.get("name"),
+        "input": actual.get("input") if isinstance(actual := getattr(failure, "actual", None), Mapping) else None,
     }
 
 
@@ -1204,7 +1233,8 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
             print(plain(f"tracekit:   allowed: {reason.text}"), file=sys.stderr)
         taken = _usage_text(report.recorded)
         if taken:
-            print(f"tracekit:   this replay cost nothing; the recorded run took {taken}", file=sys.stderr)
+            paid = "" if report.verdict.of("live") else "this replay cost nothing; "
+            print(f"tracekit:   {paid}the recorded run took {taken}", file=sys.stderr)
         for warning in report.warnings:
             print(plain(f"tracekit:   {warning}"), file=sys.stderr)
     network = f"tracekit: network: {reports[0].isolation}; "
@@ -1235,7 +1265,14 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
     return ", ".join(counts).replace("llm calls", "model calls")
 
 
+def reached(options: Mapping[str, Any]) -> list[str]:
+    """What a replay with these options reaches outside: hosts, and kinds of calls that go live."""
+    return [*options["allow_hosts"], *(kind for kind in options["live"] if kind.partition(":")[0] in FAMILIES)]
+
+
 def isolate(mode: str, reaches: list[str]) -> str:
+    from .._capture import isolation
+
     # In a network namespace of its own the program reaches no host at all, what it may reach included.
     if mode == "off" or (mode == "auto" and (reaches or not isolation.available())):
         return "guarded in Python"
@@ -1264,7 +1301,8 @@ class _Files:
         self._lays: Final[bool] = instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]
         self._cwd: Final = os.getcwd()
         if self._lays:
-            self._enter([instructions["store"]])
+            branches = instructions["options"]["branches"]
+            self._enter([instructions["store"], *([] if branches is None else [branches])])
         if instructions["trusted"]:
             self._go_where_it_was(first_meta(instructions["path"]).get("program_command"))
 
@@ -1272,6 +1310,8 @@ class _Files:
         if self._kept_in is not None:
             os.makedirs(self._kept_in, exist_ok=True)
             passes.append(self._kept_in)
+        from .._capture import isolation
+
         found = isolation.ScratchLayer.enter(passes)
         if isinstance(found, isolation.ScratchLayer):
             self._layer = found
@@ -1369,6 +1409,8 @@ def _lay(path: str, value: Any) -> bool:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.remove(path)
@@ -1393,8 +1435,7 @@ def _is_as_it_was(path: str, value: Any) -> bool:
 
 
 def _ran_under_run(path: str) -> bool:
-    with Trace(path) as trace:
-        return bool(trace.entry(1).get("meta", {}).get("whole_program"))
+    return bool(first_meta(path).get("whole_program"))
 
 
 def _hide_replay_errors(before: Callable[[Any], object]) -> Callable[[Any], object]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-import click
 import orjson
 
 from .. import _reality
 from .._journal.store import Store
-from .._runs.recovery import FOR, Decision
+from .._lazy import expression
 from .._runs.remote import fetched_run, fetched_store, is_url
 from .._runs.wording import brief, dollars, duration, local_time, printable, short
 from ..errors import (
@@ -33,8 +31,11 @@ from ..errors import (
 )
 
 if TYPE_CHECKING:
+    import click
     from rich.console import Console
     from rich.text import Text
+
+    from .._runs.recovery import Decision
 
 __all__ = [
     "DIFFERENT",
@@ -70,6 +71,7 @@ __all__ = [
     "short",
     "shown",
     "styled",
+    "working",
 ]
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool
 
 #: Characters that control a terminal or change the order in which text is shown: control characters (C0 without line ends and
 #: tabs, and C1), bidirectional controls, invisible characters. In JSON they occur within strings only.
-_STEERING: Final = re.compile(
+_STEERING: Final = expression(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 
@@ -133,6 +135,8 @@ def console(*, stderr: bool = False) -> Console:
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
     # Not what rich makes of it: to that a dumb terminal has 80 columns, whatever it has.
+    from shutil import get_terminal_size
+
     width, height = get_terminal_size((80 if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH, 25))
     return Plain(highlight=False, stderr=stderr, width=width, height=height)
 
@@ -140,6 +144,8 @@ def console(*, stderr: bool = False) -> Console:
 @contextmanager
 def paged() -> Iterator[Console]:
     """A console whose text is shown when the block ends: page by page where it is longer than the terminal is high."""
+    import click
+
     out = console()
     if not out.is_terminal:
         yield out
@@ -166,6 +172,8 @@ def styled(*parts: tuple[str, str]) -> Text:
 
 def page(lines: Callable[[Console], Iterator[Line | Text]]) -> None:
     """Print lines as they come: on a terminal page by page where they are more than it is high, and each ``Line`` cut to its width."""
+    import click
+
     out = console()
     if not out.is_terminal:
         for line in lines(out):
@@ -212,8 +220,34 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
             bar.stop()
 
 
+@contextmanager
+def working(what: str, *, after: float = 2) -> Iterator[None]:
+    """A block whose progress can't be counted: what takes longer than two seconds says on stderr what it does, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Event, Thread
+
+    done = Event()
+
+    def show() -> None:
+        if not done.wait(after):
+            with console(stderr=True).status(f"{what} …"):
+                done.wait()
+
+    thread = Thread(target=show, name="tracekit-working", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def message(text: str) -> None:
     """Print a line for people on stderr."""
+    import click
+
     click.echo(plain(text), err=True)
 
 
@@ -261,13 +295,15 @@ def reported() -> Iterator[None]:
         yield
     except TracekitError as error:
         fail(error)
-    except KeyboardInterrupt:
-        message("interrupted")
-        sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe; Python would report that once more when it closes stdout.
         sys.stdout = None
         sys.exit(RIGHT)
+    except OSError as error:
+        if error.filename is None:
+            raise  # nothing that whoever asked could mend
+        message(f"tracekit: {error.filename}: {error.strerror}")
+        sys.exit(USAGE_ERROR)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -282,12 +318,14 @@ def age(ns: int) -> str:
 
 # -- times -------------------------------------------------------------------------------------------------------------
 
-_AGO: Final = re.compile(r"(\d{1,9})\s*([smhdw])")
+_AGO: Final = expression(r"(\d{1,9})\s*([smhdw])")
 _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """An option's moment: ``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
+    import click
+
     if value is None:
         return None
     ago = _AGO.fullmatch(value.strip())
@@ -312,10 +350,12 @@ def named(store: str | None, *, existing: bool = False) -> Store:
 
     With ``existing`` the default one must exist too: else a wrong directory would pass for a store without runs.
     """
+    import click
+
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
         return fetched_store(str(where), None, progress)
     found = Store(store)
-    if existing and not os.path.isdir(found.runs):
+    if existing and not _is_directory(found.runs):
         raise click.UsageError(
             f"there is no store in {found.root} (it has no directory 'runs'), so nothing was looked at: go to the directory that the "
             "program runs in, or name its store with --store or TRACEKIT_DIR"
@@ -324,6 +364,14 @@ def named(store: str | None, *, existing: bool = False) -> Store:
         which = "--store" if store is not None else "TRACEKIT_DIR"
         raise click.UsageError(f"{which}: there is no directory {found.root}")
     return found
+
+
+def _is_directory(path: str) -> bool:
+    """Whether it is one; an error where this user may not know."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def readable(store: str | None, *runs: str) -> Store:
@@ -337,6 +385,8 @@ def readable(store: str | None, *runs: str) -> Store:
 
 def local(store: str | None) -> Store:
     """The store in which something is to be changed: a directory; what is at a URL is only read."""
+    import click
+
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
         raise click.UsageError(f"{where} is a URL, and what is there is only read: copy the store here first")
     return Store(store)
@@ -351,6 +401,15 @@ def located(run: str, store: Store) -> str:
     except RunNotFoundError:
         if os.path.isfile(run):  # any file: whoever reads it reports what is wrong with it
             return os.path.abspath(run)
+        if os.path.isdir(run):
+            is_store = os.path.isdir(os.path.join(run, "runs"))
+            raise RunNotFoundError(
+                f"{run} is a directory, not a run",
+                store=store.root,
+                next_action=f"it is a store: `tracekit list --store {run}` lists its runs"
+                if is_store
+                else "name the file of a trace in it, or a run; `tracekit list` lists the runs of the store",
+            ) from None
         raise
 
 
@@ -383,6 +442,8 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
     """Print each decision with its reasons, on stdout (or ``stderr``); returns whether there was any."""
     from rich.text import Text
+
+    from .._runs.recovery import FOR
 
     terminal, found = console(stderr=stderr), False
     for decision in decisions:

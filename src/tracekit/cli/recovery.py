@@ -18,7 +18,8 @@ from ..errors import RecoveryRefusedError, TracekitError
 from . import output
 from .launch import check_siblings
 from .output import REFUSED, brief, duration, emit, fail, located, message, named, printable, shown
-from .replay import check_given, hash_seed, launch, program_of
+from .replay import check_given, hash_seed, program_of
+from .run import launch
 
 __all__ = ["in_doubt", "recovery", "resume"]
 
@@ -27,7 +28,7 @@ __all__ = ["in_doubt", "recovery", "resume"]
 # ``tracekit recovery resume``: run the program again after a crash.
 
 
-@click.command(context_settings={"allow_interspersed_args": True})
+@click.command(context_settings={"allow_interspersed_args": True}, short_help="Continue a run after a crash.")
 @click.argument("run", shell_complete=output.complete_run)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -65,6 +66,12 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     Prints the decision first: on stdout where the program does not run (--check, a refusal), else on stderr, since stdout is the
     program's own then. Exit codes: the program's own; 1 where it no longer follows its log (nothing went live), 4 where resuming is
     refused (finished and broken runs too).
+
+    \b
+    Examples:
+      tracekit recovery resume last --check  # only the decision, and why
+      tracekit recovery resume last
+      tracekit recovery resume last --entry service:answer
     """
     supplied = _supplied(options["supply"])
     try:
@@ -150,11 +157,17 @@ _BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the
 def recovery() -> None:
     """Decide what to do with runs that did not end.
 
-    The decision is a pure function of the log: same log, same answer, with its reasons.
+    The decision follows from the log alone: the same log gives the same answer, with its reasons.
+
+    \b
+    Examples:
+      tracekit recovery scan         # which runs died, and may they go on?
+      tracekit recovery resume last  # go on with one
+      tracekit recovery settle last 6 --not-done --reason "bank says no"
     """
 
 
-@recovery.command("scan")
+@recovery.command("scan", short_help="List the runs that died, and whether they may be resumed.")
 @click.option("--all", "every", is_flag=True, help="Verify every run whole, those that have ended too.")
 @_READ_STORE
 @_JSON
@@ -164,6 +177,11 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
     As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0 if
     nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or something in
     it can't be read.
+
+    \b
+    Examples:
+      tracekit recovery scan
+      tracekit recovery scan --json | jq .reasons
     """
     from .._runs.recovery import candidates
 
@@ -220,22 +238,28 @@ def _count(where: Store) -> None:
 @_READ_STORE
 @_JSON
 def in_doubt(store: str | None, as_json: bool) -> None:
-    """List every irreversible step of which nobody knows whether it happened, over all runs, those that have ended too.
+    """List every irreversible step that may or may not have happened, over all runs, those that have ended included.
 
     Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do. Apart: steps that a live process
-    is making right now, and processes of which nobody has declared what they do. As JSON lines: the same, "state" in_doubt or running,
+    is making right now, and processes without a declared side effect. As JSON lines: the same, "state" in_doubt or running,
     "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged); 2 if there is no store; else 0.
+
+    \b
+    Examples:
+      tracekit in-doubt
+      tracekit in-doubt --json  # in a script: exit code 1 means look
     """
     with output.reported():
         where = named(store, existing=True)
-        found = steps_in_doubt(where)
+        with output.working("reading the runs"):
+            found = steps_in_doubt(where)
         if as_json:
             output.emit(one.as_dict() for one in (*found.in_doubt, *found.running, *found.undeclared))
         else:
             _print_steps(found, where)
         for path in found.unreadable:
             output.message(
-                f"{printable(path)} is damaged, and may have more: `tracekit verify {printable(shown_as(path))}`"
+                f"{printable(path)} can't be read whole, and may have more: `tracekit verify {printable(shown_as(path))}` says why"
             )
         sys.exit(output.DIFFERENT if found.in_doubt or found.unreadable else output.RIGHT)
 
@@ -244,7 +268,7 @@ def _print_steps(found: InDoubt, where: Store) -> None:
     groups = (
         ("in doubt", "bold red", found.in_doubt),
         ("being made right now", "cyan", found.running),
-        ("undeclared processes in doubt (nobody has said what they do)", "yellow", found.undeclared),
+        ("processes in doubt, without a declared side effect", "yellow", found.undeclared),
     )
     with output.paged() as console:
         for title, style, steps in groups:
@@ -275,7 +299,7 @@ def _print_uncertain(console: Any, one: UncertainStep) -> None:
     console.print(Text(f"    {printable(one.what_to_do)}", style="dim"), soft_wrap=True)
 
 
-@recovery.command("abort")
+@recovery.command("abort", short_help="Give a run up, and undo what can be undone.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @_REASON
 @_BY
@@ -301,6 +325,11 @@ def abort(
     With --tools, what its reversible steps did is undone first, in reverse order, each once; without, the output lists what was
     not undone. Exit code: 0 aborted, 4 refused (it has ended, another process runs it, a MODULE runs a program when it is imported, or
     no MODULE has the tool of a step that is to be undone), 1 its log is damaged.
+
+    \b
+    Examples:
+      tracekit recovery abort last --reason "paid by hand"
+      tracekit recovery abort last --reason "wrong order" --tools shop.tools
     """
     from ..recovery import abort as give_up
 
@@ -326,7 +355,7 @@ def abort(
                 console.print(f"  {what}: steps {', '.join(map(str, steps))}", markup=False, soft_wrap=True)
 
 
-@recovery.command("settle")
+@recovery.command("settle", short_help="Record whether a step in doubt was done.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="STEP", type=click.IntRange(1))
 @click.option("--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, and gave this ("-": stdin).')
@@ -350,6 +379,11 @@ def settle(
     OUTPUT.json holds its output as traces write it (`tracekit show RUN --json --expand`). Who and why is kept in the log. Exit code: 0
     settled, 4 refused (nothing is in doubt, the run has ended, or another process runs it), 1 its log is damaged. A call that happens
     once in the whole store is settled after its run has ended, too: beside its key.
+
+    \b
+    Examples:
+      tracekit recovery settle last 6 --not-done --reason "bank says no"
+      tracekit recovery settle last 6 --done paid.json --reason "bank says yes"
     """
     from .._runs.operator import settle_as
 

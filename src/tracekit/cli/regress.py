@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from .._journal.entry import FAMILIES
 from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State
 from .._runs.corpus import regress as regress_runs
 from .._runs.remote import is_url
-from .._runs.replaying import ignored_fields
-from .._runtime.verdict import CAN_BE_INEXACT
+from .._runs.replaying import ignored_fields, kinds_that_go_live
+from .._runs.wording import dollars, plural
 from ..failures import FailureType
 from . import output
 from .output import brief, moment, named, printable, short
-from .replay import by_kind
+from .replay import ALLOW_HOST, IGNORE, ISOLATE, LIVE_ENV, LIVE_FILES, STRICT, by_kind, live_kinds
+from .report import check_page, write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,6 +55,17 @@ class _WithCommand(click.Command):
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--entry", metavar="MODULE:FUNCTION", help="Call this function with what each run was given.")
+@click.option(
+    "--live",
+    multiple=True,
+    metavar="KIND[:NAME][=MODEL]",
+    help="Let llm, tool or http calls go live, or those of one name; llm=MODEL: to that model. Repeatable.",
+)
+@click.option(
+    "--policy", metavar="MODULE:FUNCTION", help="Have this function decide each policy check, breaker and detection."
+)
+@click.option("--shift-clock", "shift", metavar="TIME", help="Shift the hours of each run: 30d, -2h.")
+@click.option("--at", metavar="DATE", help="Have each run begin then: 2026-01-31, 2026-01-31T09:00.")
 @click.option("--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name. Repeatable.")
 @click.option(
     "--since", metavar="TIME", callback=moment, help="Only runs that began later: a date, or 30m, 12h, 2d ago."
@@ -84,29 +97,22 @@ class _WithCommand(click.Command):
     help="How many are replayed at a time (default: one for each core).",
 )
 @click.option(
+    "--on",
+    "executor",
+    type=click.Choice(["ray"]),
+    help="Replay on the workers of a Ray cluster (RAY_ADDRESS, or a local one).",
+)
+@click.option(
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True,
     help="A run that takes longer is killed, with all that it has started.",
 )  # fmt: skip
-@click.option(
-    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
-)
-@click.option(
-    "--ignore", multiple=True, metavar="KIND=FIELD", help="Leave a field out of the comparison (llm=input.body.user)."
-)
-@click.option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
-)
-@click.option(
-    "--live-env", multiple=True, metavar="NAME", help="An environment variable of which today's value counts."
-)
-@click.option("--live-files", multiple=True, metavar="GLOB", help="Files of which today's content counts.")
-@click.option(
-    "--isolate",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Cut off the network below Python too.",
-)
+@STRICT
+@IGNORE
+@ALLOW_HOST
+@LIVE_ENV
+@LIVE_FILES
+@ISOLATE
+@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report as HTML there, too.")
 @click.option("--junit", metavar="FILE", type=click.Path(dir_okay=False), help="Write JUnit XML there, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def regress(
@@ -122,9 +128,14 @@ def regress(
     failure: str | None,
     min_cost: float | None,
     max_cost: float | None,
+    html: str | None,
     junit: str | None,
     as_json: bool,
     ignore: tuple[str, ...],
+    live: tuple[str, ...],
+    policy: str | None,
+    shift: str | None,
+    at: str | None,
     **options: Any,
 ) -> None:
     """Replay every run of a corpus against today's code, each in a process of its own.
@@ -133,17 +144,30 @@ def regress(
     --entry, or a program after --, or else the one that each run names, where it is a run of your own store. Nothing is live, and
     no file of yours is changed.
 
+    With --live, --policy, --shift-clock or --at something is tried: what the program then does otherwise is a difference, and the report
+    says which calls were added, dropped and changed, which results and decisions are others, and what models took, then and now. What
+    is irreversible is never executed.
+
     A run is the same, or it differs (from which step on is said), can't be replayed (why is said), crashed, or took too long. Runs with
     one first difference are shown together. Exit codes: 0 all are the same; 1 some differ, crashed or took too long; 2 usage error, or
     there is no such run; 3 some can't be replayed.
+
+    \b
+    Examples:
+      tracekit regress --since 1d -- agent.py  # the runs of the last day
+      tracekit regress 'traces/**/*.jsonl' --entry agent:answer
+      tracekit regress --model 'gpt-4*' --junit out.xml
     """
     command: tuple[str, ...] = click.get_current_context().meta["tracekit.command"]
     if entry is not None and command:
         raise click.UsageError("--entry and a command after -- are both today's code: name one of them")
     try:
         ignored = ignored_fields(by_kind(ignore))
+        tried = kinds_that_go_live(_tried(live, policy, shift, at))
     except ValueError as error:
         raise click.UsageError(f"--{error}") from None
+    if options["isolate"] == "on" and any(kind.partition(":")[0] in FAMILIES for kind in tried):
+        raise click.UsageError("--live reaches the network, and --isolate=on cuts it off")
     query = Query(names, since, before, agents, models, states, failure, min_cost, max_cost)
     bar: list[Iterator[int]] = []
 
@@ -153,6 +177,8 @@ def regress(
         next(bar[0], None)
 
     with output.reported():
+        if html is not None:
+            check_page(html)
         if not is_url(store or os.environ.get("TRACEKIT_DIR")):
             named(store)  # it says so where there is none
         report = regress_runs(
@@ -161,10 +187,13 @@ def regress(
             command=command,
             store=store,
             query=query,
+            live=tried,
             ignore=ignored,
             progress=progress,
             **options,
         )
+        if html is not None:
+            write_page(html, report.html())
         if junit is not None:
             with open(junit, "w", encoding="utf-8") as file:
                 file.write(report.junit())
@@ -173,6 +202,17 @@ def regress(
         else:
             _print(report)
         sys.exit(report.exit_code)
+
+
+def _tried(live: tuple[str, ...], policy: str | None, shift: str | None, at: str | None) -> dict[str, Any]:
+    found = live_kinds(live)
+    if policy is not None:
+        found |= dict.fromkeys(("policy.check", "breaker", "detection"), policy)
+    if shift is not None and at is not None:
+        raise click.UsageError("--shift-clock and --at both say which hour it is: name one of them")
+    if shift is not None or at is not None:
+        found["clock"] = at if shift is None else shift
+    return found
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
@@ -189,7 +229,30 @@ def _print(report: CorpusReport) -> None:
         rate = many / report.seconds if report.seconds else 0
         line = Text(f"{many} run{'' if many == 1 else 's'} against {printable(report.against)}: {', '.join(counts)}")
         line.stylize("green" if report.same else "bold")
+        if report.changes is not None:
+            _print_changes(console, report.changes, any(kind.partition(":")[0] == "llm" for kind in report.live))
         console.print(line + Text(f"  ({report.seconds:.1f} s, {rate:.1f} a second)", style="dim"), soft_wrap=True)
+
+
+def _print_changes(console: Console, changes: Mapping[str, Any], asked: bool) -> None:
+    counted = [f"{count} {op}" for op, count in changes["calls"].items() if count]
+    console.print(f"calls: {', '.join(counted) or 'the same'}", markup=False, soft_wrap=True)
+    if changes["cut_off"]:
+        many = plural(changes["cut_off"], "run")
+        console.print(f"cut off: {many}, at a call that is not in the recording", markup=False, soft_wrap=True)
+    if changes["decisions"]:
+        console.print(f"decisions: {changes['decisions']} flipped", markup=False)
+    if changes["results"]:
+        console.print(f"results: {changes['results']} changed", markup=False)
+    then, now = changes["recorded"], changes["now"]
+    if asked:
+        console.print(f"models: {_took(then)} → {_took(now)}", markup=False, soft_wrap=True)
+
+
+def _took(taken: Mapping[str, Any]) -> str:
+    cost = "cost not known" if taken["cost_usd"] is None else dollars(taken["cost_usd"])
+    tokens = f"{taken['input_tokens']:,} + {taken['output_tokens']:,} tokens"
+    return f"{plural(taken['calls'], 'call')}, {tokens}, {cost}"
 
 
 def _said(state: State, count: int) -> str:
@@ -211,20 +274,18 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
         console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
     if len(first.differences) > _FIELDS:
         console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)", markup=False)
+    for behind in _behind(first)[:_SHOWN]:
+        console.print(f"    behind it: {behind}", markup=False, soft_wrap=True)
     for run in group.runs[:_SHOWN]:
         step = "" if run.step is None else f"  step {run.step}"
         console.print(Text(f"  {printable(run.run)}", style="cyan") + Text(step, style="dim"), soft_wrap=True)
     if many > _SHOWN:
         console.print(f"  … {many - _SHOWN} more (--json)", markup=False)
-    console.print(Text(f"  next: {_next(report, first)}", style="dim"), soft_wrap=True)
+    console.print(Text(f"  next: {printable(report.command_for(first))}", style="dim"), soft_wrap=True)
     console.print()
 
 
-def _next(report: CorpusReport, run: JudgedRun) -> str:
-    """The command that shows more of one run."""
-    place = run.run if run.place.endswith(f"/runs/{run.run}.jsonl") else run.place
-    if run.state == "not replayable":
-        return f"tracekit show {printable(place)} --why"
-    how = "" if report.entry is None else f" --entry {report.entry}"
-    how += f" -- {' '.join(report.command)}" if report.command else ""
-    return f"tracekit replay {printable(place)}{how}"
+def _behind(run: JudgedRun) -> list[str]:
+    """What was done by the decisions of a run that are others now."""
+    flips = run.changes["decisions"] if run.changes is not None else ()
+    return [f"{one['name']} (step {one['step']})" for flip in flips for one in flip["behind"]]

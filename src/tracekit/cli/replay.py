@@ -1,4 +1,4 @@
-"""``tracekit run`` and ``tracekit replay``: record or replay a program in a process of its own."""
+"""``tracekit replay``: replay the program of a recorded run in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,34 +7,38 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from .._capture.inputs import bytes_of
+from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
-from .._runs.replaying import ignored_fields, kinds_that_go_live
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
 from .output import DIFFERENT, INCOMPLETE, RIGHT, complete_run, emit, fail, located, message
 from .output import local as output_local
+from .run import launch, launcher
 
 __all__ = [
+    "ALLOW_HOST",
+    "IGNORE",
+    "ISOLATE",
+    "LIVE_ENV",
+    "LIVE_FILES",
+    "STRICT",
     "Prepared",
     "by_kind",
     "check_given",
-    "follow",
     "hash_seed",
-    "launch",
+    "live_kinds",
     "of_a_replay",
     "prepared",
     "program_of",
     "replay",
     "replay_instructions",
-    "run",
     "started",
     "trusted",
 ]
@@ -49,8 +53,14 @@ def program_of(
 ) -> tuple[Program, str]:
     """The program of a recorded run and its directory: the ``command`` that the user names, else the recorded one.
 
-    ``verb`` is the command's name, for messages. ``RunStateError`` where the trace is not the user's own or names no program.
+    ``verb`` is the command's name, for messages. ``RunStateError`` where the trace is not the user's own or names no program, and of an
+    imported run, which holds too little of one.
     """
+    if trace.imported_from is not None:
+        raise RunStateError(
+            f"{path} was imported from {trace.imported_from}: it answers the HTTP requests of a test, and is no recording of a program",
+            next_action="use it in a test (@pytest.mark.tracekit), or `with tracekit.replay(PATH):`; or record a program: tracekit run",
+        )
     if command:
         script = command[1:] if command[0] in ("python", "python3") else command
         if script and script[0] == "-m":
@@ -60,7 +70,7 @@ def program_of(
         return Program(None, None, (), os.getcwd()), os.getcwd()
     if not trusted(store, path):
         raise RunStateError(
-            f"{path} is not a run of your own store, so its program is not run from its word",
+            f"{path} is not a run of your own store, so the program that it names is not run",
             next_action=f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
         )
     program = Program.of(Originals(trace.path).first(trace).get("meta", {}).get("program_command") or {})
@@ -120,63 +130,43 @@ def hash_seed(trace: Trace) -> dict[str, str]:
     return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}
 
 
-# -- launching ---------------------------------------------------------------------------------------------------------
-#
-# Starting the process in which a program is recorded or replayed.
-
-
-def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
-    """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    command = _launcher()
-    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
-    if sys.platform == "win32":  # exec starts another process there, and ends this one at once
-        sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
-    if cwd is not None:
-        os.chdir(cwd)
-    os.execve(sys.executable, command, variables)
-
-
-def _launcher() -> list[str]:
-    """The command that starts it: this interpreter, with the options that it was given (``-W error``, ``-X dev`` …)."""
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *options, "-m", "tracekit.cli.launch"]
-
-
-def started(found: Prepared, instructions: Mapping[str, Any], pipes: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start ``tracekit.cli.launch`` as a child process that has these ``pipes``, apart from what Ctrl-C interrupts."""
-    variables = {**os.environ, **found.environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
-    return subprocess.Popen(
-        _launcher(),
-        env=variables,
-        cwd=found.cwd,
-        stdin=None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL,
-        pass_fds=pipes,
-        process_group=0,
-    )
-
-
-def follow(
-    instructions: Mapping[str, Any],
-    environment: Mapping[str, str],
-    cwd: str | None,
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-) -> int:
-    """Run ``tracekit.cli.launch`` in a child process without input, and return its exit status."""
-    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
-    return subprocess.run(
-        _launcher(), env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
-    ).returncode
-
-
 # -- replay ------------------------------------------------------------------------------------------------------------
 #
 # ``tracekit replay``: run the recorded program again, from its trace.
 
 
-#: What ``tracekit replay`` and ``tracekit debug`` are told of a replay alike.
+#: Options of every command that replays.
+STRICT: Final = click.option(
+    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
+)
+IGNORE: Final = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="KIND=FIELD",
+    help="Leave a field out of the comparison (llm=input.body.user).",
+)
+ALLOW_HOST: Final = click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
+)
+LIVE_ENV: Final = click.option(
+    "--live-env",
+    "live_env",
+    multiple=True,
+    metavar="NAME",
+    help="An environment variable of which today's value counts.",
+)
+LIVE_FILES: Final = click.option(
+    "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
+)
+ISOLATE: Final = click.option(
+    "--isolate",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Cut off the network below Python too.",
+)
+
+#: What ``tracekit replay`` and ``tracekit debug`` take of a replay alike.
 _OPTIONS: Final = (
     click.argument("run", shell_complete=complete_run),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
@@ -198,36 +188,13 @@ _OPTIONS: Final = (
         "--writes-to", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Keep what the program wrote there."
     ),
     click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True),
-    click.option(
-        "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
-    ),
-    click.option(
-        "--ignore",
-        multiple=True,
-        metavar="KIND=FIELD",
-        help="Leave a field out of the comparison (llm=input.body.user).",
-    ),
+    STRICT,
+    IGNORE,
     click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True),
-    click.option(
-        "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
-    ),
-    click.option(
-        "--live-env",
-        "live_env",
-        multiple=True,
-        metavar="NAME",
-        help="An environment variable of which today's value counts.",
-    ),
-    click.option(
-        "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
-    ),
-    click.option(
-        "--isolate",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Cut off the network below Python too.",
-    ),
+    ALLOW_HOST,
+    LIVE_ENV,
+    LIVE_FILES,
+    ISOLATE,
     click.option(
         "--grace",
         type=click.FloatRange(0, 86_400),
@@ -258,29 +225,27 @@ class Prepared(NamedTuple):
 
 
 def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, options: dict[str, Any]) -> Prepared:
-    """What is needed to replay ``run``, for ``tracekit verb``; prints what will be replayed, or exits with the reason why that can't be."""
-    try:
-        kinds_that_go_live(options["live"])
-        ignored_fields(by_kind(options["ignore"]))
-    except ValueError as error:
-        raise click.UsageError(f"--{error}") from None
-    try:
-        where = output_local(store)
-        path = str(located(run, where))
-        with Trace(path) as trace:
-            where.check(trace)
-            if not len(trace):
-                raise RunStateError(
-                    f"{path} holds no entry: there is nothing to replay",
-                    next_action="its process died before the run began; `tracekit list` shows the other runs",
-                )
-            if options.pop("dry_run", False):
-                _dry(trace, where)
-            program, cwd = program_of(trace, where, path, command, options["entry"], verb)
-            environment = hash_seed(trace)
-            lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
-    except TracekitError as error:
-        fail(error)
+    """What is needed to replay ``run``, for ``tracekit verb``; prints what will be replayed. ``TracekitError`` where that can't be."""
+    if options["live"] or options["ignore"]:
+        from .._runs.replaying import (
+            ignored_fields,
+            kinds_that_go_live,
+        )  # all that a replay needs, which is another process here
+
+        try:
+            options["live"] = kinds_that_go_live(live_kinds(options["live"]))
+            ignored_fields(by_kind(options["ignore"]))
+        except ValueError as error:
+            raise click.UsageError(f"--{error}") from None
+    where = output_local(store)
+    path = str(located(run, where))
+    with Trace(path) as trace:
+        where.check_replayable(trace)
+        if options.pop("dry_run", False):
+            _dry(trace, where)
+        program, cwd = program_of(trace, where, path, command, options["entry"], verb)
+        environment = hash_seed(trace)
+        lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
     message(f"tracekit: replaying {run}: {options['entry'] or program}")
     if lost:
         what = f"-m {program.module}" if program.module else program.script
@@ -288,11 +253,33 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
             f"tracekit {verb} {run} -- {what} ARGS…"
         )
-    if options["live"] and options["isolate"] == "on":
+    if options["isolate"] == "on" and any(kind.partition(":")[0] in FAMILIES for kind in options["live"]):
         raise click.UsageError("--live reaches the network, and --isolate=on cuts it off")
     if options["writes_to"] is not None and options["writes"] == "real":
         raise click.UsageError("--writes-to keeps what is written in a scratch layer, and --writes real wants none")
     return Prepared(replay_instructions(run, path, where, program, options), environment, cwd, path, where)
+
+
+def started(
+    found: Prepared, instructions: Mapping[str, Any], pipes: Sequence[int], streams: tuple[int, int] | None
+) -> subprocess.Popen[bytes]:
+    """Start ``tracekit.cli.launch`` as a child process that has these ``pipes``, apart from what Ctrl-C interrupts.
+
+    ``streams`` are its stdout and its stderr; ``None``: those of this process, and its terminal.
+    """
+    stdout, stderr = streams or (None, None)
+    terminal = streams is None and sys.stdin is not None and sys.stdin.isatty()
+    variables = {**os.environ, **found.environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
+    return subprocess.Popen(
+        launcher(),
+        env=variables,
+        cwd=found.cwd,
+        stdin=None if terminal else subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pipes,
+        process_group=0,
+    )
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -301,8 +288,9 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
 @click.option(
     "--live",
     multiple=True,
-    metavar="KIND[:NAME]",
-    help="Let llm, tool or http calls go live, or those of one name; writes a new run.",
+    metavar="KIND[:NAME][=INSTEAD]",
+    help="Let llm, tool or http calls go live, or those of one name (llm=MODEL: to that model), policy.check=MODULE:FUNCTION "
+    "decide anew, clock=30d or clock=DATE be another hour; writes a new run.",
 )
 def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
@@ -310,8 +298,18 @@ def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any
     A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
     tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, but for what you
     allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
+
+    \b
+    Examples:
+      tracekit replay last
+      tracekit replay last --live llm           # ask the model again
+      tracekit replay last --entry shop:answer  # call one function
+      tracekit replay sent.jsonl -- agent.py    # a trace you got
     """
-    found = prepared(run, command, store, "replay", options)
+    try:
+        found = prepared(run, command, store, "replay", options)
+    except TracekitError as error:
+        fail(error)
     launch(found.instructions, found.environment, found.cwd)
 
 
@@ -335,6 +333,14 @@ def _dry(trace: Trace, where: Store) -> NoReturn:
     sys.exit(RIGHT if last["type"] in ENDS else INCOMPLETE)
 
 
+def live_kinds(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """What ``--live`` names, with what takes its place."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs = (one.partition("=") for one in given)
+    return {kind: instead if equals else None for kind, equals, instead in pairs}
+
+
 def by_kind(given: Iterable[str]) -> dict[str, list[str]]:
     """The fields of ``--ignore``, by kind of step."""
     found: dict[str, list[str]] = {}
@@ -346,8 +352,19 @@ def by_kind(given: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def replay_instructions(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
-    """The instructions with which ``tracekit.cli.launch`` replays a run."""
+#: How a run is replayed where nothing else is said.
+_DEFAULTS: Final[dict[str, Any]] = {
+    "entry": None, "isolate": "auto", "grace": 10.0, "on_divergence": "raise", "strict": (), "ignore": (), "guard": "process",
+    "allow_hosts": (), "live": (), "live_env": (), "live_files": (), "no_writes": False, "writes": "scratch", "writes_to": None,
+    "branches": None,
+}  # fmt: skip
+
+
+def replay_instructions(
+    run: str, path: str, store: Store, program: Program, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The instructions with which ``tracekit.cli.launch`` replays a run; ``given`` are options that are not as they usually are."""
+    options = {**_DEFAULTS, **given}
     return {
         "mode": "replay",
         "run": run,
@@ -374,94 +391,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "live_env": list(options["live_env"]),
             "live_files": list(options["live_files"]),
             "redact": [],
-            "live": list(options["live"]),
+            "live": options["live"],
+            "branches": options["branches"],
         },
     }
-
-
-# -- run ---------------------------------------------------------------------------------------------------------------
-#
-# ``tracekit run``: record an unmodified program.
-
-#: Recorded programs run with a fixed hash seed, so that set order is no source of differences; the value does not matter.
-_SEED = "0"
-
-
-class _LikePython(click.Command):
-    """A command for which ``-m MODULE`` ends the options, as for ``python``: the rest is the program's, another ``-m`` too."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = 0
-        while at < len(args) and args[at].startswith("-") and args[at] != "--":
-            if args[at].startswith("-m"):
-                after = at + (2 if args[at] == "-m" else 1)
-                if after <= len(args):
-                    args = [*args[:after], "--", *args[after:]]
-                break
-            at += 2 if args[at] in ("--name", "--store", "--user-module", "--keep-files") else 1
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-m", "module", help="Run a module, as python -m does.")
-@click.option("--name", help="The run's name; the script or module by default.")
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-)
-@click.option(
-    "--user-module",
-    "user_modules",
-    multiple=True,
-    metavar="NAME",
-    help="An installed package that counts as the program's own code.",
-)
-@click.option(
-    "--keep-files",
-    metavar="SIZE",
-    help="Keep the content of files of up to that size (256K by default; 0 keeps none), and 64 times as much in a run.",
-)
-@click.option(
-    "--spans",
-    is_flag=True,
-    help="Send what is recorded as spans of OpenTelemetry, too, where OTEL_EXPORTER_OTLP_ENDPOINT says.",
-)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(
-    module: str | None,
-    name: str | None,
-    store: str | None,
-    user_modules: tuple[str, ...],
-    keep_files: str | None,
-    spans: bool,
-    command: tuple[str, ...],
-) -> None:
-    """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
-
-    Its own record() blocks win; without one the whole program is one run. The program's stdout and exit status are its own.
-    """
-    if module is None and not command:
-        raise click.UsageError("name a SCRIPT, or a module with -m")
-    if module is None and not os.path.exists(command[0]):
-        raise click.UsageError(f"there is no script {command[0]!r}")
-    if store is not None:
-        os.environ["TRACEKIT_DIR"] = os.path.abspath(store)
-    if keep_files is not None:
-        try:
-            bytes_of(keep_files)
-        except ValueError as error:
-            raise click.UsageError(f"--keep-files: {error}") from None
-        os.environ["TRACEKIT_KEEP_FILES"] = keep_files
-    environment = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "") or _SEED}
-    if not environment["PYTHONHASHSEED"].isdigit():
-        environment["PYTHONHASHSEED"] = _SEED
-    instructions = {
-        "mode": "record",
-        "name": name,
-        "module": module,
-        "script": None if module is not None else os.path.abspath(command[0]),
-        "arguments": list(command if module is not None else command[1:]),
-        "cwd": os.getcwd(),
-        "user_modules": list(user_modules),
-        "spans": spans,
-    }
-    launch(instructions, environment)

@@ -14,12 +14,12 @@ from .._journal.store import Store
 from .._runs.comparing import compare
 from .._runs.page import GENERATOR, page
 from .._runs.reading import RunView, read_run
-from ..errors import RunNotFoundError, RunStateError
+from ..errors import RunNotFoundError, RunStateError, TraceError
 from . import output
 from .output import located
 from .show import explain
 
-__all__ = ["report"]
+__all__ = ["check_page", "report", "write_page"]
 
 
 @click.command()
@@ -44,12 +44,17 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
     Secrets are placeholders in it, as in the trace; all else that was recorded is in it: pass it on to whom you would give the trace.
     A text of more than 100,000 characters is cut, and says so. A file that is there already is replaced if it is such a report. Exit
     code: 0, 2 if there is no such run.
+
+    \b
+    Examples:
+      tracekit report last
+      tracekit report last~1 last -o changes.html  # and what differs
     """
     with output.reported():
         where = output.readable(store, *runs)
         target = file or ""
         if target not in ("", "-"):
-            _check(target)
+            check_page(target)
         with ExitStack() as stack:
             views = [stack.enter_context(read_run(located(run, where), where)) for run in runs]
             if len(views) == 1 and not no_diff and (origin := _origin(views[0], where)) is not None:
@@ -68,11 +73,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
             click.echo(text, nl=False)
             return
         target = target or name
-        _check(target)
-        with replacing(os.path.abspath(target), sync=False) as fd:
-            left = text.encode()
-            while left:
-                left = left[_reality.write(fd, left) :]
+        write_page(target, text)
         click.echo(target)
         output.message(f"tracekit: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
         sys.exit(output.RIGHT)
@@ -94,7 +95,23 @@ def _origin(view: RunView, where: Store) -> RunView | None:
         return None
 
 
-def _check(target: str) -> None:
+def write_page(target: str, text: str) -> None:
+    """Write a page into a file that is not there, or is such a page already: whole, or not at all."""
+    check_page(target)
+    try:
+        with replacing(os.path.abspath(target), sync=False) as fd:
+            left = text.encode()
+            while left:
+                left = left[_reality.write(fd, left) :]
+    except OSError as error:
+        raise TraceError(
+            f"{target} can't be written: {error.strerror}",
+            path=target,
+            next_action="name a file in a directory that is there, and that you may write to",
+        ) from None
+
+
+def check_page(target: str) -> None:
     """``RunStateError`` where the file is there and is no report: nothing else is replaced."""
     try:
         with open(target, encoding="utf-8", errors="replace") as found:
@@ -105,6 +122,6 @@ def _check(target: str) -> None:
     except (IsADirectoryError, PermissionError) as error:
         raise RunStateError(f"{target} can't be written: {error.strerror}", next_action="name a file with -o") from None
     raise RunStateError(
-        f"{target} is there already, and it is no report of tracekit's",
+        f"{target} exists already, and is no report of tracekit's",
         next_action="name another file with -o, or remove it",
     )

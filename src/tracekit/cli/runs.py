@@ -26,7 +26,14 @@ __all__ = ["compress", "list_", "prune", "rm", "state_of"]
 # -- list --------------------------------------------------------------------------------------------------------------
 
 _DIGEST: Final = re.compile("[0-9a-f]{4,64}")
-_STYLES: Final = {"complete": "green", "failed": "red", "running": "cyan", "died": "bold yellow", "aborted": "yellow"}
+_STYLES: Final = {
+    "complete": "green",
+    "failed": "red",
+    "running": "cyan",
+    "died": "bold yellow",
+    "aborted": "yellow",
+    "unreadable": "red",
+}
 _ENDS: Final = {"run.completed": "complete", "run.failed": "failed", "run.aborted": "aborted"}
 #: How many runs are listed as text where nothing else is said.
 _SHOWN: Final = 50
@@ -72,13 +79,18 @@ class Row:
 
 
 def state_of(run: RunSummary) -> str:
-    """``complete``, ``failed`` or ``aborted``; of a run without an end ``running`` while a process has it open, else ``died``."""
+    """``complete``, ``failed`` or ``aborted``; of a run without an end ``running`` while a process has it open, else ``died``.
+
+    ``unreadable`` where this user may not open its file.
+    """
     if run.end is not None:
         return _ENDS[run.end]
     try:
         return "running" if holder(run.path) else "died"
-    except OSError:  # pruned meanwhile
+    except FileNotFoundError:  # pruned meanwhile
         return "died"
+    except OSError:
+        return "unreadable"
 
 
 @click.command("list")
@@ -131,6 +143,12 @@ def list_(
 
     It reads the first and last line of each run, and its model calls for the cost (with the extra `prices`), and verifies nothing: see
     `tracekit verify`.
+
+    \b
+    Examples:
+      tracekit list --state died --since 12h
+      tracekit list --sort cost --limit 10
+      tracekit list --name 'nightly*' --json | jq .cost_usd
     """
     with output.reported():
         digest = None if envelope_hash is None else _digest(envelope_hash)
@@ -271,6 +289,11 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
     One that a process has open is never removed. One with a step in doubt, without an end, or by which calls that happen once in the
     store are answered, is refused without --force (after that a call under such a key is refused for good); then none is removed, and the
     exit code is 4.
+
+    \b
+    Examples:
+      tracekit rm 01a2007d     # the beginning of an id is enough
+      tracekit rm last~1 last  # the two newest
     """
     with output.reported():
         where = output.local(store)
@@ -309,6 +332,11 @@ def prune(
 
     What runs, has no end, has a step in doubt, or answers calls that happen once in the store is always left, and counted. It asks
     before it removes anything; without a terminal it wants --yes. Exit code: 0, also where there is nothing to remove.
+
+    \b
+    Examples:
+      tracekit prune --older-than 30d --dry-run            # look first
+      tracekit prune --older-than 30d --keep-failed --yes  # every night
     """
     with output.reported():
         output.local(store)
@@ -364,6 +392,11 @@ def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, sto
 
     Each is verified first, and what was written is compared with what was there. Hashes, seals and kept tips are of the content, and stay
     right. Without tracekit, `zcat -f` reads either form. Exit code: 2 for a run that is not complete.
+
+    \b
+    Examples:
+      tracekit compress --older-than 7d
+      tracekit compress --undo last
     """
     with output.reported():
         if bool(runs) == (older_than is not None):

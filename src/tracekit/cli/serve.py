@@ -31,6 +31,11 @@ def serve(store: str | None, host: str, port: int, min_free: str) -> None:
 
     /health answers 200, or 503 with the check that failed; /metrics is for Prometheus. No prompt, answer or argument is shown, and only
     this machine is answered unless --host says otherwise. It needs the extra "metrics".
+
+    \b
+    Examples:
+      tracekit serve --store /var/lib/agents/.tracekit
+      curl http://127.0.0.1:9464/health
     """
     try:
         least = bytes_of(min_free)

@@ -157,8 +157,16 @@ def show(
     """Show a run: its id, the beginning of its id, "last", or the path of its file; or one STEP of it whole.
 
     The tree has model calls, tools, requests, decisions and errors: each line begins with the number to give as STEP. Longer than the
-    terminal it is paged; NO_COLOR is heeded. What child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows
+    terminal it is paged; NO_COLOR is respected. What child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows
     one of them alone. Exit code: 0 for a complete run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
+
+    \b
+    Examples:
+      tracekit show last
+      tracekit show last 9      # the step with number 9, whole
+      tracekit show last --failed
+      tracekit show last --kind llm --agent buyer
+      tracekit show last --why  # may it be run again?
     """
     choice = Choice(every=every, kinds=kinds, lanes=lanes, agents=agents, failed=failed, first=first)
     with output.reported():
@@ -267,11 +275,14 @@ def _heading(view: RunView) -> Text:
     if taken.input_tokens or taken.output_tokens:
         parts.append(f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens")
         parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
+    # A file without an entry has no beginning.
+    began = f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}"
     return styled(
         (view.name, "bold"),
         (f"  {view.run_id}", "cyan"),
         (f"  {view.state}", _STATES[view.state]),
-        (f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}", "dim"),
+        ("" if view.imported_from is None else f"  imported from {printable(view.imported_from)}", "yellow"),
+        (began if view.started_ns else "", "dim"),
         ("".join(f"  {part}" for part in parts), "dim"),
     )
 

@@ -40,6 +40,11 @@ def text(runs: tuple[str, ...], store: str | None) -> None:
       echo "*.jsonl diff=tracekit" >> .gitattributes
 
     Exit code: 0, 2 if there is no such run.
+
+    \b
+    Examples:
+      tracekit text last
+      tracekit text tests/traces/test_agent/test_refund.jsonl
     """
     with output.reported():
         where = Store(store)
@@ -285,7 +290,8 @@ def _forms(value: Any) -> Iterable[str]:
         data = plain_bytes(value)
         data = data.encode() if isinstance(data, str) else data
         found.update(
-            (data.hex(), urlsafe_b64encode(data).decode().rstrip("="))
+            # Bytes may happen to be those of a UUID that was made of them: what has its form is always named so.
+            (*(() if re.fullmatch(_UUID, data.hex()) else (data.hex(),)), urlsafe_b64encode(data).decode().rstrip("="))
             if isinstance(data, bytes)
             else _forms(plain(value))
         )

@@ -13,12 +13,22 @@ from .._capture.plugins import forms
 from .._journal import schema as format_schema
 from .._journal.reader import Trace, Verdict
 from .._journal.seals import KEY_VARIABLE, PublicKeys, SigningKey, add_seal, new_key
-from .._journal.store import Store, beside, is_segment, live_writer, name_of
+from .._journal.store import Store, beside, is_segment, live_writer, name_of, remedy_for
 from ..errors import RunStateError, TraceError
 from . import output
 from .output import located, printable
 
-__all__ = ["keygen", "schema", "seal", "verify"]
+__all__ = ["KEYS", "keygen", "schema", "seal", "verify"]
+
+#: The option of the commands that check seals.
+KEYS: Final = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="A public key: the run has to be sealed with one of them.",
+)
 
 # -- verify ------------------------------------------------------------------------------------------------------------
 #
@@ -30,14 +40,7 @@ _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "brok
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="A public key: the run has to be sealed with one of them.",
-)
+@KEYS
 @click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -50,21 +53,38 @@ def verify(
     recompute it; --head or --key detects those too. Where TRACEKIT_SEAL_KEY_FILE is set, and no --key given, its public key is
     asked for. Exit code: 0 complete, 1 broken, or not sealed with such a key, 3 incomplete (no end, or a torn last line), 2 if there
     is no such run.
+
+    \b
+    Examples:
+      tracekit verify last
+      tracekit verify run.jsonl --key seal.key.pub
     """
     with output.reported():
         if head is not None and not _is_hash(head):
             raise click.BadParameter("a tip hash is 64 hexadecimal digits", param_hint="--head")
         where = output.readable(store, run)
         path = located(run, where)
-        verdict = where.verify(path, head=head, keys=trusted(keys))
-        breaches = _breaches(path, verdict) if by_schema else []
+        with output.working("verifying"):
+            verdict = where.verify(path, head=head, keys=trusted(keys))
+            breaches = _breaches(path, verdict) if by_schema else []
         if as_json:
-            output.emit({**verdict._asdict(), "path": path, **({"schema": breaches} if by_schema else {})})
+            schema = {"schema": breaches} if by_schema else {}
+            output.emit({**verdict._asdict(), "path": path, "imported_from": _source(path, verdict), **schema})
         else:
             _print(path, verdict)
+            if (source := _source(path, verdict)) is not None:
+                output.message(f"  imported from {printable(source)}: what that tool has recorded, and nothing else")
         for breach in breaches:
             output.message(f"line {breach['line']}: {breach['problem']}")
         sys.exit(output.DIFFERENT if breaches or unsealed(verdict) else _EXIT[verdict.state])
+
+
+def _source(path: str, verdict: Verdict) -> str | None:
+    """The tool whose recording the run was imported from, where its first entry verifies."""
+    if not verdict.count or verdict.last_good_seq == 0:
+        return None
+    with Trace(path) as trace:
+        return trace.imported_from
 
 
 def trusted(files: tuple[str, ...]) -> PublicKeys | None:
@@ -104,6 +124,8 @@ def _print(path: str, verdict: Verdict) -> None:
     if verdict.problem:
         where = f"line {verdict.line}: " if verdict.line else ""
         console.print(f"  {where}{printable(verdict.problem)}", markup=False, soft_wrap=True)
+    if (remedy := remedy_for(verdict)) is not None:
+        console.print(f"  {printable(remedy)}", markup=False, soft_wrap=True)
     if verdict.state == "broken":
         console.print(f"  the first {verdict.last_good_seq} entries verify", markup=False)
     else:
@@ -155,6 +177,12 @@ def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
     The seal lies beside the trace, as RUN.seal, and covers every entry that is there, those of child processes included. A run
     without an end can be sealed as it is, one that goes on or is broken can't. Runs are sealed as they end where
     TRACEKIT_SEAL_KEY_FILE is set when they are recorded.
+
+    \b
+    Examples:
+      tracekit keygen seal.key
+      tracekit seal last --key seal.key
+      tracekit verify last --key seal.key.pub
     """
     with output.reported():
         where, signing = output.local(store), SigningKey.of(key)
@@ -196,6 +224,11 @@ def keygen(file: str) -> None:
 
     Both are PEM (PKCS #8 and SPKI), as `openssl genpkey -algorithm ed25519` makes them; keys of `ssh-keygen -t ed25519` do as well.
     Keep the private key where only the one who seals can read it, and give the public one to whoever verifies.
+
+    \b
+    Examples:
+      tracekit keygen seal.key
+      export TRACEKIT_SEAL_KEY_FILE=seal.key  # seals each run
     """
     with output.reported():
         fingerprint = new_key(file)
@@ -214,6 +247,11 @@ def schema(form: str) -> None:
 
     FORM is "trace" (what record() writes; the default), or another form that is installed: "inter-agent" (what `tracekit export --to
     inter-agent` writes), "execution" (the record of a routed intent).
+
+    \b
+    Examples:
+      tracekit schema > trace.schema.json
+      tracekit schema inter-agent
     """
     with output.reported():
         output.emit(_load(form), pretty=sys.stdout.isatty())

@@ -22,7 +22,8 @@ from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
 from .output import located
-from .replay import follow, program_of, replay_instructions
+from .replay import ALLOW_HOST, ISOLATE, program_of, replay_instructions
+from .run import follow
 
 __all__ = ["difference", "form_of", "replayed", "served", "verify_determinism"]
 
@@ -122,16 +123,8 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 @click.option(
     "--strict", multiple=True, type=click.Choice(["clock", "output", "redacted"]), help="Make this remark a divergence."
 )
-@click.option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
-)
-@click.option(
-    "--isolate",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Cut off the network below Python too.",
-)
+@ALLOW_HOST
+@ISOLATE
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
 )
@@ -143,6 +136,11 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
     RUN may also be a recording of agentloom or a file of inter-agent events: they are ordered and served twice. A program is taken from
     the trace only where the run is one of your own store; else name it: tracekit verify-determinism PATH -- SCRIPT [ARGS…].
     Exit codes: 0 identical, 1 a divergence (on stderr, with your line), 2 unusable input, 3 identical as far as a run without an end goes.
+
+    \b
+    Examples:
+      tracekit verify-determinism last
+      tracekit verify-determinism sent.jsonl -- agent.py
     """
     try:
         store = Store(options.pop("store"))
@@ -151,7 +149,7 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
             _serve(run, run, form, options["replays"], as_json)
         path = str(located(run, store))
         with Trace(path) as trace:
-            _check(trace, store)
+            store.check_replayable(trace)
             form = None if command or options["entry"] else form_of(path)
             if form is not None:
                 _serve(run, path, form, options["replays"], as_json)
@@ -161,15 +159,6 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
     except TracekitError as error:
         output.message(str(error))
         sys.exit(output.USAGE_ERROR)
-
-
-def _check(trace: Trace, store: Store) -> None:
-    store.check(trace)
-    if not len(trace):
-        raise RunStateError(
-            f"{trace.path} holds no entry: there is nothing to replay",
-            next_action="its process died before the run began; `tracekit list` shows the other runs",
-        )
 
 
 # -- judging ------------------------------------------------------------------------------------------------------------
@@ -233,19 +222,7 @@ def _judge(
     expected: set[str],
     options: dict[str, Any],
 ) -> _Judgement:
-    how = {
-        "writes": "scratch",
-        "writes_to": None,
-        "live": (),
-        "allow_hosts": (),
-        "live_env": (),
-        "live_files": (),
-        "ignore": (),
-        "on_divergence": "raise",
-        "guard": "process",
-        **options,
-    }
-    instructions = replay_instructions(run, path, store, program, how)
+    instructions = replay_instructions(run, path, store, program, options)
     stdout = not options["no_stdout"]
     with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
 

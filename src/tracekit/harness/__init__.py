@@ -17,6 +17,7 @@ them, divergence and exhaustion are the same errors. Whatever passes no client (
 from __future__ import annotations
 
 from .agentloom import import_agentloom
+from .cassettes import import_cassette
 from .clients import ReplayLLMClient, ReplayToolClient, TracedLLMClient, TracedToolClient
 from .events import TraceEvent, TraceEvents, load_trace
 from .index import ReplayTraceWriter, TraceIndex
@@ -35,5 +36,6 @@ __all__ = [
     "TracedLLMClient",
     "TracedToolClient",
     "import_agentloom",
+    "import_cassette",
     "load_trace",
 ]

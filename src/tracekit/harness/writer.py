@@ -40,7 +40,7 @@ class TraceWriter(Line):
         observer: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         if observer is not None and not callable(observer):
-            raise TypeError(f"an observer is called with each event: {observer!r:.80} can't be")
+            raise TypeError(f"an observer is called with each event, and {observer!r:.80} is not callable")
         if _is_device(target):
             raise RunStateError(
                 f"{target!s} is neither a directory of runs nor a .jsonl file to make",

@@ -4,7 +4,7 @@
 - ``assert_replays(run, function)``: the recorded run replays exactly
 - ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire protocols
 - ``ticking_clock()``: entries dated by a deterministic clock, for traces that are the same each time
-- ``no_network()``: a block in which nothing goes over a network
+- ``no_network()``: a block in which nothing goes over a network; in one of ``nothing_live()`` no tool is called outside a run, either
 - ``crash_at("after-effect")``: the process dies at a named point; ``CRASH_POINTS`` lists them
 
 Nothing here imports an SDK or pytest.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from .clock import TickingClock, ticking_clock
 from .crash import CRASH_POINTS, RECOVERY_POINTS, crash_at
 from .model import Failure, ScriptedModel, ToolUse
-from .network import no_network
+from .network import no_network, nothing_live
 from .replays import assert_replays
 from .store import temporary_store
 
@@ -29,6 +29,7 @@ __all__ = [
     "assert_replays",
     "crash_at",
     "no_network",
+    "nothing_live",
     "temporary_store",
     "ticking_clock",
 ]

@@ -32,6 +32,17 @@ class ScriptedModel:
 
     ``requests`` lists the requests (prompts, or request bodies), so ``len(model.requests)`` counts the live calls. After the last reply
     it fails with ``AssertionError`` (over HTTP: status 400), never with an answer of its own.
+
+    Examples:
+        >>> from openai import OpenAI
+        >>> from tracekit.testing import ScriptedModel, ToolUse
+        >>> model = ScriptedModel(ToolUse("look_up", {"order": "A-1042"}), "It is lost.")
+        >>> with model.served() as url:  # a real HTTP server on this machine
+        ...     client = OpenAI(base_url=f"{url}/v1", api_key="none")
+        ...     question = [{"role": "user", "content": "Where is A-1042?"}]
+        ...     answer = client.chat.completions.create(model="any", messages=question)
+        >>> answer.choices[0].message.tool_calls[0].function.name
+        'look_up'
     """
 
     def __init__(self, *replies: str | ToolUse | Failure) -> None:

@@ -26,6 +26,20 @@ def assert_replays(
     A coroutine function is awaited in a loop of its own, inside ``async with replay(…)``. The recorded result, where the run has one, must
     come again. ``options`` are those of ``tracekit.replay``, which decides: this raises what the replay raises (``DivergenceError``,
     ``InexactReplayError`` …), and nothing else.
+
+    Examples:
+        >>> from tracekit import record, traced_tool
+        >>> from tracekit.testing import assert_replays
+        >>> @traced_tool(side_effect="read_only")
+        ... def look_up(order):
+        ...     return "lost"
+        >>> @record("support")
+        ... def answer(order):
+        ...     return f"{order} is {look_up(order)}"
+        >>> answer("A-1042")
+        'A-1042 is lost'
+        >>> assert_replays("last", answer).exact  # with the recorded argument; the result is compared, too
+        True
     """
     block = replay(run, **options)
     function = below_run(function)

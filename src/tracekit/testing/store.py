@@ -21,6 +21,15 @@ def temporary_store(*, memory: bool = True) -> Iterator[Store]:
     """A new store that ``record`` and ``replay`` use inside the block (``TRACEKIT_DIR``), removed at its end.
 
     It lies in memory where the system has a file system for that, unless ``memory`` is false. ``store.root`` is its directory.
+
+    Examples:
+        >>> from tracekit import record
+        >>> from tracekit.testing import temporary_store
+        >>> with temporary_store() as store:
+        ...     with record("test"):
+        ...         pass
+        ...     [run.name for run in store.list()]
+        ['test']
     """
     place = _MEMORY if memory and os.path.isdir(_MEMORY) and os.access(_MEMORY, os.W_OK) else None
     directory = tempfile.mkdtemp(prefix="tracekit-", dir=place)

@@ -299,11 +299,16 @@ _CHANGED: Final = "Write one friendly sentence and an apology to the customer"
 def demo(
     base_url: str | None, model: str | None, claude: str | None, own: bool, keep: Path | None, as_json: bool
 ) -> None:
-    """Record a real agent, replay it exactly, and see two cheats refused.
+    """Record a real agent, replay it exactly, and see two changes detected.
 
     The agent uses the real openai and anthropic packages against a small model server that this command starts on
     loopback. With --base-url, or with OPENAI_API_KEY set, it asks a real provider instead (which costs a few cents).
     Exit code 0: everything came out as promised; 1: something did not.
+
+    \b
+    Examples:
+      tracekit demo
+      tracekit demo --keep /tmp/demo  # leave the recording there, to look at
     """
     import os
 

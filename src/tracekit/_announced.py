@@ -1,0 +1,126 @@
+"""What installed packages announce to others in their ``entry_points.txt``: integrations, commands, forms of runs.
+
+``importlib.metadata`` says the same, and takes ten times as long: it imports the parsers of e-mail, CSV and zip files, and reads what
+nobody asked for. It is asked where a package may be somewhere else than in a directory of ``sys.path``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.machinery import PathFinder
+from typing import Any, Final
+
+__all__ = ["Announcement", "announced"]
+
+_SUFFIXES: Final = (".dist-info", ".egg-info")
+_FILE: Final = "entry_points.txt"
+
+
+class Announcement:
+    """One object that an installed package announces: under a ``name``, as the text ``module:attribute``."""
+
+    __slots__ = ("_package", "_place", "attribute", "module", "name", "value")
+
+    def __init__(self, name: str, value: str, *, package: str = "", place: str = "") -> None:
+        self.name: Final = name
+        self.value: Final = value
+        module, _, attribute = value.partition("[")[0].partition(":")
+        self.module: Final = module.strip()
+        self.attribute: Final = attribute.strip()
+        self._package: Final = package
+        #: The directory of what is known about the package.
+        self._place: Final = place
+
+    @property
+    def package(self) -> str:
+        """The name of the package, as it says itself."""
+        if self._package:
+            return self._package
+        for name in ("METADATA", "PKG-INFO"):
+            for line in _text(os.path.join(self._place, name)).splitlines():
+                if line.startswith("Name:"):
+                    return line[5:].strip()
+        return os.path.basename(self._place).partition("-")[0]
+
+    def load(self) -> Any:
+        """The object; its module is imported."""
+        found: Any = import_module(self.module)
+        for name in filter(None, self.attribute.split(".")):
+            found = getattr(found, name)
+        return found
+
+
+def announced(group: str) -> list[Announcement]:
+    """What installed packages announce in this group of entry points. Of two installations of a package the first on the path counts."""
+    if all(_is_plain(finder) for finder in sys.meta_path) and PathFinder in sys.meta_path:
+        try:
+            return [*_in_directories(group)]
+        except NotADirectoryError:
+            pass
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=group)
+    return [
+        Announcement(point.name, point.value, package=point.dist.name if point.dist else point.module)
+        for point in points
+    ]
+
+
+def _is_plain(finder: Any) -> bool:
+    return finder is PathFinder or not hasattr(finder, "find_distributions")
+
+
+def _in_directories(group: str) -> Iterator[Announcement]:
+    """Raises ``NotADirectoryError`` where the path has something else, which may hold packages, too."""
+    seen = set()
+    folders: list[Any] = sys.path  # anything may be in it
+    for folder in folders:
+        if not isinstance(folder, str) or folder.lower().endswith(".egg"):
+            raise NotADirectoryError(folder)
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:
+            raise
+        except OSError:
+            continue
+        for name in names:
+            if not name.lower().endswith(_SUFFIXES):
+                continue
+            package = _normal(name.rpartition(".")[0].partition("-")[0])
+            if package in seen:
+                continue
+            seen.add(package)
+            place = os.path.join(folder, name)
+            text = _text(os.path.join(place, _FILE))
+            if group in text:
+                for point, value in _section(text, group):
+                    yield Announcement(point, value, place=place)
+
+
+def _normal(name: str) -> str:
+    """A package's name, whichever way it is spelled."""
+    name = name.lower().replace(".", "_")
+    while "__" in name:
+        name = name.replace("__", "_")
+    return name
+
+
+def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
+    inside = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            inside = line[1:-1] == group
+        elif inside and line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            yield name.strip(), value.strip()
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,1012 @@
+"""``tracekit dap``: the debugger of ``tracekit debug`` in an editor, by the Debug Adapter Protocol.
+
+What there is to go to and to stop at is the prompt's (``cli.debug``): steps, conditions, the replayed process. Between two steps
+``debugpy`` in that process goes line by line; what the editor asks meanwhile is passed on to it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from typing import IO, Any, Final, NamedTuple
+
+import click
+
+from .. import _reality
+from .._runs.reading import StepView, plain, read_run
+from .._runs.replaying import kinds_that_go_live
+from ..errors import TracekitError
+from . import debug as prompt
+from .debug import Condition, DebuggedReplay, GoneError, Line, Steps, Stop, Streams
+from .output import USAGE_ERROR, message
+from .replay import live_kinds, prepared
+from .show import line_of
+
+__all__ = ["Adapter", "Wire", "dap"]
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LOOPBACK: Final = "127.0.0.1"
+
+# -- the protocol ------------------------------------------------------------------------------------------------------
+
+
+class MessageError(Exception):
+    """What came is framed as a message, and is none."""
+
+
+class RefusedError(Exception):
+    """A request that can't be answered: what is wrong, and what to do."""
+
+    def __init__(self, what: str, next_action: str | None = None) -> None:
+        super().__init__(what if next_action is None else f"{what}; {next_action}")
+
+
+class Wire:
+    """Messages of the protocol over two binary files. ``send`` may be called from several threads."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming: Final = incoming
+        self._outgoing: Final = outgoing
+        self._sending: Final = threading.Lock()
+        self._sent = 0
+
+    def read(self) -> dict[str, Any] | None:
+        """The next message; ``None`` at the end. ``MessageError`` for one that is no JSON object."""
+        length = self._length()
+        if length is None:
+            return None
+        body = self._incoming.read(length)
+        if len(body) < length:
+            return None
+        try:
+            found = json.loads(body)
+        except ValueError as error:
+            raise MessageError(f"the message is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise MessageError(f"the message is no JSON object: {found!r:.80}")
+        return found
+
+    def _length(self) -> int | None:
+        """What the header says; ``None`` for the end, and for another protocol: a browser's request must not be taken for ours."""
+        length = None
+        while line := self._incoming.readline(1000).strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length" and value.strip().isdigit():
+                length = int(value)
+            elif name.lower() != b"content-type":
+                return None
+        return length
+
+    def send(self, **facts: Any) -> int:
+        """Send a message; returns its number. One that nobody reads any more is dropped."""
+        with self._sending:
+            self._sent += 1
+            body = json.dumps({"seq": self._sent, **facts}, default=repr).encode()
+            with suppress(OSError, ValueError):
+                self._outgoing.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+                self._outgoing.flush()
+            return self._sent
+
+
+# -- line by line ------------------------------------------------------------------------------------------------------
+
+
+class LineDebugger:
+    """``debugpy`` in the replayed process: asked like an editor asks it. ``stopped`` is called with what it says when it stands still."""
+
+    def __init__(self, sock: socket.socket, stopped: Callable[[Mapping[str, Any]], object]) -> None:
+        self.socket: Final = sock
+        self._wire: Final = Wire(sock.makefile("rb"), sock.makefile("wb"))
+        self._stopped: Final = stopped
+        self._answers: Final[dict[int, queue.SimpleQueue[dict[str, Any]]]] = {}
+        self._changing: Final = threading.Condition()
+        self._ended = False
+        threading.Thread(target=self._listen, name="tracekit-debugpy", daemon=True).start()
+        self.ask("initialize", adapterID="tracekit", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
+        rules = [{"path": f"{_PACKAGE}**", "include": False}]
+        self.ask("attach", justMyCode=True, rules=rules, subProcess=False)
+        self.ask("configurationDone")
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """What it answers; ``RefusedError`` where it refuses, ``GoneError`` where its process has ended."""
+        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        with self._changing:
+            if self._ended:
+                raise GoneError
+            self._answers[self._wire.send(type="request", command=command, arguments=arguments)] = answer
+        found = answer.get()
+        if not found:
+            raise GoneError
+        if not found.get("success"):
+            raise RefusedError(f"debugpy: {found.get('message') or f'it refuses {command}'}")
+        body: dict[str, Any] = found.get("body") or {}
+        return body
+
+    def leave(self) -> None:
+        """No thread goes line by line any more. None of them is stopped, so there is no answer to that, but to what is asked after it."""
+        self._wire.send(type="request", command="continue", arguments={"threadId": "*"})
+        self.ask("threads")
+
+    def _listen(self) -> None:
+        with suppress(OSError, ValueError, MessageError):
+            while (found := self._wire.read()) is not None:
+                if found.get("type") == "response":
+                    with self._changing:
+                        answer = self._answers.pop(found["request_seq"], None)
+                    if answer is not None:
+                        answer.put(found)
+                elif found.get("type") == "event" and found.get("event") == "stopped":
+                    self._stopped(found["body"])
+        with self._changing:
+            self._ended = True
+            for answer in self._answers.values():
+                answer.put({})
+
+
+# -- the editor's debugger ---------------------------------------------------------------------------------------------
+
+
+class LineBreakpoint(NamedTuple):
+    """A breakpoint in a line of a file: it stops at the steps that are made from there, if ``condition`` holds in that line."""
+
+    id: int
+    path: str
+    line: int
+    condition: str | None
+
+
+class StepBreakpoint(NamedTuple):
+    """A breakpoint by what a step has (a *function breakpoint*): all of these hold."""
+
+    id: int
+    conditions: tuple[Condition, ...]
+
+    def holds(self, step: StepView) -> bool:
+        return all(one.holds(step) for one in self.conditions)
+
+
+class _Members(NamedTuple):
+    """What is in a value of the replayed process: what it was asked for by (``_runs.debugging``)."""
+
+    question: Mapping[str, Any]
+
+
+#: Goes somewhere: returns where the replay stands, and why, in the protocol's words.
+Way = Callable[[], tuple[Stop | None, str]]
+
+_FAILED: Final = "failed"
+_CAPABILITIES: Final = {
+    "supportsConfigurationDoneRequest": True,
+    "supportsFunctionBreakpoints": True,
+    "supportsConditionalBreakpoints": True,
+    "supportsStepBack": True,
+    "supportsGotoTargetsRequest": True,
+    "supportsRestartRequest": True,
+    "supportsTerminateRequest": True,
+    "supportsExceptionInfoRequest": True,
+    "supportsEvaluateForHovers": True,
+    "exceptionBreakpointFilters": [{"filter": _FAILED, "label": "Steps that failed", "default": False}],
+}
+
+
+class Adapter:
+    """One session of an editor: its requests come by ``wire``, in the order in which they are answered.
+
+    What goes on in the replay is done by one thread (``_go_on``) while further requests are read.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire: Final = wire
+        self._open: Final = ExitStack()
+        self._ways: Final[queue.SimpleQueue[Way | None]] = queue.SimpleQueue()
+        self._traveller: threading.Thread | None = None
+        #: What is done once the request was answered.
+        self._follows: Final[list[Callable[[], object]]] = []
+        #: What the editor has sent; ``None`` at its end.
+        self._messages: Final[queue.SimpleQueue[dict[str, Any] | MessageError | None]] = queue.SimpleQueue()
+        #: It wants no more of the replay; and it has left.
+        self._leaving = self._left = False
+        #: Where the replay prints to, and what says that it was passed on up to a mark, which no program prints.
+        self._streams: Final[list[tuple[int, threading.Semaphore]]] = []
+        self._mark: Final = b"\0%s\0" % _reality.urandom(16).hex().encode()
+        self._steps: Steps | None = None
+        self._replay_: DebuggedReplay | None = None
+        self._begin: int | None = None
+        #: The replay runs; where it stands between two steps, in ``debugpy``, it does that for the thread that waits for the next one.
+        self._runs = False
+        self._state: Final = threading.Lock()
+        self._lines: LineDebugger | None = None
+        self._line_thread: int | None = None
+        #: From a line on, to the next breakpoint.
+        self._passing = False
+        #: Where to go instead, when the thread that waits for the next step sees the process end.
+        self._instead: Way | None = None
+        self._line_breakpoints: Final[dict[str, list[LineBreakpoint]]] = {}
+        self._step_breakpoints: list[StepBreakpoint] = []
+        self._stops_at_failures = False
+        self._number_of_breakpoints = 0
+        #: What the editor knows by a number, until the replay goes on.
+        self._values: list[Any] = []
+        self._requests: Final[Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]]] = {
+            "initialize": self._initialize,
+            "launch": self._launch,
+            "configurationDone": self._configuration_done,
+            "setBreakpoints": self._set_breakpoints,
+            "setFunctionBreakpoints": self._set_function_breakpoints,
+            "setExceptionBreakpoints": self._set_exception_breakpoints,
+            "threads": self._threads,
+            "stackTrace": self._stack_trace,
+            "scopes": self._scopes,
+            "variables": self._variables,
+            "evaluate": self._evaluate,
+            "exceptionInfo": self._exception_info,
+            "continue": self._continue,
+            "next": self._next,
+            "stepIn": self._step_in,
+            "stepOut": self._step_out,
+            "stepBack": self._step_back,
+            "reverseContinue": self._reverse_continue,
+            "gotoTargets": self._goto_targets,
+            "goto": self._goto,
+            "restart": self._restart,
+            "terminate": self._terminate,
+            "disconnect": self._disconnect,
+        }
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer until the editor leaves; nothing of the replay is left then."""
+        threading.Thread(target=self._read, name="tracekit-editor", daemon=True).start()
+        try:
+            while not self._left and (found := self._messages.get()) is not None:
+                if isinstance(found, MessageError):
+                    self._refuse({}, str(found))
+                elif found.get("type") == "request":
+                    self._answer(found)
+        finally:
+            self._leaving = True
+            self._ways.put(None)
+            if self._replay_ is not None:
+                self._replay_.kill(for_good=True)
+            if self._traveller is not None:
+                self._traveller.join()
+            self._open.close()
+
+    def _read(self) -> None:
+        """Read what comes. Where the editor leaves, the replay ends at once: what it asked for before may never be answered."""
+        command: object = None
+        found: dict[str, Any] | MessageError | None = {}
+        while found is not None and command != "disconnect":
+            try:
+                found = self._wire.read()
+            except MessageError as error:
+                found = error
+            except (OSError, ValueError):
+                found = None
+            command = found.get("command") if isinstance(found, dict) else None
+            if found is None or command in ("disconnect", "terminate"):
+                self._leaving = True
+                if self._replay_ is not None:
+                    self._replay_.kill(for_good=True)
+            self._messages.put(found)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        command: Any = request.get("command")
+        arguments: Any = request.get("arguments") or {}
+        self._follows.clear()
+        try:
+            if not isinstance(arguments, dict):
+                raise RefusedError(f"the arguments of {command} are no object: {arguments!r:.80}")
+            answer = self._requests.get(str(command))
+            if answer is None:
+                raise RefusedError(f"there is no request {command!r:.80} here")
+            body = answer(arguments)
+        except RefusedError as error:
+            self._refuse(request, str(error))
+        except TracekitError as error:
+            self._refuse(request, error.what + (f"; {error.next_action}" if error.next_action else ""))
+        except click.ClickException as error:
+            self._refuse(request, error.format_message())
+        except GoneError:
+            self._refuse(request, "the replay has ended meanwhile")
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            self._refuse(
+                request, f"the arguments of {command} are not as they should be: {type(error).__name__}: {error}"
+            )
+        except Exception as error:
+            traceback.print_exc()
+            self._refuse(request, f"{command} failed in tracekit: {type(error).__name__}: {error}")
+        else:
+            said = {"type": "response", "request_seq": request.get("seq", 0), "success": True, "command": command}
+            self._wire.send(**said, **({} if body is None else {"body": body}))
+            for follows in self._follows:
+                follows()
+
+    def _refuse(self, request: Mapping[str, Any], text: str) -> None:
+        self._wire.send(
+            type="response",
+            request_seq=request.get("seq", 0),
+            success=False,
+            command=str(request.get("command", "")),
+            message=text,
+            body={"error": {"id": 1, "format": "{text}", "variables": {"text": text}, "showUser": True}},
+        )
+
+    def _event(self, event: str, **body: Any) -> None:
+        self._wire.send(type="event", event=event, body=body)
+
+    def _say(self, text: str, category: str = "console") -> None:
+        if text:
+            self._event("output", category=category, output=text)
+
+    # -- the beginning and the end ---------------------------------------------------------------------------------------
+
+    def _initialize(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _CAPABILITIES
+
+    def _launch(self, given: Mapping[str, Any]) -> None:
+        if self._steps is not None:
+            raise RefusedError("a replay was launched already", "disconnect first")
+        if isinstance(cwd := given.get("cwd"), str):
+            try:
+                os.chdir(cwd)
+            except OSError as error:
+                raise RefusedError(f"cwd: {error}") from error
+        with prompt.debug.make_context("tracekit debug", _command_line(given)) as context:
+            options = dict(context.params)
+        at, run = options.pop("at"), options.pop("run")
+        found = prepared(run, options.pop("command"), options.pop("store"), "debug", {**options, "live": ()})
+        view = self._open.enter_context(read_run(found.path, found.store))
+        steps = Steps(view)
+        self._begin = steps.number(at) if at is not None else None
+        if self._begin is None and given.get("stopOnEntry", True):
+            self._begin = steps.numbers[0]
+        streams = Streams(self._passed_on("stdout"), self._passed_on("stderr"))
+        replay = DebuggedReplay(found, lambda: None, lambda text: self._say(text, "stdout"), streams)
+        self._open.callback(replay.close)
+        self._steps, self._replay_ = steps, replay
+        self._traveller = threading.Thread(target=self._go_on, name="tracekit-replay")
+        self._traveller.start()
+        self._follows.append(lambda: self._event("initialized"))
+
+    def _passed_on(self, category: str) -> int:
+        """A descriptor to write to; the editor is told what comes."""
+        out, into = os.pipe()
+        passed = threading.Semaphore(0)
+        threading.Thread(
+            target=self._pass_on, args=(out, category, passed), name=f"tracekit-{category}", daemon=True
+        ).start()
+        self._streams.append((into, passed))
+        self._open.callback(os.close, into)
+        return into
+
+    def _pass_on(self, out: int, category: str, passed: threading.Semaphore) -> None:
+        pending = b""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with os.fdopen(out, "rb", buffering=0) as stream:
+            while data := stream.read(65536):
+                *whole, pending = (pending + data).split(self._mark)
+                for text in whole:
+                    self._say(decoder.decode(text), category)
+                    passed.release()
+                kept = max((n for n in range(1, len(self._mark)) if pending.endswith(self._mark[:n])), default=0)
+                self._say(decoder.decode(pending[: len(pending) - kept]), category)
+                pending = pending[len(pending) - kept :]
+
+    def _all_passed_on(self) -> None:
+        """What the program has printed so far has been passed on."""
+        for into, passed in self._streams:
+            os.write(into, self._mark)
+            passed.acquire()
+
+    def _configuration_done(self, given: Mapping[str, Any]) -> None:
+        begin = self._begin
+        self._go(self._to_breakpoint if begin is None else lambda: (self._replay.go(begin), "entry"))
+
+    def _restart(self, given: Mapping[str, Any]) -> None:
+        first = self._known.numbers[0] if self._begin is None else self._begin
+        self._go(lambda: (self._replay.go(first), "entry"))
+
+    def _terminate(self, given: Mapping[str, Any]) -> None:
+        self._end()
+
+    def _disconnect(self, given: Mapping[str, Any]) -> None:
+        self._left = True
+
+    def _end(self, status: int | None = None) -> None:
+        def ended() -> None:
+            if self._replay_ is not None:
+                self._replay_.kill()
+            if status is not None:
+                self._event("exited", exitCode=status)
+            self._event("terminated")
+
+        self._follows.append(ended)
+
+    # -- breakpoints -----------------------------------------------------------------------------------------------------
+
+    def _new_breakpoint(self) -> int:
+        self._number_of_breakpoints += 1
+        return self._number_of_breakpoints
+
+    def _set_breakpoints(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        path = _real(given["source"].get("path") or given["source"].get("name") or "")
+        found: list[LineBreakpoint] = []
+        said: list[dict[str, Any]] = []
+        for one in given.get("breakpoints") or ():
+            new = LineBreakpoint(self._new_breakpoint(), path, int(one["line"]), one.get("condition") or None)
+            wrong = _wrong_expression(new.condition)
+            if wrong is None:
+                found.append(new)
+            said.append(_about_breakpoint(new.id, wrong) | {"line": new.line})
+        self._line_breakpoints[path] = found
+        return {"breakpoints": said}
+
+    def _set_function_breakpoints(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        found: list[StepBreakpoint] = []
+        said: list[dict[str, Any]] = []
+        for one in given["breakpoints"]:
+            number, wrong = self._new_breakpoint(), None
+            try:
+                asked = [self._known.condition(str(text)) for text in (one["name"], one.get("condition")) if text]
+                found.append(StepBreakpoint(number, tuple(asked)))
+            except TracekitError as error:
+                wrong = f"{error.what}; {error.next_action}"
+            said.append(_about_breakpoint(number, wrong))
+        self._step_breakpoints = found
+        return {"breakpoints": said}
+
+    def _set_exception_breakpoints(self, given: Mapping[str, Any]) -> None:
+        self._stops_at_failures = _FAILED in given["filters"]
+
+    def _wants(self, step: StepView) -> bool:
+        """Whether it stops at this step, wherever that is made from."""
+        return (self._stops_at_failures and step.failed) or any(one.holds(step) for one in self._step_breakpoints)
+
+    def _in_lines(self) -> list[Line]:
+        found = {(one.path, one.line) for some in self._line_breakpoints.values() for one in some}
+        return [(path, line) for real, line in found for path in self._spellings(real)]
+
+    def _spellings(self, real: str) -> Iterator[str]:
+        """The names that the replayed program may have for a file: its own, where that leads over a link."""
+        yield real
+        seen = {path for path, _ in self._replay.lines_of.values()} if self._replay_ is not None else set()
+        directories = {self._replay.directory, os.getcwd()} if self._replay_ is not None else {os.getcwd()}
+        for directory in directories:
+            relative = os.path.relpath(real, os.path.realpath(directory))
+            seen.add(os.path.join(directory, relative))
+        yield from (path for path in seen if path != real and _real(path) == real)
+
+    def _hit(self, stop: Stop) -> str | None:
+        """Why it stops here, in the protocol's words; ``None``: it does not."""
+        step = self._known.get(stop.step)
+        if stop.after:  # `breakpoint()` in the program
+            return "breakpoint"
+        if step is not None and self._stops_at_failures and step.failed:
+            return "exception"
+        if step is not None and any(one.holds(step) for one in self._step_breakpoints):
+            return "function breakpoint"
+        here = self._replay.lines_of.get(stop.step)
+        if here is None:
+            return None
+        path = _real(here[0])
+        for one in self._line_breakpoints.get(path, ()):
+            if one.line == here[1] and (one.condition is None or self._holds(one.condition)):
+                return "breakpoint"
+        return None
+
+    def _holds(self, condition: str) -> bool:
+        found = self._replay.ask(do="evaluate", frame=0, text=f"bool({condition})")
+        if found["failed"]:
+            self._say(f"condition {condition}: {found['text']}\n", "important")
+        return bool(found["text"] == "True" or found["failed"])
+
+    # -- going -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _replay(self) -> DebuggedReplay:
+        if self._replay_ is None:
+            raise RefusedError("no replay was launched", "send launch first")
+        return self._replay_
+
+    @property
+    def _known(self) -> Steps:
+        if self._steps is None:
+            raise RefusedError("no replay was launched", "send launch first")
+        return self._steps
+
+    @property
+    def _number(self) -> int:
+        """The step that comes nearest before where it stands, or at which it stands; past the last one at the end."""
+        if self._line_thread is not None:
+            return self._replay.last
+        if self._replay.at is not None:
+            return self._replay.at.step
+        return 0 if self._replay.status is None else self._known.numbers[-1] + 1
+
+    @property
+    def _between(self) -> bool:
+        """Whether it stands between two steps."""
+        return self._line_thread is not None or (self._replay.at is not None and self._replay.at.after)
+
+    @property
+    def _at_end(self) -> bool:
+        return not self._runs and self._replay.at is None and self._line_thread is None
+
+    def _go(self, way: Way) -> None:
+        """Go there once the request was answered. What stands in ``debugpy`` is left for that."""
+        replay = self._replay
+        with self._state:
+            if self._runs:
+                raise RefusedError("the replay runs", "it stops at a breakpoint, or at its end")
+            self._runs = True
+            waits, self._line_thread = self._line_thread is not None, None
+            if waits:
+                self._instead = way
+        self._values = []
+        self._follows.append(replay.kill if waits else lambda: self._ways.put(way))
+
+    def _go_on(self) -> None:
+        while (way := self._ways.get()) is not None:
+            while way is not None:
+                way = self._gone(way)
+
+    def _gone(self, way: Way) -> Way | None:
+        """Go one way; returns where to go instead, since somebody wanted that meanwhile."""
+        try:
+            stop, reason = way()
+        except RefusedError as error:
+            self._say(f"{error}\n", "important")
+            stop, reason = self._replay.at, "pause"
+        except (GoneError, OSError, ValueError):
+            stop, reason = None, "pause"
+        except Exception:  # a fault of ours is no end of the editor's session
+            self._say(traceback.format_exc(), "important")
+            stop, reason = self._replay.at, "pause"
+        instead, self._instead = self._instead, None
+        if instead is None and not self._leaving:
+            self._arrived(stop, reason)
+        return instead
+
+    def _arrived(self, stop: Stop | None, reason: str) -> None:
+        self._all_passed_on()
+        with self._state:
+            self._runs, self._line_thread = False, None
+        if stop is None:
+            status = self._replay.status
+            text = f"the end of the replay (exit code {status})"
+            self._say(f"{text}\n")
+            self._event("stopped", reason="pause", description=text, threadId=1, allThreadsStopped=True)
+            return
+        text = self._title(stop)
+        step = self._known.get(stop.step)
+        self._say(f"{text}{f': {line_of(step, 150).plain}' if step is not None and not stop.after else ''}\n")
+        failed = {"text": step.error} if step is not None and reason == "exception" else {}
+        self._event(
+            "stopped", reason=reason, description=text, threadId=self._thread(stop), allThreadsStopped=True, **failed
+        )
+
+    def _title(self, stop: Stop) -> str:
+        numbers = self._known.numbers
+        where = f" ({numbers.index(stop.step) + 1} of {len(numbers)})" if stop.step in numbers else ""
+        return f"{'after ' if stop.after else ''}step {stop.step}{where}"
+
+    def _thread(self, stop: Stop) -> int:
+        step = self._known.get(stop.step)
+        return 1 if step is None else step.lane_number + 1
+
+    def _lane(self) -> int | None:
+        step = self._known.get(self._number)
+        return None if step is None else step.lane_number
+
+    def _to_first(self, *ways: Iterator[StepView]) -> Way:
+        """To the first step that there is, the ways tried one after the other; to the end where there is none."""
+        found = next((step.seq for way in ways for step in way), None)
+        return lambda: (self._replay.go(found), "step")
+
+    def _to_breakpoint(self) -> tuple[Stop | None, str]:
+        while True:
+            target = next((step.seq for step in self._known.after(self._number) if self._wants(step)), None)
+            stop = self._replay.go(target, self._in_lines())
+            if stop is None:
+                return None, ""
+            if (reason := self._hit(stop)) is not None:
+                return stop, reason
+
+    def _back_to_breakpoint(self, number: int) -> tuple[Stop | None, str]:
+        lines = {(_real(path), line) for path, line in self._in_lines()}
+        for step in self._known.before(number):
+            path, line = self._replay.lines_of.get(step.seq, ("", 0))
+            if self._wants(step) or (_real(path), line) in lines:
+                stop = self._replay.go(step.seq)
+                if stop is None:
+                    return None, ""
+                if (reason := self._hit(stop)) is not None:
+                    return stop, reason
+        return self._replay.go(self._known.numbers[0]), "entry"
+
+    def _continue(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._line_thread is not None:
+            self._passing = True
+            self._resume("continue")
+        elif self._at_end and self._replay.status is not None:
+            self._end(self._replay.status)
+        else:
+            self._go(self._to_breakpoint)
+        return {"allThreadsContinued": True}
+
+    def _reverse_continue(self, given: Mapping[str, Any]) -> None:
+        number = self._number + self._between
+        self._go(lambda: self._back_to_breakpoint(number))
+
+    def _next(self, given: Mapping[str, Any]) -> None:
+        if self._line_thread is not None:
+            self._resume("next")
+        elif self._at_end:
+            raise RefusedError("this is the end of the replay", "go back, or continue to leave it")
+        else:
+            number = self._number
+            self._go(self._to_first(self._known.after(number, self._lane()), self._known.after(number)))
+
+    def _step_back(self, given: Mapping[str, Any]) -> None:
+        number = self._number + self._between  # between two steps: the one that was made last
+        lane = None if self._between else self._lane()
+        before = (self._known.before(number, lane), self._known.before(number))
+        if not any(self._known.before(number)):
+            raise RefusedError("this is the first step of the run")
+        self._go(self._to_first(*before))
+
+    def _step_in(self, given: Mapping[str, Any]) -> None:
+        self._line(0, "stepIn")
+
+    def _step_out(self, given: Mapping[str, Any]) -> None:
+        self._line(1, "stepOut")
+
+    def _goto_targets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        here = (_real(given["source"].get("path") or ""), int(given["line"]))
+        found = sorted(seq for seq, (path, line) in self._replay.lines_of.items() if (_real(path), line) == here)
+        steps = [step for seq in found if (step := self._known.get(seq)) is not None]
+        return {"targets": [{"id": one.seq, "label": line_of(one, 100).plain, "line": here[1]} for one in steps]}
+
+    def _goto(self, given: Mapping[str, Any]) -> None:
+        number = self._known.number(given["targetId"])
+        self._go(lambda: (self._replay.go(number), "goto"))
+
+    def _command(self, name: str, rest: str) -> None:
+        """What the prompt of ``tracekit debug`` has, in the editor's console."""
+        replay, steps = self._replay, self._known
+        if name == "goto":
+            number = steps.number(rest)
+            self._go(lambda: (replay.go(number), "goto"))
+        elif name == "what-if":
+            since = self._number
+            kinds = kinds_that_go_live(live_kinds(shlex.split(rest) or ("llm",)))
+            self._go(lambda: (replay.branch(kinds, since), "pause"))
+        else:
+            wanted = steps.condition(rest)
+            there = steps.after(self._number) if name == "until" else steps.before(self._number + self._between)
+            found = next((step.seq for step in there if wanted.holds(step)), None)
+            if found is None:
+                raise RefusedError(f"no {'later' if name == 'until' else 'earlier'} step has {wanted.text}")
+            self._go(lambda: (replay.go(found), "goto"))
+
+    # -- line by line ----------------------------------------------------------------------------------------------------
+
+    def _line(self, frame: int, command: str) -> None:
+        """From a step to the next line of the frame in which it is made, or of an outer one; from a line on, what ``debugpy`` does."""
+        if self._line_thread is not None:
+            self._resume(command)
+            return
+        at = self._replay.at
+        if at is None:
+            raise RefusedError("the replay does not stand at a step")
+        own = [number for number, one in enumerate(at.frames) if one.own]
+        if len(own) <= frame:
+            raise RefusedError(
+                "there is no line of your program here that goes on from this step", "go to the next step, or continue"
+            )
+        lines = self._connected()
+        self._go(lambda: self._traced(lines, own[frame]))
+
+    def _connected(self) -> LineDebugger:
+        """``debugpy`` in this process of the replay."""
+        replay = self._replay
+        assert replay.socket is not None
+        if self._lines is None or self._lines.socket is not replay.socket:
+            failed = replay.ask(do="debugpy")["failed"]
+            if failed is not None:
+                raise RefusedError(
+                    f"going line by line takes debugpy where the program runs, which has none ({failed})",
+                    "pip install 'tracekit-replay[debug]'",
+                )
+            try:
+                self._lines = LineDebugger(replay.socket, self._line_reached)
+            except GoneError:
+                raise RefusedError("debugpy could not be connected", "the replay has printed why") from None
+        return self._lines
+
+    def _traced(self, lines: LineDebugger, frame: int) -> tuple[Stop | None, str]:
+        self._passing = False
+        stop = self._replay.trace(frame)
+        if stop is None:
+            return None, ""
+        with suppress(RefusedError, GoneError):
+            lines.leave()  # else it would stop in a line once more, after this step
+        if self._passing:
+            reason = self._hit(stop)
+            return (stop, reason) if reason is not None else self._to_breakpoint()
+        return stop, "breakpoint" if stop.after else "step"
+
+    def _line_reached(self, stopped: Mapping[str, Any]) -> None:
+        """``debugpy`` stands at a line."""
+        with self._state:
+            if self._leaving or self._instead is not None:
+                return
+            self._runs, self._line_thread = False, stopped.get("threadId") or 1
+        self._all_passed_on()
+        self._values = []
+        between = Stop(self._replay.last, True, "", ())
+        self._event(
+            "stopped",
+            reason="step",
+            description=self._title(between),
+            threadId=self._thread(between),
+            allThreadsStopped=True,
+        )
+
+    def _resume(self, command: str) -> None:
+        lines, thread = self._lines, self._line_thread
+        assert lines is not None
+        with self._state:
+            self._runs, self._line_thread = True, None
+
+        def resume() -> None:
+            with suppress(GoneError):
+                lines.ask(command, threadId=thread)
+
+        self._follows.append(resume)
+
+    # -- what the editor shows -------------------------------------------------------------------------------------------
+
+    def _stopped(self) -> Stop | None:
+        """Where it stands, ``None`` at the end."""
+        if self._runs:
+            raise RefusedError("the replay runs")
+        return self._replay.at
+
+    def _threads(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._replay_ is None or self._runs or self._at_end:
+            return {"threads": [{"id": 1, "name": "replay"}]}
+        step = self._known.get(self._number)
+        name = "replay" if step is None else step.lane.path or "the main line"
+        return {"threads": [{"id": 1 if step is None else step.lane_number + 1, "name": name}]}
+
+    def _stack_trace(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._line_thread is not None and self._lines is not None:
+            found = self._lines.ask("stackTrace", threadId=self._line_thread)
+            frames = [one for one in found["stackFrames"] if not _is_ours(one)]
+        else:
+            stop = self._stopped()
+            if stop is None:
+                end = f"the end of the replay (exit code {self._replay.status})"
+                frames = [{"id": 0, "name": end, "line": 0, "column": 0, "presentationHint": "label"}]
+            else:
+                frames = [_about_frame(number, one) for number, one in enumerate(stop.frames, 1)]
+                nowhere = {"id": 1, "name": self._title(stop), "line": 0, "column": 0, "presentationHint": "label"}
+                frames = frames or [nowhere]
+        first, most = int(given.get("startFrame") or 0), int(given.get("levels") or 0)
+        return {"stackFrames": frames[first : first + most if most else None], "totalFrames": len(frames)}
+
+    def _scopes(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._line_thread is not None and self._lines is not None:
+            return self._lines.ask("scopes", frameId=given["frameId"])
+        stop, number = self._stopped(), int(given["frameId"]) - 1
+        if stop is None:
+            return {"scopes": []}
+        step = self._known.get(stop.step)
+        found: list[dict[str, Any]] = []
+        if step is not None:
+            title = f"{'Last step' if stop.after else 'Step'} {step.seq}: {step.kind} {step.name}"
+            found.append(self._scope(title, _facts_of(step)))
+        if 0 <= number < len(stop.frames):
+            for name in ("locals", "globals"):
+                scope = self._scope(name.capitalize(), _Members({"frame": number, "scope": name}))
+                found.append(scope | {"presentationHint": name, "expensive": name == "globals"})
+        return {"scopes": found}
+
+    def _scope(self, name: str, value: Any) -> dict[str, Any]:
+        return {"name": name, "variablesReference": self._numbered(value), "expensive": False}
+
+    def _numbered(self, value: Any) -> int:
+        self._values.append(value)
+        return len(self._values)
+
+    def _variables(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        reference = int(given["variablesReference"])
+        if self._line_thread is not None and self._lines is not None:
+            found = {key: given[key] for key in ("start", "count", "filter", "format") if key in given}
+            return self._lines.ask("variables", variablesReference=reference, **found)
+        self._stopped()
+        if not 1 <= reference <= len(self._values):
+            raise RefusedError(f"there is no variablesReference {reference}", "they hold until the replay goes on")
+        value = self._values[reference - 1]
+        if isinstance(value, _Members):
+            asked = self._replay.ask(do="variables", **value.question)["variables"]
+            return {"variables": [self._remote(one["name"], one) for one in asked]}
+        items = value.items() if isinstance(value, Mapping) else ((f"[{n}]", one) for n, one in enumerate(value))
+        return {"variables": [self._variable(str(name), one) for name, one in items]}
+
+    def _remote(self, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+        """A value of the replayed process."""
+        inside = self._numbered(_Members({"of": about["of"]})) if about["of"] else 0
+        return {"name": name, "value": about["text"], "type": about["type"], "variablesReference": inside}
+
+    def _variable(self, name: str, value: Any) -> dict[str, Any]:
+        """A recorded value."""
+        inside = self._numbered(value) if isinstance(value, Mapping | list) and value else 0
+        text = value if isinstance(value, _Said) else json.dumps(value, ensure_ascii=False, default=repr)
+        return {"name": name, "value": text[:10_000], "type": type(value).__name__, "variablesReference": inside}
+
+    def _evaluate(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        text, frame = str(given["expression"]), given.get("frameId")
+        name, _, rest = text.strip().partition(" ")
+        if given.get("context") == "repl" and name in ("goto", "until", "reverse-until", "what-if"):
+            self._command(name, rest.strip())
+            return {"result": "", "variablesReference": 0}
+        if self._line_thread is not None and self._lines is not None:
+            asked = {"expression": text, "context": given.get("context", "watch")}
+            return self._lines.ask("evaluate", **asked, **({} if frame is None else {"frameId": frame}))
+        stop = self._stopped()
+        if stop is None:
+            raise RefusedError("the replay is at its end", "go back to a step")
+        number = int(frame or 1) - 1
+        if not 0 <= number < max(1, len(stop.frames)):
+            raise RefusedError(f"there is no frame {frame}")
+        found = self._replay.ask(do="evaluate", frame=number, text=text)
+        if found["failed"]:
+            raise RefusedError(found["text"])
+        inside = self._numbered(_Members({"of": found["of"]})) if found["of"] else 0
+        return {"result": found["text"], "type": found.get("type", ""), "variablesReference": inside}
+
+    def _exception_info(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        stop = self._stopped()
+        step = None if stop is None else self._known.get(stop.step)
+        if step is None or step.error is None:
+            raise RefusedError("this step did not fail")
+        raised = step.raised or {}
+        return {"exceptionId": str(raised.get("type") or step.kind), "description": step.error, "breakMode": "always"}
+
+
+class _Said(str):
+    """Words about a step, not a recorded value."""
+
+    __slots__ = ()
+
+
+def _facts_of(step: StepView) -> dict[str, Any]:
+    """What the editor shows of a step."""
+    found: dict[str, Any] = {"kind": _Said(step.kind), "name": _Said(step.name), "state": _Said(step.state)}
+    found |= {key: _Said(value) for key, value in (("side_effect", step.side_effect), ("agent", step.agent)) if value}
+    if step.took:
+        found["took"] = _Said(f"{step.took / 1e6:.3f} ms")
+    call = step.call
+    if call is not None:
+        found |= {"model": _Said(call.model), "usage": dict(call.usage)}
+        found["prompt"] = [{"role": one.role, "text": one.text} for one in call.prompt.messages]
+    found["input"] = plain(step.input)
+    if call is not None:
+        found["answer"] = call.answer.text
+        found["requested"] = [{"name": one.name, "arguments": one.arguments} for one in call.requested]
+    if step.has_output:
+        found["output" if call is not None else "answer"] = plain(step.output)
+    elif step.chunks:
+        found["pieces"] = [plain(one) for one in step.pieces(1000)]
+    if step.values:
+        found["values"] = plain(step.values)
+    if step.error is not None:
+        found["error"] = _Said(step.error)
+    return found
+
+
+def _about_frame(number: int, frame: prompt.Frame) -> dict[str, Any]:
+    lane = frame.lane.rpartition("/")[2] or "the main line"
+    found = {"id": number, "name": frame.function, "line": frame.line, "column": 1}
+    if not frame.own:
+        found |= {"name": f"{frame.function} [{lane}, which waits]", "presentationHint": "subtle"}
+    if os.path.isfile(frame.file):
+        found["source"] = {"name": os.path.basename(frame.file), "path": os.path.abspath(frame.file)}
+    return found
+
+
+def _about_breakpoint(number: int, wrong: str | None) -> dict[str, Any]:
+    return {"id": number, "verified": wrong is None, **({} if wrong is None else {"message": wrong})}
+
+
+def _is_ours(frame: Mapping[str, Any]) -> bool:
+    path = str((frame.get("source") or {}).get("path") or "")
+    return path.startswith(_PACKAGE) or os.path.basename(path) == "runpy.py"
+
+
+def _wrong_expression(text: str | None) -> str | None:
+    try:
+        compile(text or "True", "<condition>", "eval")
+    except (SyntaxError, ValueError) as error:
+        return f"{error}; a condition in a line is an expression of Python over its variables"
+    return None
+
+
+def _real(path: str) -> str:
+    return os.path.normcase(os.path.realpath(path))
+
+
+def _command_line(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of ``launch`` as those of ``tracekit debug``."""
+    words: list[str] = []
+    for name in ("at", "store", "entry"):
+        if given.get(name) is not None:
+            words += [f"--{name}", str(given[name])]
+    further = given.get("args") or []
+    if not isinstance(further, list) or not all(isinstance(one, str) for one in further):
+        raise RefusedError(f"args is a list of words, as `tracekit debug RUN` takes them, not {further!r:.80}")
+    return [str(given.get("run") or "last"), *words, *further]
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Listen on this port of 127.0.0.1, instead of stdin and stdout."
+)
+def dap(port: int | None) -> None:
+    """Debug runs in an editor: a server for the Debug Adapter Protocol.
+
+    An editor starts it and talks to it over stdin and stdout, or, with --port, connects to it; then it serves one session after another
+    until it is interrupted. The editor's launch request names the run ("run": "last") and takes "at", "store", "entry", "stopOnEntry", and
+    "args" for all else that tracekit debug takes. Exit codes: 0; 2 where it can't listen.
+
+    \b
+    Examples:
+      tracekit dap              # as the debug adapter of an editor
+      tracekit dap --port 4711  # for an editor that connects
+    """
+    if port is not None:
+        _listen(port)
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing but the protocol is written there
+    with suppress(KeyboardInterrupt, SystemExit):
+        Adapter(Wire(incoming, outgoing)).serve()
+    os._exit(0)  # not through the end of the interpreter, which would wait for who reads what the editor sends
+
+
+def _listen(port: int) -> None:
+    """Each session is a process of its own, with the connection for its stdin and stdout."""
+    try:
+        listening = socket.create_server((_LOOPBACK, port))
+    except OSError as error:
+        message(f"tracekit: can't listen on {_LOOPBACK}:{port}: {error.strerror}; --port 0 takes a free one")
+        sys.exit(USAGE_ERROR)
+    sessions: list[subprocess.Popen[bytes]] = []
+    with listening, suppress(KeyboardInterrupt):
+        message(f"tracekit: listening on {_LOOPBACK}:{listening.getsockname()[1]}")
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                sessions = [one for one in sessions if one.poll() is None]
+                command = [sys.executable, "-m", "tracekit", "dap"]
+                stream = connection.fileno()
+                sessions.append(subprocess.Popen(command, stdin=stream, stdout=stream))

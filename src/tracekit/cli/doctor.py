@@ -1,0 +1,456 @@
+"""``tracekit doctor``: what a replay of a program could not control, each with its line and what to change there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import click
+
+from .. import _reality
+from .._journal.reader import Trace
+from .._journal.store import Store
+from .._runs.determinism import Recorded, Transcript, first_difference
+from .._runs.environment import Program
+from .._runs.reading import RunView, StepView, read_run
+from .._runs.wording import plural
+from .._runtime.boundary import Crossing, uncaptured
+from ..errors import RunNotFoundError, RunStateError
+from . import output
+from .launch import first_meta, siblings
+from .output import brief, located, printable
+from .replay import program_of, replay_instructions
+from .run import LikePython, launcher, record_instructions
+from .verify_determinism import replayed
+
+__all__ = ["doctor"]
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+class Finding(NamedTuple):
+    """What a replay could not control: a stable ``code``, a sentence, the line of the program (``FILE:LINE``), and the mend."""
+
+    code: str
+    text: str
+    where: str | None
+    mend: str
+    run: str
+    step: int | str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        file, line = _split(self.where)
+        about = self._asdict()
+        del about["where"]
+        return {**about, "file": file, "line": line}
+
+
+def _split(where: str | None) -> tuple[str | None, int | None]:
+    file, _, line = (where or "").rpartition(":")
+    return (file, int(line)) if file and line.isdigit() else (where or None, None)
+
+
+_IN_A_TOOL: Final = (
+    "in a function with @traced_tool(side_effect=…): the trace has what came of it then, and a replay has it from there"
+)
+
+#: What to do about what crossed the boundary of the process, by its kind.
+_CROSSED: Final = {
+    "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
+    "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
+    "listen": "open the server outside the run, and record each request that it serves with a record() of its own",
+    "lookup": f"look it up {_IN_A_TOOL}",
+    "native": f"call it {_IN_A_TOOL}",
+    "process": f"start it with subprocess while the run is open, or {_IN_A_TOOL}",
+    "send": f"open the connection inside the run, with a client that is captured, or send {_IN_A_TOOL}",
+    "stdin": "record the program with `tracekit run`, which captures standard input, or read it before the run and give it as input=",
+}
+_OTHERWISE: Final = f"do it {_IN_A_TOOL}"
+_KEEP: Final = (
+    "put the file below the working directory and let it be kept (`tracekit run --keep-files SIZE`), or read it with "
+    "tracekit.tools.read_file"
+)
+#: What to do about what differs in a replay, by what it differs with.
+_DIFFERS: Final = {
+    "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and let nothing depend on hash()",
+    "chance": "it differs from one process to the next: let threads hand over what they make by a queue, a future or a list each, and let "
+    f"no id(), address or process id reach a step; or read it {_IN_A_TOOL}",
+    "today": f"it is another one than in the recording, in the same way each time: read what it depends on {_IN_A_TOOL}",
+}
+#: What to do about what keeps a run from being replayed, by the code of the reason.
+_REASONS: Final = {
+    "damaged": "record again; `tracekit verify` says what is damaged",
+    "incomplete": "let the program, and its child processes, come to their end",
+    "lost_entries": "see why the log could not be written (a full disk?), and record again",
+    "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
+    "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
+    "unasked": "let the block of effect() ask whether it is to be done: e.perform(function, …), or `if e.live:`",
+}
+#: What else the verdict says: what is right all the same, and what is found with its line otherwise.
+_ELSEWHERE: Final = frozenset(("environment", "nothing_lacking", "not_kept", "redacted", "refused", "unattributed"))
+
+Places = Mapping[int | str, str]
+
+
+def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
+    """What the trace of a run says of itself: its boundary, its files, its processes, its verdict."""
+    for file in view.files:
+        for one in uncaptured(file.crossings.values()):
+            place = file.place(one.entry)
+            yield Finding(one.kind, _crossed(one), one.where, _CROSSED.get(one.kind, _OTHERWISE), view.run_id, place)
+        for entry in file.entries_of("input"):
+            yield from _of_files(view, file.place(entry["seq"]), entry)
+    for step in view.steps(kinds=("process",)):
+        if step.facts.get("undeclared") is True:
+            text = f"the process {step.name} has no declared side effect: a replay answers it, but it counts as irreversible"
+            mend = (
+                f'say so (tracekit.instrument(processes={{"{step.name} …*": "read_only"}})), or start it {_IN_A_TOOL}'
+            )
+            yield Finding("undeclared", text, places.get(step.place), mend, view.run_id, step.place)
+    for reason in view.verdict.can_be_replayed.reasons:
+        if reason.code in _ELSEWHERE or "kind" in reason.facts:
+            continue
+        mend = _REASONS.get(reason.code, _OTHERWISE)
+        for entry in [*reason.facts.get("entries", ())] or [None]:
+            found = None if entry is None else _step_at(view, entry)
+            about = f"{found.kind} {found.name}: " if found is not None and found.calls else ""
+            place = entry if found is None else found.place
+            where = None if place is None else places.get(place)
+            yield Finding(reason.code, f"{about}{reason.text}", where, mend, view.run_id, place)
+
+
+def _crossed(one: Crossing) -> str:
+    text = one._replace(where=None).text
+    if one.status == "refused":
+        return f"{text} was refused, and is by a replay"
+    return f"{text} is not captured{', and may be none of the run' if one.unattributed else ''}: a replay refuses it"
+
+
+def _of_files(view: RunView, place: int | str, entry: Mapping[str, Any]) -> Iterator[Finding]:
+    found, about = entry.get("output"), entry.get("input")
+    where = about.get("where") if isinstance(about, Mapping) else None
+    if entry.get("name") == "file" and isinstance(found, Mapping):
+        for name, value in found.items():
+            if isinstance(value, Mapping) and "content" not in value:
+                text = f"only the hash of {name} is in the trace, not its content: a replay needs it as it was"
+                yield Finding("file", text, where if isinstance(where, str) else None, _KEEP, view.run_id, place)
+
+
+def _step_at(view: RunView, place: int | str) -> StepView | None:
+    try:
+        return view.step(place)
+    except RunNotFoundError:
+        return None
+
+
+def _against_another_one(view: RunView) -> list[str]:
+    """Why the program is not run once more without being asked to: what it would do, or pay, again."""
+    safe = view.verdict.safe_to_run_again
+    reasons = [] if safe.answer is True else [one.text for one in safe.reasons]
+    asked = view.taken.calls
+    return reasons + ([f"{plural(asked, 'model call')} would be paid again"] if asked else [])
+
+
+# -- replays -----------------------------------------------------------------------------------------------------------
+#
+# A difference from the recording is passed over where that is harmless, so that more than the first one is found.
+
+#: Reasons that follow from others: the run went another way before.
+_FOLLOWS: Final = frozenset(
+    ("result", "error", "exit_status", "unconsumed_steps", "undelivered", "reordered", "exception")
+)
+
+
+class _Difference(NamedTuple):
+    """One difference of a replay from the recording; ``blocked`` where it could not go on."""
+
+    run: str
+    step: int | None
+    where: str | None
+    text: str
+    blocked: bool = False
+
+    @property
+    def key(self) -> object:
+        return self.where or (self.run, self.step)
+
+
+class _Replays(NamedTuple):
+    """What replays of one recording have found: how many there were, where each step is in the code, and where they could not go on."""
+
+    made: int
+    found: list[Finding]
+    places: Places
+    stopped: str | None
+
+
+def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Replays:
+    with Trace(path) as trace:
+        store.check(trace)
+        program, cwd = program_of(trace, store, path, command, None, "doctor")
+        first = trace.entry(1)
+    seed = (first.get("meta", {}).get("environment") or {}).get("hash_seed")
+    instructions = replay_instructions(run, path, store, program, {"on_divergence": "warn"})
+    numbers = count(1)
+    with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
+
+        def once(hash_seed: int) -> Transcript:
+            return replayed(next(numbers), hash_seed, instructions, directory, cwd, stdout=True)
+
+        others = [once(one) for one in (1, 2, 3) if one != seed][:2]
+        seen = [_differences(did, first["run_id"]) for did in others]
+        if not any(seen):
+            recordings = {name: Recorded(file) for did in others for name, file in did.runs.items()}
+            expected = {one.about.run_id for one in siblings(store, path).values()} | {first["run_id"]}
+            left = first_difference(others, recordings, expected=expected)
+            if left is None:
+                return _Replays(len(others), [], _places(others), None)
+            seen[1].append(_Difference(first["run_id"], left.step, left.where, left.text.partition("\n")[0]))
+        same = [once(seed), once(seed)] if isinstance(seed, int) else []
+    by_chance = {one.key for did in same for one in _differences(did, first["run_id"])}
+    replays = [*others, *same]
+    found = {one.key: one for one in (*seen[1], *seen[0])}
+    texts = {key: {one.text for did in seen for one in did if one.key == key} for key in found}
+    findings = []
+    for key, one in found.items():
+        if one.blocked:
+            continue
+        code = "order" if same and key not in by_chance else "chance" if len(texts[key]) > 1 or not same else "today"
+        findings.append(Finding(code, one.text, one.where, _DIFFERS[code], one.run, one.step))
+    stopped = next((one for did in seen for one in did if one.blocked), None)
+    at = None if stopped is None else f"{stopped.text} ({stopped.where})" if stopped.where else stopped.text
+    return _Replays(len(replays), findings, _places(replays), at)
+
+
+def _differences(did: Transcript, run: str) -> list[_Difference]:
+    """Where a replay was not the recording: what it passed over and failed with; where there is nothing of that, what follows from it."""
+    found: list[_Difference] = []
+    follow: list[_Difference] = []
+    for name, about in did.reports.items():
+        for reason in about["verdict"]["reasons"]:
+            step = reason.get("step") if type(reason.get("step")) is int else None
+            where = (
+                reason.get("where")
+                or (None if step is None else did.steps.get(name, {}).get(step, (b"", ""))[1])
+                or None
+            )
+            one = _Difference(name, step, where, _text(reason))
+            (follow if reason["code"] in _FOLLOWS else found).append(one)
+    if did.failure is not None:
+        about, where = did.failure
+        # What it was refused, and what the trace does not have, the trace itself says: the replay only could not go on there.
+        blocked = about["blocked"] is not None or about["type"] == "NotReplayableError"
+        if blocked or not found:
+            text = str(about["text"]).partition("\n")[0]
+            step = about["step"] if type(about["step"]) is int else None
+            found.append(_Difference(str(about["run"] or run), step, where or None, text, blocked))
+    return found or follow
+
+
+def _text(reason: Mapping[str, Any]) -> str:
+    """A reason with the fields that differ, in a line."""
+    fields = [
+        f"{one['path']}: {' → '.join(brief(one[side], 60) if side in one else '(not there)' for side in ('recorded', 'actual'))}"
+        for one in (reason.get("differences") or ())[:3]
+        if isinstance(one, Mapping) and "path" in one
+    ]
+    text = str(reason["text"]).replace(", and was answered all the same", "")
+    return f"{text}: {'; '.join(fields)}" if fields else text
+
+
+def _places(replays: Sequence[Transcript]) -> Places:
+    """Where each step is in the code, by its place in the run."""
+    found: dict[int | str, str] = {}
+    for did in replays:
+        for name, steps in did.steps.items():
+            segment = name.partition(".")[2]
+            for seq, (_, where) in steps.items():
+                if where:
+                    found[f"{segment}:{seq}" if segment else seq] = where
+    return found
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@click.command(cls=LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-m", "module", help="Examine a module, started as python -m does.")
+@click.option("--run", "recorded", metavar="RUN", help="Examine this run, which is there: nothing is done for real.")
+@click.option("--again", is_flag=True, help="Record the program a second time, whatever it does and pays.")
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def doctor(
+    module: str | None, recorded: str | None, again: bool, store: str | None, as_json: bool, command: tuple[str, ...]
+) -> None:
+    """Find what a replay of SCRIPT [ARGS…] or -m MODULE [ARGS…] could not control, with the line and what to change there.
+
+    The program is recorded: it RUNS, and what it does happens. What is recorded is then replayed, which does nothing, with other
+    hash seeds. Where all that it did only reads and asks no model, it is recorded a second time, with another hash seed, for what one
+    recording does not show; else only with --again. --run examines a run that is there, and runs nothing but replays.
+
+    Found are calls that no step has (connections, native clients, processes), processes of which nobody has said what they do, files
+    whose content was not kept, values that can't be recorded, the order of sets, and what differs by chance: threads that share a list,
+    ids, addresses. The runs stay in the store. Exit code: 0 if nothing is found, 1 if something is, 2 if it can't be examined.
+
+    \b
+    Examples:
+      tracekit doctor agent.py "Where is A-1042?"  # records it, so it runs
+      tracekit doctor --run last                   # runs nothing but replays
+    """
+    with output.reported():
+        where = output.local(store)
+        if recorded is not None:
+            if again or module:
+                raise click.UsageError("--run examines a run that is there: without -m and --again")
+            found = _Examination([_Execution([str(located(recorded, where))], None)], None)
+            findings = found.examine(where, command)
+        else:
+            found = _recorded(where, module, command, again)
+            findings = found.examine(where, ())
+        if as_json:
+            output.emit(found.as_dict(findings))
+        else:
+            _print(found, findings)
+        sys.exit(output.DIFFERENT if findings else output.RIGHT)
+
+
+class _Execution(NamedTuple):
+    """One execution of the program: the files of its runs, in order, and its exit status (``None``: it was recorded before)."""
+
+    paths: list[str]
+    status: int | None
+
+
+class _Examination:
+    """All that is known of a program: its executions, why there is but one (``once``), and how the replays went."""
+
+    def __init__(self, executions: list[_Execution], once: str | None) -> None:
+        self.executions: Final = executions
+        self.once: Final = once
+        self.replays = 0
+        self.stopped: list[str] = []
+        self.runs: list[str] = []
+
+    def examine(self, store: Store, command: tuple[str, ...]) -> list[Finding]:
+        """Replay the executions, and read their runs; what was found, line by line, each once."""
+        found: dict[object, Finding] = {}
+        for execution in self.executions:
+            replays = _replay(
+                os.path.basename(execution.paths[0]).partition(".jsonl")[0], execution.paths[0], store, command
+            )
+            self.replays += replays.made
+            self.stopped += [replays.stopped] if replays.stopped is not None else []
+            every = list(replays.found)
+            for path in execution.paths:
+                with read_run(path, store) as view:
+                    self.runs.append(view.run_id)
+                    every += _of_run(view, replays.places)
+            for one in every:
+                found.setdefault((one.code, one.where or one.text), one)
+        if self.stopped and not found:
+            text, mend = self.stopped[0], _OTHERWISE
+            found[text] = Finding("blocked", text, None, mend, self.runs[0])
+        return sorted(
+            found.values(), key=lambda one: (one.where is None, _split(one.where)[0] or "", _split(one.where)[1] or 0)
+        )
+
+    def as_dict(self, findings: Sequence[Finding]) -> dict[str, Any]:
+        return {
+            "runs": self.runs,
+            "recordings": len(self.executions),
+            "status": [one.status for one in self.executions],
+            "recorded_once": self.once,
+            "replays": self.replays,
+            "stopped": self.stopped,
+            "findings": [one.as_dict() for one in findings],
+        }
+
+
+def _recorded(store: Store, module: str | None, command: tuple[str, ...], again: bool) -> _Examination:
+    """Record the program, and once more if that does no harm, or was asked for."""
+    instructions = record_instructions(module, command)
+    program = Program(instructions["script"], module, tuple(instructions["arguments"]), instructions["cwd"])
+    output.message(f"tracekit doctor: recording {printable(str(program))}: it runs, and what it does happens")
+    executions = [_execute(store, instructions, 0)]
+    reasons: list[str] = []
+    if not again:
+        with ExitStack() as stack:
+            views = [stack.enter_context(read_run(path, store)) for path in executions[0].paths]
+            reasons = [text for view in views for text in _against_another_one(view)]
+    if not reasons:
+        output.message("tracekit doctor: recording it a second time, with another hash seed")
+        executions.append(_execute(store, instructions, 1))
+    return _Examination(executions, "; ".join(dict.fromkeys(reasons)) or None)
+
+
+def _execute(store: Store, instructions: Mapping[str, Any], hash_seed: int) -> _Execution:
+    started = _reality.urandom(8).hex()
+    variables = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "TRACEKIT_DIR": os.path.abspath(store.root),
+        "TRACEKIT_LAUNCH": json.dumps({**instructions, "program": started}),
+    }
+    sys.stderr.flush()
+    status = subprocess.run(launcher(), env=variables, stdout=2, check=False).returncode
+    found = sorted(
+        (meta["ordinal"], run.path) for run in store.list() if (meta := first_meta(run.path)).get("program") == started
+    )
+    if not found:
+        raise RunStateError(
+            f"the program ended with status {status}, and no run was recorded",
+            next_action="let it run by itself first: python SCRIPT",
+        )
+    return _Execution([path for _, path in found], status)
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def _print(found: _Examination, findings: Sequence[Finding]) -> None:
+    from rich.text import Text
+
+    with output.paged() as console:
+        for one in findings:
+            file, line = _split(one.where)
+            place = f"{_shown(file)}:{line}" if line is not None else file or f"run {one.run}"
+            console.print(Text(printable(place), style="bold") + Text(f"  {one.code}", style="red"), soft_wrap=True)
+            console.print(Text(f"    {printable(one.text)}"), soft_wrap=True)
+            console.print(Text("    → ", style="dim") + Text(printable(one.mend), style="green"), soft_wrap=True)
+        failed = [one.status for one in found.executions if one.status]
+        if failed:
+            console.print(Text(f"the program ended with status {failed[0]}", style="yellow"))
+        for text in dict.fromkeys(found.stopped):
+            console.print(
+                Text(
+                    f"the replays could not go on after this, mend it and ask again: {printable(text)}", style="yellow"
+                ),
+                soft_wrap=True,
+            )
+        if found.once is not None:
+            console.print(
+                Text(f"recorded once (--again records it twice): {printable(found.once)}", style="dim"), soft_wrap=True
+            )
+        did = f"{plural(len(found.executions), 'recording')}, {plural(found.replays, 'replay')}"
+        if findings:
+            console.print(
+                Text(f"{plural(len(findings), 'thing')} that a replay does not control ({did})", style="bold red")
+            )
+        else:
+            console.print(Text(f"nothing found: {did} under other hash seeds, all the same", style="green"))
+
+
+def _shown(file: str | None) -> str:
+    """A file as it is called from here."""
+    here = os.getcwd() + os.sep
+    return (file or "").removeprefix(here)

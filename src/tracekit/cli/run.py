@@ -1,0 +1,167 @@
+"""``tracekit run``: record a program in a process of its own; how such a process is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NoReturn
+
+import click
+
+__all__ = ["LikePython", "follow", "launch", "launcher", "record_instructions", "run"]
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+#
+# Starting the process in which a program is recorded or replayed.
+
+
+def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
+    """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = launcher()
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
+    if sys.platform == "win32":  # exec starts another process there, and ends this one at once
+        sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
+    if cwd is not None:
+        os.chdir(cwd)
+    os.execve(sys.executable, command, variables)
+
+
+def launcher() -> list[str]:
+    """The command that starts it: this interpreter, with the options that it was given (``-W error``, ``-X dev`` …)."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *options, "-m", "tracekit.cli.launch"]
+
+
+def follow(
+    instructions: Mapping[str, Any],
+    environment: Mapping[str, str],
+    cwd: str | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> int:
+    """Run ``tracekit.cli.launch`` in a child process without input, and return its exit status."""
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
+    return subprocess.run(
+        launcher(), env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
+    ).returncode
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit run``: record an unmodified program.
+
+#: Recorded programs run with a fixed hash seed, so that set order is no source of differences; the value does not matter.
+_SEED = "0"
+
+
+def record_instructions(
+    module: str | None,
+    command: tuple[str, ...],
+    *,
+    name: str | None = None,
+    user_modules: Sequence[str] = (),
+    spans: bool = False,
+    program: str | None = None,
+) -> dict[str, Any]:
+    """The instructions with which ``tracekit.cli.launch`` records a module or a script with its arguments. ``program`` is the id of this
+    start of it, by which its runs are found. ``click.UsageError`` where there is no such script."""
+    if module is None and not command:
+        raise click.UsageError("name a SCRIPT, or a module with -m")
+    if module is None and not os.path.exists(command[0]):
+        raise click.UsageError(f"there is no script {command[0]!r}")
+    if module is None and os.path.isdir(command[0]) and not os.path.exists(os.path.join(command[0], "__main__.py")):
+        raise click.UsageError(f"{command[0]!r} is a directory, and has no __main__.py: name a script in it")
+    return {
+        "mode": "record",
+        "name": name,
+        "module": module,
+        "script": None if module is not None else os.path.abspath(command[0]),
+        "arguments": list(command if module is not None else command[1:]),
+        "cwd": os.getcwd(),
+        "user_modules": list(user_modules),
+        "spans": spans,
+        "program": program,
+    }
+
+
+class LikePython(click.Command):
+    """A command for which ``-m MODULE`` ends the options, as for ``python``: the rest is the program's, another ``-m`` too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        valued = {name for one in options if not one.is_flag for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            if args[at].startswith("-m"):
+                after = at + (2 if args[at] == "-m" else 1)
+                if after <= len(args):
+                    args = [*args[:after], "--", *args[after:]]
+                break
+            at += 2 if args[at] in valued else 1
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-m", "module", help="Run a module, as python -m does.")
+@click.option("--name", help="The run's name; the script or module by default.")
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+@click.option(
+    "--user-module",
+    "user_modules",
+    multiple=True,
+    metavar="NAME",
+    help="An installed package that counts as the program's own code.",
+)
+@click.option(
+    "--keep-files",
+    metavar="SIZE",
+    help="Keep the content of files of up to that size (256K by default; 0 keeps none), and 64 times as much in a run.",
+)
+@click.option(
+    "--spans",
+    is_flag=True,
+    help="Send what is recorded as spans of OpenTelemetry, too, where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    module: str | None,
+    name: str | None,
+    store: str | None,
+    user_modules: tuple[str, ...],
+    keep_files: str | None,
+    spans: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
+
+    Its own record() blocks win; without one the whole program is one run. The program's stdout and exit status are its own.
+
+    \b
+    Examples:
+      tracekit run agent.py "Where is A-1042?"
+      tracekit run -m shop.agent -v  # -v is the module's own
+      tracekit run --name nightly agent.py
+      tracekit show last             # and look at what was recorded
+    """
+    instructions = record_instructions(module, command, name=name, user_modules=user_modules, spans=spans)
+    if store is not None:
+        os.environ["TRACEKIT_DIR"] = os.path.abspath(store)
+    if keep_files is not None:
+        from .._capture.inputs import bytes_of
+
+        try:
+            bytes_of(keep_files)
+        except ValueError as error:
+            raise click.UsageError(f"--keep-files: {error}") from None
+        os.environ["TRACEKIT_KEEP_FILES"] = keep_files
+    environment = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "") or _SEED}
+    if not environment["PYTHONHASHSEED"].isdigit():
+        environment["PYTHONHASHSEED"] = _SEED
+    launch(instructions, environment)

@@ -1,0 +1,115 @@
+"""``tracekit doctor``: what a replay of a program could not control is found, each with its line and the mend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.place import TOOL, Place
+
+PROGRAMS = Path(__file__).parent / "doctor"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A directory with the two programs, and a file outside it that they read."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    place = Place(directory)
+    for name in ("sick.py", "clean.py"):
+        place.program((PROGRAMS / name).read_text(), name)
+    return place
+
+
+@pytest.fixture
+def outside() -> str:
+    """A file below no temporary directory, and not in the working directory of the programs."""
+    return str(Path(__file__).with_name("sample_programs.py"))
+
+
+def line_of(place: Place, name: str, text: str) -> int:
+    lines = (place.directory / name).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def named(place: Place, found: dict[str, Any]) -> list[tuple[str, int]]:
+    assert {one["file"] for one in found["findings"]} == {str(place.directory / "sick.py")}
+    assert all(one["text"] and one["mend"] for one in found["findings"])
+    return [(one["code"], one["line"]) for one in found["findings"]]
+
+
+def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) -> None:
+    """The order of a set, threads that share a list, an address, a file, a process, a value, a native client: each once, exit code 1.
+    The program has done what can't be undone, so it is recorded once."""
+    done = place.cli("doctor", "--json", "--", "sick.py", outside)
+    assert done.returncode == 1, done.stderr
+    assert "it runs, and what it does happens" in done.stderr
+    found = json.loads(done.stdout)
+    lines = {
+        line_of(place, "sick.py", "# the order of a set"): {"order"},
+        line_of(place, "sick.py", "# threads that share a list"): {"chance", "today"},
+        line_of(place, "sick.py", "# an address"): {"chance", "today"},
+        line_of(place, "sick.py", "# a file whose content is not kept"): {"file"},
+        line_of(place, "sick.py", "# a process of which nobody says"): {"undeclared"},
+        line_of(place, "sick.py", 'connect("example.com")'): {"not_serialisable"},
+        line_of(place, "sick.py", "# a client below Python"): {"native"},
+    }
+    codes = named(place, found)
+    assert [line for _, line in codes] == list(lines)
+    assert all(code in lines[line] for code, line in codes), codes
+    assert (found["recordings"], len(place.runs), found["status"]) == (1, 1, [0])
+    assert "can't be undone" in found["recorded_once"]
+    assert "connect" in found["stopped"][0]
+
+
+def test_nothing_is_found_in_the_mended_program(place: Place, outside: str) -> None:
+    """A run of it that is there is examined by replays alone: no run is written, exit code 0."""
+    assert place.cli("run", "clean.py", outside).returncode == 0
+    (run,) = place.runs
+    before = run.read_bytes()
+    done = place.cli("doctor", "--run", "last")
+    assert (done.returncode, place.runs, run.read_bytes()) == (0, [run], before), done.stdout + done.stderr
+    assert done.stdout.startswith("nothing found: 1 recording, 2 replays")
+
+
+def test_usage(place: Place) -> None:
+    """No program, one that is not there, a run that is not there: exit code 2, and nothing is run."""
+    for arguments in ((), ("--", "nothing.py"), ("--run", "nothing"), ("--run", "last", "--again")):
+        assert place.cli("doctor", *arguments).returncode == 2
+    assert place.runs == []
+
+
+@pytest.mark.determinism_full
+def test_what_only_reads_is_recorded_twice(place: Place, outside: str) -> None:
+    """Under two hash seeds, each recording replayed under others; the mended program does the same every time."""
+    done = place.cli("doctor", "--json", "--", "clean.py", outside)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["recordings"], found["replays"], found["findings"], found["recorded_once"]) == (2, 4, [], None)
+    assert len(place.runs) == 2
+
+
+@pytest.mark.determinism_full
+def test_what_is_irreversible_is_done_again_on_request_only(place: Place) -> None:
+    """Replays do nothing; the second recording is made with --again."""
+    script = place.program(TOOL + "\ncharge(1)\n")
+    done = place.cli("doctor", "--", script)
+    assert (done.returncode, place.effects()) == (0, 1), done.stdout + done.stderr
+    assert "recorded once (--again records it twice)" in done.stdout
+    assert place.cli("doctor", "--again", "--", script).returncode == 0
+    assert place.effects() == 3
+
+
+@pytest.mark.determinism_full
+def test_findings_for_people(place: Place, outside: str) -> None:
+    """By file and line, each with what to do, from two recordings where that is asked for."""
+    done = place.cli("doctor", "--again", "--", "sick.py", outside)
+    assert done.returncode == 1, done.stderr
+    place_of_set = f"sick.py:{line_of(place, 'sick.py', '# the order of a set')}  order"
+    assert place_of_set in done.stdout.splitlines()
+    assert "sort the set before it reaches a step" in done.stdout
+    assert "7 things that a replay does not control (2 recordings, 8 replays)" in done.stdout
+    assert len(place.runs) == 2

@@ -1,0 +1,212 @@
+"""The command line teaches: help with examples, mistakes that are answered with what to do, Ctrl-C that is no answer."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import tracekit
+from tracekit.cli import main, output
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="tracekit")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with one run, which the environment names."""
+    monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    with tracekit.record("only"):
+        tracekit.decision("turn", input=1, output="left")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        ("shwo", "did you mean show"),
+        ("agent.py", "`tracekit run agent.py` records a program"),
+        ("zzzzzz", "`tracekit --help` lists the commands"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_answered_with_the_nearest(wrong: str, answer: str) -> None:
+    """Exit code 2, and what was probably meant."""
+    done = call(wrong)
+    assert done.exit_code == 2
+    assert answer in done.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "replay", "debug", "verify", "diff", "report", "text", "audit"])
+def test_a_missing_run_is_asked_for_with_its_forms(command: str) -> None:
+    """Who leaves RUN out learns of `last`, and of the command that lists the runs."""
+    done = call(command)
+    assert done.exit_code == 2
+    assert "`last`" in done.stderr
+    assert "`tracekit list`" in done.stderr
+
+
+def test_a_directory_in_place_of_a_run(store: Path, tmp_path: Path) -> None:
+    """It is said to be one; of a store, how to look into it."""
+    (tmp_path / "empty").mkdir()
+    for directory, answer in (("empty", "name the file of a trace in it"), ("store", "tracekit list --store")):
+        for command in ("show", "verify", "text"):
+            done = call(command, directory)
+            assert done.exit_code == 2
+            assert f"{directory} is a directory, not a run" in done.stderr
+            assert answer in done.stderr
+
+
+def test_a_file_that_is_no_trace(store: Path, tmp_path: Path) -> None:
+    """It is broken, without a date or duration that nobody knows, and with exit code 1."""
+    (tmp_path / "notes.txt").write_text("buy milk\n")
+    for command in ("show", "audit"):
+        done = call(command, "notes.txt")
+        assert done.exit_code == 1
+        assert "broken" in done.stdout
+        assert "1970" not in done.stdout
+    done = call("failures", "notes.txt")
+    assert done.exit_code == 1
+    assert "No failure in what could be read." in done.stderr
+
+
+def test_an_empty_store_says_how_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a directory without a store is not taken for one in which nothing failed."""
+    monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / "nothing"))
+    done = call("show", "last")
+    assert done.exit_code == 2
+    assert "`tracekit run SCRIPT`" in done.stderr
+    monkeypatch.delenv("TRACEKIT_DIR")
+    monkeypatch.chdir(tmp_path)
+    done = call("failures")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"There is no run in {tmp_path / '.tracekit'}." in done.stderr
+
+
+def test_the_run_before_the_only_one(store: Path) -> None:
+    """``last~1`` of a store with one run: it is counted, and the list of runs named."""
+    done = call("diff", "last~1", "last")
+    assert done.exit_code == 2
+    assert f"there is only one run in {store}" in done.stderr
+    assert "`tracekit list`" in done.stderr
+
+
+def test_what_may_not_be_read_is_a_message(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path and the reason on one line, exit code 2, and no traceback."""
+
+    def refused(path: object) -> None:
+        raise PermissionError(13, os.strerror(13), str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    done = call("list")
+    assert done.exit_code == 2
+    assert done.stderr == f"tracekit: {store / 'runs'}: Permission denied\n"
+
+
+def test_a_run_that_may_not_be_read_is_listed_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process has not died, as far as this user can know."""
+    (path,) = (store / "runs").iterdir()
+    really = builtins.open
+
+    def refused(file: Any, *arguments: Any, **options: Any) -> Any:
+        if os.fspath(file) == str(path):
+            raise PermissionError(13, os.strerror(13), str(path))
+        return really(file, *arguments, **options)
+
+    def refused_too(file: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(file) == str(path):
+            raise PermissionError(13, os.strerror(13), str(path))
+        return opened(file, *arguments, **options)
+
+    opened = os.open
+    monkeypatch.setattr(builtins, "open", refused)
+    monkeypatch.setattr(os, "open", refused_too)
+    (line,) = call("list", "--json", "--no-cost").stdout.splitlines()
+    assert json.loads(line)["state"] == "unreadable"
+
+
+def test_a_report_that_can_not_be_written(store: Path, tmp_path: Path) -> None:
+    """The error names the file that was asked for, not one of tracekit's own."""
+    done = call("report", "last", "-o", tmp_path / "nowhere" / "report.html")
+    assert done.exit_code == 2
+    assert "nowhere/report.html can't be written: No such file or directory" in done.stderr
+    assert ".tmp" not in done.stderr
+
+
+def test_a_directory_is_no_script(store: Path, tmp_path: Path) -> None:
+    """``tracekit run DIRECTORY`` records nothing where Python would find nothing to run."""
+    (tmp_path / "package").mkdir()
+    done = call("run", tmp_path / "package")
+    assert done.exit_code == 2
+    assert "has no __main__.py" in done.stderr
+
+
+def test_interrupted_is_no_answer(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends any command with status 130: 1 would mean that a trace is damaged, or that something differs."""
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "readable", interrupted)
+    for command in (("show", "last"), ("verify", "last"), ("diff", "last", "last"), ("executions", "trace", "last")):
+        done = call(*command)
+        assert done.exit_code == 130
+        assert done.stderr == "interrupted\n"
+
+
+def test_short_version() -> None:
+    """``-V`` is ``--version``."""
+    assert call("-V").stdout == call("--version").stdout != ""
+
+
+def test_every_command_is_in_one_section_of_the_help() -> None:
+    """By what it is for."""
+    listed = [
+        line.split()[0] for line in call("--help").stdout.splitlines() if line.startswith("  ") and line[2] != " "
+    ]
+    for name in main.list_commands(click.Context(main)):
+        assert listed.count(name) == 1, name
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal, and knows when something was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        found = super().write(text)
+        if "verifying" in self.getvalue():
+            self.written.set()
+        return found
+
+
+def test_what_takes_long_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, until it is over; what is quick says nothing, and neither does what goes into a pipe."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", quick := Terminal())
+    with output.working("verifying", after=3600):
+        pass
+    assert quick.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", slow := Terminal())
+    with output.working("verifying", after=0):
+        assert slow.written.wait(60)
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    with output.working("verifying", after=0):
+        pass
+    assert pipe.getvalue() == ""
