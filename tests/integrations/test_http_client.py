@@ -559,6 +559,7 @@ def test_left_unanswered(servers: Servers, instrumented: None) -> None:
 
     run, _ = recorded(program)
     assert entries(run)[-2]["type"] == "http.error"
+    servers.plain.rest(after="/echo")
     with tracekit.replay(run.id):
         program()
 

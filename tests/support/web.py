@@ -60,10 +60,14 @@ class Web(ThreadingHTTPServer):
                 self._answering -= 1
                 self._rests.notify_all()
 
-    def rest(self) -> None:
-        """Wait until it sends nothing any more: its threads would do so inside a replay, which is not theirs."""
+    def rest(self, after: str = "") -> None:
+        """Wait until it sends nothing any more: its threads would do so inside a replay, which is not theirs.
+
+        Who has not waited for an answer names the path that he asked for ``after``: the server may not have read that yet.
+        """
         with self._rests:
-            assert self._rests.wait_for(lambda: not self._answering, timeout=30)
+            asked = (lambda: not self._answering and self.hits[after]) if after else (lambda: not self._answering)
+            assert self._rests.wait_for(asked, timeout=90)
 
     def get_request(self) -> Any:
         found = super().get_request()

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -314,15 +315,23 @@ def test_a_terminal(tmp_path: Path) -> None:
         before, _, seen = seen.partition(text)
         return before
 
+    def interrupt() -> None:
+        """Ctrl-C once it waits: what comes just before that, Python's ``input`` hears of with the next key only."""
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
+        os.write(terminal, b"\x03")
+
     try:
         until("(debug) ")
         os.write(terminal, b"revers\tc\t\n")  # `reverse-`, with which three begin, then `reverse-continue`
         assert "step 2 (1 of 4)" in until("(debug) ")
-        os.write(terminal, b"nonsense\x03")
+        os.write(terminal, b"nonsense")
+        until("nonsense")
+        interrupt()
         until("(debug) ")
         os.write(terminal, b"c\n")
         until("spinning")
-        os.write(terminal, b"\x03")
+        interrupt()
         assert "interrupted; the replay was ended" in until("(debug) ")
         os.write(terminal, b"p 20 + 2\nfirst\n")
         assert "the replay does not stand at a step" in until("(debug) ")
