@@ -125,7 +125,6 @@ class PatchStack:
     def __init__(self) -> None:
         self._lock: Final = free_in_forks(threading.RLock())
         self._applied: list[Patch] = []
-        self._lifted = False
 
     def __len__(self) -> int:
         return len(self._applied)

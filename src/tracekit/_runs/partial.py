@@ -29,6 +29,7 @@ from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
 from .ending import End, end_log
 from .environment import command_facts, environment, this_program
+from .wording import time_span
 
 __all__ = ["Live", "PartialReplay", "branch", "seal_branch"]
 
@@ -52,8 +53,6 @@ _DECISIONS: Final = frozenset(("policy.check", "breaker", "detection"))
 #: What only measures how long something takes: it is the same at any hour.
 _STEADY: Final = ("time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "loop.time")
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
-_SHIFT: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Live:
@@ -99,11 +98,6 @@ class Live:
         for kind, decide in self._deciders.items():
             if isinstance(decide, str):
                 self._deciders[kind] = _function(kind, decide)
-
-    @property
-    def reaches(self) -> bool:
-        """Whether something outside the process is reached."""
-        return any(kind.partition(":")[0] in ("llm", "tool", "http") for kind in self.kinds)
 
     def takes(self, spec: Spec) -> bool:
         """Whether a step goes live: by its kind, or its kind and name. What is irreversible never does."""
@@ -173,10 +167,9 @@ def _moment(instead: Any) -> timedelta | datetime | date:
     if isinstance(instead, timedelta | date):
         return instead
     text = instead.strip() if isinstance(instead, str) else ""
-    shift = _SHIFT.fullmatch(text)
     try:
-        if shift is not None:
-            return timedelta(**{_UNITS[shift[2]]: float(shift[1])})
+        if (shift := time_span(text)) is not None:
+            return shift
         return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -29,6 +29,7 @@ __all__ = [
     "request_text",
     "result_text",
     "short",
+    "time_span",
     "usage_text",
 ]
 
@@ -100,6 +101,14 @@ def duration(ns: int) -> str:
 
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_SPAN: Final = expression(r"([+-]?\d{1,9}(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_SPANS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def time_span(text: str) -> timedelta | None:
+    """The time span that a person writes: ``"30m"``, ``"12h"``, ``"-1.5d"``; ``None`` for another text."""
+    found = _SPAN.fullmatch(text.strip())
+    return None if found is None else timedelta(**{_SPANS[found[2]]: float(found[1])})
 
 
 def local_time(ns: int) -> str:

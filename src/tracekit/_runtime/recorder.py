@@ -424,7 +424,6 @@ class RecordedTimer(Timer):
     live: Final = True
     #: Whether it fired in a recording that is being replayed.
     comes: Final = False
-    optional: Final = False
     #: Whether it may come true later: past the end of the log of a run that goes on.
     pending: Final = False
 

@@ -262,11 +262,6 @@ class ReplayedTimer(Timer):
         return self._seq is not None
 
     @property
-    def optional(self) -> bool:
-        """Whether the program may go on without it: a hop."""
-        return self._seq in self._session.index.hops
-
-    @property
     def about(self) -> Mapping[str, Any]:
         """What was recorded beside it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]

@@ -103,7 +103,6 @@ class LateTimer(Timer):
     __slots__ = ("_real", "_run")
 
     comes: Final = False
-    optional: Final = False
     pending: Final = False
     about: Final[Mapping[str, Any]] = {}
 
@@ -156,7 +155,6 @@ class ResumedTimer:
     __slots__ = ("_real", "_run", "_ticket")
 
     comes: Final = False
-    optional: Final = False
     pending: Final = True
     about: Final[Mapping[str, Any]] = {}
 

@@ -423,13 +423,6 @@ def _pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(dict.items(dict.copy(value)))
 
 
-def _sequence(tag: str) -> Handler:
-    def handler(walk: Walk, value: Any, depth: int) -> Tree:
-        return {"$t": tag, "v": walk.items(value, depth + 1)}
-
-    return handler
-
-
 def _tuple(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "tuple", "v": walk.items(tuple.__iter__(value), depth + 1)}
 

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -18,7 +18,7 @@ from .. import _reality
 from .._journal.store import Store
 from .._lazy import expression
 from .._runs.remote import fetched_run, fetched_store, is_url
-from .._runs.wording import brief, dollars, duration, local_time, printable, short
+from .._runs.wording import brief, dollars, duration, local_time, printable, short, time_span
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -318,9 +318,6 @@ def age(ns: int) -> str:
 
 # -- times -------------------------------------------------------------------------------------------------------------
 
-_AGO: Final = expression(r"(\d{1,9})\s*([smhdw])")
-_AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
     """An option's moment: ``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
@@ -328,11 +325,9 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 
     if value is None:
         return None
-    ago = _AGO.fullmatch(value.strip())
     try:
-        if ago is not None:
-            now = datetime.fromtimestamp(_reality.time()).astimezone()
-            return now - timedelta(**{_AGO_UNITS[ago[2]]: int(ago[1])})
+        if (ago := time_span(value)) is not None:
+            return datetime.fromtimestamp(_reality.time()).astimezone() - ago
         return datetime.fromisoformat(value).astimezone()
     except (ValueError, OverflowError):
         raise click.BadParameter(
