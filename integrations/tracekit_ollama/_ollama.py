@@ -1,4 +1,4 @@
-"""Ollama's own protocol: JSON, and lines of JSON where an answer is streamed (which is what it does unless it is told not to)."""
+"""Ollama's own protocol: JSON, and lines of JSON where an answer is streamed (its default)."""
 
 from __future__ import annotations
 

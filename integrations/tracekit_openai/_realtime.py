@@ -9,7 +9,7 @@ from tracekit.integration import Claim, Reading, answer_meta, completion_usage, 
 
 __all__ = ["Realtime"]
 
-#: Where the parameters of the URL name a model; that of the Responses API stands in each message.
+#: Where the parameters of the URL name a model; with the Responses API each message names it.
 _MODEL: Final = ("model", "deployment")
 _RESPONSES: Final = "responses"
 

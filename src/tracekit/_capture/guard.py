@@ -284,7 +284,7 @@ def _program(args: tuple[Any, ...], index: int | None) -> str:
     return text.split(None, 1)[0] if text.strip() else text
 
 
-#: What may be told of a descriptor of the directory, last.
+#: Audit events whose last argument is the descriptor of a directory.
 _BY_DIRECTORY: Final = frozenset(
     f"os.{name}" for name in ("chmod", "chown", "link", "mkdir", "remove", "rmdir", "symlink", "utime")
 )
@@ -1377,7 +1377,7 @@ class Guard:
         self.resumes: Final = resumes
         self._new: Final = _NewFiles(wrote, covered) if writes == "new" and not dry_run else None
         self._permitted: Final = permitted
-        #: The sockets of which that has been told.
+        #: The sockets of which that has been said.
         self._let_through: Final[WeakSet[Any]] = WeakSet()
 
     @property

@@ -16,7 +16,7 @@ asked                                                  answered
 ``{"do": "trace", "frame": 0}``                        nothing: ``debugpy`` stops at the next line of this frame
 =====================================================  ==============================================================================
 
-An editor is told each step by ``made``, with the line that it was made from: on the way back it stops by that.
+An editor hears of each step by ``made``, with the line that it was made from: on the way back it stops by that.
 
 A failure of the debugger never reaches the program: where the other process is gone, this one ends.
 """

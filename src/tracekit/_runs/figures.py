@@ -40,7 +40,7 @@ _TOKENS: Final = {
     "cache_read_input_tokens": "cache_read",
     "cache_creation_input_tokens": "cache_creation",
 }
-#: A trace may name any model: as many are told apart, and so much of a name is kept.
+#: A trace may name any model: so many are counted apart, and so much of a name is kept.
 _MODELS: Final = 100
 _OTHER: Final = "other"
 _LONGEST: Final = 100

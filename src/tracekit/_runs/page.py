@@ -1,6 +1,6 @@
 """Runs as one HTML file that needs nothing but itself: what happened as text, and every step as data for the script that shows it.
 
-What was recorded is data in the page, never markup and never code: it stands in one JSON block in which no ``<`` is left, the script puts
+What was recorded is data in the page, never markup and never code: it is in one JSON block in which no ``<`` is left, the script puts
 it on the page as text alone, and the page's policy allows no other script, no style and no address. A text is put once, however often
 it occurs; a prompt is what the turn before it had, and what was changed.
 

@@ -246,7 +246,7 @@ def _cause(files: Sequence[_File], places: Mapping[Place, _At], cause: object) -
     key = (str(cause.get("run_id")), cause.get("segment"), cause["seq"])
     if key in places:
         return places[key]
-    for file in files:  # an entry that has no slice: where it stands in its lane
+    for file in files:  # an entry that has no slice: its place in its lane
         if file.key(cause["seq"]) == key and (step := file.view.steps.get(cause["seq"])) is not None:
             track = file.track_of(step.lane_number)
             return None if track is None else _At(file.number, track, step.ts_ns)

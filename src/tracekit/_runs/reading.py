@@ -81,7 +81,7 @@ _BOOKKEEPING: Final = (
     | {"lane", "identity", "blob", "input", "run.started", "contract.validated", "budget.estimated", "run.completed"}
     | {"recovery.completed", "pipe", "data"}
 )
-#: Kinds of step that are told by one word in a filter.
+#: Kinds of step that one word of a filter names.
 _GROUPS: Final = {
     "decision": frozenset(
         ("decision", "router.decision", "policy.check", "breaker", "state_transition", "detection", "intent.received")

@@ -456,7 +456,7 @@ def _named(step: RecoveredStep) -> str:
 
 # -- the decision on a run in a store ----------------------------------------------------------------------------------
 #
-# The decision on a run as it stands in a store: its file, whoever holds it, and its child processes.
+# The decision on a run of a store: its file, whoever holds it, and its child processes.
 
 
 class UncertainStep(NamedTuple):

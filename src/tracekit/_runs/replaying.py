@@ -203,7 +203,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.inputs.lay(self.disk)
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
-        # A process that joins has been told those of the whole run.
+        # A process that joins was given those of the whole run.
         recorded = options.setdefault("credentials", session.trace.entry(1)["meta"].get("credentials", []))
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()

@@ -118,7 +118,7 @@ def context_of(first: Mapping[str, Any]) -> Context:
 class FileSpans:
     """The spans of one file, entry by entry: each is returned when it has ended.
 
-    ``other`` says which context another run has, ``above`` what a child process stands in, asked for when it has ended; ``content`` adds
+    ``other`` says which context another run has, ``above`` the span around a child process, asked for when it has ended; ``content`` adds
     what was said: messages, arguments, results.
     """
 

@@ -598,7 +598,7 @@ _NEVER_SENT: Final = frozenset(
 
 
 def never_sent(output: object) -> bool:
-    """Whether what stands in the place of an HTTP answer says that nothing can have been sent."""
+    """Whether what came in place of an HTTP answer says that nothing can have been sent."""
     return isinstance(output, Mapping) and output.get("raised") in _NEVER_SENT
 
 

@@ -20,7 +20,7 @@ __all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 _LARGE: Final = 1024
 #: The same for conversations and their answers.
 _SOME: Final = 64
-#: What a reader takes by default, and room for the rest of an entry: bytes of one text, and of what stands in one line
+#: What a reader takes by default, and room for the rest of an entry: bytes of one text, and of what is in one line
 #: (texts of ``_APART`` and more stand in lines of their own).
 _TEXT: Final = DEFAULT.line - (4 << 20)
 _LINE: Final = DEFAULT.line // 2 - (2 << 20)

@@ -2,9 +2,9 @@
 
 A tool may append to a list that its caller goes on with, fill in a dataclass, or return the very dictionary that it was given. A
 replay does not run the tool, so all that is a part of its outcome. Each container in the arguments has a *pointer*: where its
-node had in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
-``arguments`` says by pointer what each container that is another one now has come to; a container that was there before stands in
-it as ``{"$t": "argument", "v": pointer}``, so a replay moves the program's own objects about instead of making equal ones.
+node was in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
+``arguments`` says by pointer what each container that is another one now has come to; a container that was there before is
+written as ``{"$t": "argument", "v": pointer}``, so a replay moves the program's own objects about instead of making equal ones.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def state_hash(canonical: bytes) -> str:
 def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None) -> Tree:
     """The tree of an argument; of an object of no known kind, its attributes as far as they can be recorded.
 
-    A container that is ``known`` stands in it as its pointer.
+    A container that is ``known`` is written as its pointer.
     """
     token = current.set(None)  # a ``__repr__`` is the program's own code: what it does is no part of the run
     try:

@@ -460,7 +460,7 @@ class RecordedTimer(Timer):
 
 T = TypeVar("T")
 
-#: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
+#: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all of it is in one line.
 MAX_ERROR: Final = 16 << 20
 
 

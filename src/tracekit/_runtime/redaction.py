@@ -889,7 +889,7 @@ class Redactor:
         return from_json(kept) if redacted else value
 
     def redacted(self, value: Any) -> bool:
-        """Whether a placeholder stands in a value, for a secret that was taken out."""
+        """Whether a value contains a placeholder, in place of a secret that was taken out."""
         return bool(self.redact(to_json(value))[1])
 
     def stream(self) -> StreamRedactor:

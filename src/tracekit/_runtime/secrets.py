@@ -804,7 +804,7 @@ def _cookies(text: str, at: int) -> Span | None:
 
 
 def _element(text: str, ahead: str, at: int, strength: Strength) -> Span | None:
-    """What stands in an element of XML whose name it is."""
+    """The text of an XML element of that name."""
     found = _compiled(r"[^<>\s]{1,500}(?=</)").match(text, at)
     if found is None or not ahead.endswith("<") or not holds_secret(strength, found[0]):
         return None

@@ -370,7 +370,7 @@ class Timer(Protocol):
 
 
 class Log:
-    """The trace that answers a session's steps (``None``: nothing does), and the file that it stands in."""
+    """The trace that answers a session's steps (``None``: nothing does), and the file that holds it."""
 
     __slots__ = ("live", "trace")
 

@@ -71,7 +71,7 @@ _TRANSFERS: Final = {"x86_64": (0, 1, 19, 20), "aarch64": (63, 64, 65, 66)}.get(
 _RECEIVES: Final = {"x86_64": (0, 19, 43, 45, 47, 288), "aarch64": (63, 65, 202, 207, 212, 242)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
-#: Those that wait for several, and how they are told which: ``epoll``, ``poll``, ``select``.
+#: Those that wait for several, and how a thread says which: ``epoll``, ``poll``, ``select``.
 _POLLS: Final[Mapping[int, str]] = {
     "x86_64": {232: "epoll", 281: "epoll", 441: "epoll", 7: "poll", 271: "poll", 23: "select", 270: "select"},
     "aarch64": {22: "epoll", 441: "epoll", 73: "poll", 72: "select"},
@@ -919,7 +919,7 @@ def _interpreter() -> int:
 
 
 def _lock_types() -> tuple[type, ...]:
-    """The types of which an object is a lock as the kernel sees it: where a thread waits for it stands in its first field."""
+    """The types of which an object is a lock as the kernel sees it: its first field says where a thread waits for it."""
     queue = getattr(sys.modules.get("_queue"), "SimpleQueue", None)
     return (LockType, RLock) if queue is None or not _is_like_a_lock(queue) else (LockType, RLock, queue)
 

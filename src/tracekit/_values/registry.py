@@ -40,7 +40,7 @@ codecs_by_tag: Final[dict[str, Codec]] = {}
 def register(type: type, tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
     """Teach the codec ``type``: ``encode(value)`` gives any value that can be encoded, ``decode`` takes it back.
 
-    ``tag`` is what stands in the trace; it contains a colon or a dot (``"acme.Money"``), so that it never meets a built-in one.
+    ``tag`` is its name in the trace; it contains a colon or a dot (``"acme.Money"``), so that it never meets a built-in one.
     """
     if not {":", "."} & set(tag):
         raise ValueError(f"the tag {tag!r} needs a colon or a dot, such as 'acme.Money': plain words are built in")

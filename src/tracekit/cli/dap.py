@@ -382,7 +382,7 @@ class Adapter:
         self._follows.append(lambda: self._event("initialized"))
 
     def _passed_on(self, category: str) -> int:
-        """A descriptor to write to; the editor is told what comes."""
+        """A descriptor to write to; the editor gets what is written."""
         out, into = os.pipe()
         passed = threading.Semaphore(0)
         threading.Thread(

@@ -1,6 +1,6 @@
 """``tracekit debug``: back and forth through the steps of a recorded run, in the lines of the program that made them.
 
-The program is replayed in a child process that stops where it is told to (``_runs.debugging``); going back starts it anew, up to the step.
+The program is replayed in a child process that stops where it should (``_runs.debugging``); going back starts it anew, up to the step.
 ``DebuggedReplay`` is that process as whoever debugs it sees it, ``Shell`` the prompt.
 """
 

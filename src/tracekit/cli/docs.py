@@ -33,7 +33,7 @@ def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def docs(topic: str | None) -> None:
     """Show a page of the documentation; without TOPIC, list the pages.
 
-    TOPIC is the name of a page, or of one of its sections after a #; the code of an error, as it stands in brackets before its message;
+    TOPIC is the name of a page, or of one of its sections after a #; the code of an error, which is in brackets before its message;
     or a public name.
 
     \b

@@ -203,7 +203,7 @@ def _report(state: str, problem: str | None, line: int | None, *, always: bool) 
 
 
 def _print_entries(path: str, where: Store, first: int, expand: bool) -> None:
-    """Print every entry as it stands in the file."""
+    """Print every entry as it is in the file."""
     with Trace(path) as trace:
         verdict = where.judge_run(trace)
         output.emit(whole(trace, first, expand))

@@ -226,7 +226,7 @@ _PATTERNS: Final = (
     ("port", r"(?<=127\.0\.0\.1:)\d{2,5}\b|(?<=localhost:)\d{2,5}\b"),
     ("call", r"\b(?:call|toolu|chatcmpl|msg|resp|req)_[A-Za-z0-9]{8,}\b"),
 )
-#: The shortest text of a reading that is looked for: a shorter one stands in texts that have nothing to do with it.
+#: The shortest text of a reading that is looked for: a shorter one occurs in texts that have nothing to do with it.
 _SHORTEST: Final = 8
 _PATHS: Final = (
     (re.compile(r"(?:/private)?(?:/tmp|/var/tmp|/var/folders/\w\w/\w+/T)/pytest-of-[^/\s\"']+/pytest-\d+"), "<tmp>"),

@@ -340,7 +340,7 @@ def _item(holder: Any, name: str) -> Any:
     if holder is None:
         return None
     if isinstance(holder, Mapping):
-        inside = holder.get("v") if "$t" in holder else holder  # as it stands in a trace
+        inside = holder.get("v") if "$t" in holder else holder  # as a trace has it
         return inside.get(name) if isinstance(inside, Mapping) else None
     try:
         return getattr(holder, name, None)
