@@ -1,8 +1,9 @@
 """How many runs of a corpus ``tracekit regress`` replays a second and core: tool-only traces, each in a forked process of its own.
 
 Run ``python -m benchmarks.regress`` (``--runs N``, ``--calls N``, ``--workers N``, ``--json FILE``). The corpus is recorded first: an agent
-that makes so many tool calls, with clock and random reads between them. *A second and core* is by the CPU time of the replays, so that
-another load of the machine matters less; the second figure is by the clock, with the start of the warm processes.
+that makes so many tool calls, with clock and random reads between them. *A second and core* is by the CPU time of the replays, that of
+the process which forks them included, so that another load of the machine matters less; the
+second figure is by the clock, with the start of the warm processes.
 """
 
 from __future__ import annotations

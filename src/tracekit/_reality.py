@@ -13,13 +13,14 @@ import os
 import sys
 import time as _time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
 __all__ = [
     "aside",
     "clocks",
+    "coarse_time_ns",
     "fdatasync",
     "free_in_forks",
     "kill",
@@ -29,6 +30,7 @@ __all__ = [
     "perf_counter",
     "perf_counter_ns",
     "repoint",
+    "room_aside",
     "running_loop",
     "running_task",
     "sleep",
@@ -56,6 +58,13 @@ def aside(fd: int) -> int:
         return fd
     os.close(fd)
     return high
+
+
+def room_aside() -> None:
+    """Make room for what ``aside`` moves: while a process has one thread only, since the kernel makes it wait later."""
+    with suppress(OSError):
+        fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.close(aside(fd))
 
 
 def free_in_forks(lock: Any) -> Any:
@@ -116,6 +125,8 @@ def _real(name: str) -> partial[Any]:
 time: Final[Callable[[], float]] = _real("time")
 #: Nanoseconds since the epoch.
 time_ns: Final[Callable[[], int]] = _real("time_ns")
+#: The time that Linux gives to what is changed in its file systems, which goes on in ticks.
+coarse_time_ns: Final[Callable[[], int]] = partial(unfaked(_time, "clock_gettime_ns"), 5)
 #: Seconds of a clock that never goes back.
 monotonic: Final[Callable[[], float]] = _real("monotonic")
 #: Nanoseconds of a clock that never goes back.

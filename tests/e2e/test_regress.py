@@ -63,6 +63,7 @@ TODAY = """
 agent_then = agent.__wrapped__
 
 def below():
+    os.setsid()
     file = open(os.environ["SLOW"], "w")
     fcntl.flock(file, fcntl.LOCK_EX)
     print("slow", file=file, flush=True)
@@ -201,7 +202,7 @@ def test_each_run_says_what_came_of_it(report: CorpusReport, shop: Path) -> None
 
 
 def test_a_run_that_takes_too_long_is_killed_with_all_it_has_started(report: CorpusReport, shop: Path) -> None:
-    """A process that the program has forked does not outlive the timeout: its lock is free, sooner or later."""
+    """A process that the program has forked does not outlive the timeout, in a group of its own too: its lock is free, sooner or later."""
     assert report.runs[5].state == "timed out"
     with (shop.parent / "slow").open() as file:
         assert file.read() == "slow\n"
@@ -294,6 +295,36 @@ def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> No
         ("not replayable", "--entry nowhere:agent: there is no module 'nowhere'")
     ]
     assert report.exit_code == 3
+
+
+def test_what_a_run_writes_is_gone_before_the_next(shop: Path) -> None:
+    """Runs that are replayed one after the other find the files as they are, whatever those before them have made, removed or closed."""
+    (shop / "litter.py").write_text(
+        SHOP
+        + textwrap.dedent("""
+            import ctypes
+
+            def is_there(path):   # as native code finds it, of which nothing is recorded
+                return ctypes.CDLL(None).access(path.encode(), os.R_OK) == 0
+
+            @record("shop")
+            def agent(order):
+                assert is_there("today.py") and not is_there("litter/below"), order
+                assert os.stat("/proc/self/cwd").st_mode & 0o777 != 0o701, order
+                if order == 2:
+                    os.makedirs("litter/below")
+                if order == 3:
+                    os.chmod(".", 0o701)
+                if order == 4:
+                    os.remove("today.py")
+                cents = look_up(order)["cents"] + random.randrange(1000)
+                return {"said": pay(cents), "at": time.time()}
+            """)
+    )
+    runs = orders(2, 3, 4, 5, 1)
+    report = regress(*runs, entry="litter:agent", workers=1)
+    assert [run.state for run in report.runs] == ["same"] * len(report.runs), report.groups
+    assert (shop / "today.py").exists()
 
 
 def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:

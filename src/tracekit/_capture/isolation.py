@@ -20,11 +20,14 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Change", "ScratchLayer", "available", "enter"]
+from .. import _reality
+
+__all__ = ["Change", "ScratchLayer", "adopt_orphans", "available", "enter"]
 
 _NEW_NS: Final = 0x00020000
 _NEW_USER: Final = 0x10000000
 _NEW_NET: Final = 0x40000000
+_CHILD_SUBREAPER: Final = 36
 
 
 def available() -> bool:
@@ -111,6 +114,11 @@ def _library() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def adopt_orphans() -> bool:
+    """Become the parent of what the children of this process leave behind; whether the system has that."""
+    return sys.platform.startswith("linux") and not _call("prctl", _CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _loopback_up() -> bool:
     import fcntl
     import socket
@@ -174,6 +182,9 @@ class ScratchLayer:
         self.open: Final[list[str]] = []
         #: Where a directory is seen, too, and which it is; see ``show``.
         self._shown: tuple[str, str] | None = None
+        #: What it was laid for, and how it was then; see ``is_for`` and ``untouched``.
+        self._laid_for: tuple[str, frozenset[str]] | None = None
+        self._marks: list[tuple[int, int]] = []
 
     @classmethod
     def enter(cls, passes: Iterable[str] = ()) -> ScratchLayer | str:
@@ -181,6 +192,14 @@ class ScratchLayer:
 
         A working directory among the temporary files is covered all the same: what a program finds there is its own.
         """
+        passes = list(passes)
+        found = cls._enter(passes)
+        if isinstance(found, ScratchLayer):
+            found._laid_for = _for(passes)
+        return found
+
+    @classmethod
+    def _enter(cls, passes: list[str]) -> ScratchLayer | str:
         if not sys.platform.startswith("linux"):
             return f"overlays of the file system are Linux's, and this is {sys.platform}"
         if not _alone():
@@ -282,6 +301,32 @@ class ScratchLayer:
     def _passing(self, path: str) -> bool:
         return any(_is_in(path, one) for one in self._passes)
 
+    def is_for(self, passes: Iterable[str]) -> bool:
+        """Whether it is what ``enter(passes)`` would lay in the current directory."""
+        return self._laid_for == _for(passes)
+
+    def mark(self) -> None:
+        """Remember how it is now, for ``untouched``."""
+        self._marks = self._changed_at()
+        # What is changed within one tick of the file system's clock has one time: the next tick is waited for.
+        while any(_reality.coarse_time_ns() in times for times in self._marks):
+            _reality.sleep(0.001)
+
+    def untouched(self) -> bool:
+        """Whether nothing in it was written, removed or given other rights since ``mark``, whether or not that was taken back."""
+        # The first change in a directory that is covered, however deep, makes an entry at the top of what lies above it.
+        return bool(self._marks) and self._changed_at() == self._marks
+
+    def _changed_at(self) -> list[tuple[int, int]]:
+        found = (os.stat("above", dir_fd=one.above) for one in self._covered)
+        return [(one.st_ctime_ns, one.st_mtime_ns) for one in found]
+
+    def own(self) -> None:
+        """In a process that was forked with it: have its mounts be this process's own, so that it can take them away or add to them."""
+        reason = _unshare(_NEW_NS)[1]
+        if reason:
+            raise OSError(f"no mounts of its own: {reason}")
+
     def changes(self) -> list[Change]:
         """What has been written or removed so far, and is another than what lies below; in the order of the paths."""
         found: list[Change] = []
@@ -314,6 +359,10 @@ class ScratchLayer:
             os.close(one.below)
             os.close(one.above)
         self._covered.clear()
+
+
+def _for(passes: Iterable[str]) -> tuple[str, frozenset[str]]:
+    return os.getcwd(), frozenset(map(os.path.realpath, passes))
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -74,6 +74,11 @@ class _Server:
         for fd in (self._woken, self._wakes):
             os.set_blocking(fd, False)
         self._isolated = ""
+        #: Over the file system, for the children: as long as none of them has written in it.
+        self._layer: isolation.ScratchLayer | None = None
+        #: Whether what a child leaves behind becomes a child of this process, so that nothing goes on in the layer of the next.
+        self._adopts = False
+        self._cwd: Final = os.getcwd()
         self._pending = b""
 
     # -- being warm ------------------------------------------------------------------------------------------------------
@@ -91,6 +96,7 @@ class _Server:
         world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
         compile_all()
+        self._adopts = isolation.adopt_orphans()
         if self._instructions["entry"] is not None and self._instructions["warm"]:
             self._import(self._instructions["entry"].partition(":")[0])
         if len(_threads()) > 1:
@@ -149,12 +155,16 @@ class _Server:
     def _judge(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Replay one run; returns how its process ended, and what it wrote of that."""
         with tempfile.TemporaryFile() as outcome, tempfile.TemporaryFile() as output:
-            since = _reality.monotonic()
+            since, taken = _reality.monotonic(), _cpu()
+            self._lay(job)
             pid = self._start(job, outcome.fileno(), output.fileno())
             timed_out = not self._waited(pid, since + job["timeout"])
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # it, or what it has left behind
             _, status, used = os.wait4(pid, 0)
+            alone = self._end_others()
+            if self._layer is not None and not (alone and self._layer.untouched()):
+                self._take_layer_away()
             outcome.seek(0)
             written = outcome.read()
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
@@ -163,9 +173,58 @@ class _Server:
                 "exit": os.waitstatus_to_exitcode(status),
                 "timed_out": timed_out,
                 "seconds": _reality.monotonic() - since,
-                "cpu": used.ru_utime + used.ru_stime,
+                "cpu": used.ru_utime + used.ru_stime + _cpu() - taken,  # with what this process did for it
                 "output": output.read().decode("utf-8", "replace"),
             }
+
+    def _lay(self, job: Mapping[str, Any]) -> None:
+        """Have a layer over the file system that a child for this job can have as it is, if one can be had."""
+        cwd = self._cwd_of(job)
+        passes = [job["store"], *([] if job["branches"] is None else [job["branches"]])]
+        if cwd is None or not self._adopts:
+            return
+        os.chdir(cwd)
+        if self._layer is not None and not self._layer.is_for(passes):
+            self._take_layer_away()
+            os.chdir(cwd)
+        if self._layer is None:
+            found = isolation.ScratchLayer.enter(passes)
+            if isinstance(found, isolation.ScratchLayer):
+                found.mark()
+                self._layer = found
+
+    def _take_layer_away(self) -> None:
+        assert self._layer is not None
+        os.chdir("/")  # the current directory may be one that was removed in it
+        self._layer.leave()
+        self._layer = None
+        os.chdir(self._cwd)
+
+    def _cwd_of(self, job: Mapping[str, Any]) -> str | None:
+        """Where the program of a job runs, if that is a directory."""
+        if self._instructions["entry"] is not None or self._instructions["command"]:
+            return self._cwd
+        with suppress(OSError, TracekitError, ValueError):
+            command = launch.first_meta(job["path"]).get("program_command")
+            cwd = command.get("cwd") if isinstance(command, Mapping) else None
+            return cwd if isinstance(cwd, str) and os.path.isdir(cwd) else None
+        return None
+
+    def _end_others(self) -> bool:
+        """End what a child has left behind outside its process group, too; whether nothing of it is left."""
+        while True:
+            try:
+                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
+                    with open("/proc/thread-self/children") as file:
+                        left = [int(pid) for pid in file.read().split()]
+                    for pid in left:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    os.waitid(os.P_ALL, 0, os.WEXITED)
+            except ChildProcessError:
+                return True
+            except OSError:  # this kernel does not say which they are, or one of them is somebody else's now
+                return False
 
     def _waited(self, pid: int, until: float) -> bool:
         """Wait for the end of a child, which is left for ``wait4``; false where it takes too long, or nobody asks any more."""
@@ -230,9 +289,9 @@ class _Server:
             instructions = replay_instructions(job["run"], path, store, program, options)
             instructions |= {"outcome": outcome, "isolated": self._isolated}
             if how["entry"] is not None:
-                return launch.replayed(None, None, instructions)
+                return launch.replayed(None, None, instructions, self._layer)
             body = launch.prepared(program)
-            return 1 if body is None else launch.replayed(program, body, instructions)
+            return 1 if body is None else launch.replayed(program, body, instructions, self._layer)
         except TracekitError as error:
             about = {"cannot": {"code": error.code, "text": error.what}}
             os.write(outcome, dumps(about))
@@ -247,6 +306,12 @@ _FOR_REPLAYS: Final = (
     "tracekit._runtime.divergence",
     "tracekit._runtime.replayer",
 )
+
+
+def _cpu() -> float:
+    """The CPU time of this process, in seconds."""
+    used = os.times()
+    return used.user + used.system
 
 
 def _threads() -> list[Any]:
