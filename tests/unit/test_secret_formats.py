@@ -6,6 +6,7 @@ import base64
 import importlib
 import json
 import random
+import re
 import string
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlencode
 import orjson
 import pytest
 
+from tracekit._runtime import secrets
 from tracekit._runtime.secrets import CREDENTIALS, FORMATS, KEYS, SECRETS, TOKENS, Format
 from tracekit.integration import Redactor
 
@@ -339,6 +341,32 @@ def test_texts_of_an_attacker(unit: str) -> None:
     stream = Redactor().stream()
     for at in range(0, 20_000, 1000):
         stream.feed(text[at : at + 1000])
+
+
+#: What texts about secrets are made of, and what stands between a name and its value in texts, URLs, code and JSON.
+PIECES = """
+    password passwd pwd pw pass passphrase passcode client_secret token access_token api_key x-api-key key secretkey jwt auth authorization
+    cookie cookies set-cookie credential credentials mytoken _old prod 1 __ . - backup s usage staging , ; & ? # > < { } [ ] ( ' "
+    = : == := => ": "," "} \\":\\" \\n \\t ${API_KEY} *** [] {"$t" null whoever abc 17b20 hunter2!x AbCd1234EfGh5678
+    a=b;c=0123456789abcdefgh bearer
+""".split()  # noqa: SIM905
+BLANKS = [" ", "  ", "\t", "\n", '"\r\n\r\n', ' value="', '" value="', ',"value":"']
+
+
+def test_what_is_asked_first_of_a_name_lets_every_secret_through() -> None:
+    """The quick question at a name is no only where the whole expression has nothing."""
+    rng = random.Random(7)
+    named = [
+        (re.compile(one.quick), re.compile(one.pattern), one.first or "auth") for one in secrets._ANCHORS if one.quick
+    ]
+    seen = dict.fromkeys((first for _, _, first in named), 0)
+    for _ in range(4000):
+        text = "".join(rng.choice(PIECES if rng.random() < 0.8 else BLANKS) for _ in range(rng.randint(2, 12)))
+        for quick, whole, first in named:
+            for match in whole.finditer(text):
+                assert quick.match(text, match.start()), (text, match)
+                seen[first] += 1
+    assert min(seen.values()) > 20, seen
 
 
 def test_every_name_is_a_name() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from .._lazy import expression
@@ -492,16 +493,42 @@ _ELSEWHERE: Final = frozenset(("1//0", "dapi", "EZTK"))
 _BODY: Final = "[A-Za-z0-9_-]"
 #: The same, where the key may be base64, in an address too.
 _BODY_64: Final = "[A-Za-z0-9_+/%-]"
-#: What a name may go on with: see ``_AFTER``.
-_MORE: Final = rf"(?:(?=[_.0-9a-z-])[_.-]{{0,2}}(?:[0-9]{{1,8}}|{'|'.join(sorted(_AFTER, key=len, reverse=True))})){{0,3}}[_.-]{{0,2}}"
+_WORDS_AFTER: Final = "|".join(sorted(_AFTER, key=len, reverse=True))
+_WORD_BEGINS: Final = "[{}][{}]".format(*("".join(sorted({word[at] for word in _AFTER})) for at in (0, 1)))
+#: What a name may go on with: see ``_AFTER``. Of its three ways one at most can match. Few names go the last, which repeats a group: that
+#: alone takes longer than all else that is asked of a name.
+_MORE: Final = (
+    r"(?:(?![_.0-9a-z-])|[_.-]{1,2}(?![_.0-9a-z-])"
+    rf"|(?=[_.-]{{0,2}}(?:[0-9]|{_WORD_BEGINS}))(?:[_.-]{{0,2}}(?:[0-9]{{1,8}}|{_WORDS_AFTER})){{1,3}}[_.-]{{0,2}})"
+)
+
+
+def _goes_on(*, word: bool) -> str:
+    """An expression for what follows a name that may have a value: the quick question, which most names in prose, and many in code, answer
+    with no. ``word``: after ``:``, a word with a blank or a comma behind it may be one, too.
+    """
+    colon = ":" if word else r":(?![ ]?[a-z]{1,30}[ ,;)])"
+    return (
+        rf"(?:[=>\\\"'\]0-9]|{colon}|[ \t](?:=|{colon})|{_WORD_BEGINS}"
+        rf"|[_.-]{{1,2}}(?:{_WORD_BEGINS}|[0-9=:>\\\"'\]]|[ \t][=:>]))"
+    )
+
+
+_GOES_ON: Final = _goes_on(word=False)
 #: Between a name and its value, in a text or in JSON: then an assignment, a next item, or the empty line of a form's field.
-_CLOSED: Final = r"[\\\"'\]]{0,9}(?:[ \t]|\\t)?"
-_FORM: Final = r"\\{0,3}\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
+_CLOSED: Final = r"[\\\"'\]]{0,9}(?:[ \t]|\\t|)"
+_FORM: Final = r"\\{0,3}\"(?=[\\\r\n])(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
+#: Up to three blanks, or their escapes.
+_BLANKS: Final = r"(?:[ \t]{0,3}+(?!\\t)|(?=[ \t]{0,2}\\t)(?:[ \t]|\\t){0,3})"
 #: What can't be a value of one word: a quoted one, one in a list or an object of the log, or what has a digit or a sign.
-_QUOTED: Final = r"(?!\"(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])[bruf]?\\{0,15}[\"']|\[(?!\])"
+_QUOTED: Final = (
+    r"\"(?!(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])|'|\\{1,15}[\"']|[bruf]\\{0,15}[\"']|\[(?!\])"
+)
 _SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\0-9!@#^*~+]{0,100}+[0-9!@#^*~+]"
 #: What a value of a bare ``token`` has at least: what is shorter is no key.
-_OF_A_KEY: Final = r"(?=\[|(?:\\{0,15}[\"'])?(?:\S{16}|\S{0,15}\Z))"
+_OF_A_KEY: Final = r"(?=\[|\S{16}|\S{0,15}\Z)"
+#: A parameter whose value is shorter: that is seen at once.
+_NO_KEY: Final = r"(?!=[^\s>=\[\\]\S{0,14}\s)"
 
 
 def _is(value: str, kind: str, *, least: str = "", parameter: bool = True) -> str:
@@ -511,15 +538,14 @@ def _is(value: str, kind: str, *, least: str = "", parameter: bool = True) -> st
     ``field``: a next item, or none, of an object of the log, in which the name may be a value itself, of a field like ``name``.
     ``parameter``: what is a value in a URL or a connection string, and may be a word of code elsewhere.
     """
-    no_sentence = r"(?![ \t][^=:])"
-    assigned = rf"[=:](?=[>=]?(?:[ \t]|\\t){{0,3}}{least}(?:{value}))"
-    item = r"(?<=[\"'\]]),[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
-    attribute = r"(?<=[\"'])[ ]{1,4}value=(?=\\{0,15}[\"'])"
+    assigned = rf"[=:](?=[>=]?{_BLANKS}{least}(?:{value}))"
+    item = r",(?<=[\"'\]],)[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
+    attribute = r"[ ](?<=[\"'] )[ ]{0,3}value=(?=\\{0,15}[\"'])"
     element = rf">(?=(?:{value})[^<]{{0,500}}</)"
-    decided = [assigned, item, attribute, element, rf"(?P<field_{kind}>(?<=[^\\]\")[,}}])"]
+    decided = [assigned, item, attribute, element, rf"[,}}](?<=[^\\]\"[,}}])(?P<field_{kind}>)"]
     if parameter:
-        decided.append(rf"(?P<parameter_{kind}>=){least}(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))")
-    return rf"{no_sentence}{_MORE}(?:{_CLOSED}(?:{'|'.join(decided)})|{_FORM}(?={value}))"
+        decided.append(rf"={least}(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))(?P<parameter_{kind}>)")
+    return rf"(?![ \t][^=:]){_MORE}(?:{_CLOSED}(?:{'|'.join(decided)})|{_FORM}(?={value}))"
 
 
 _SOME_SECRET: Final = rf"{_QUOTED}|\{{\"\$t\"|{_SIGNED}"
@@ -553,6 +579,8 @@ class Anchor(NamedTuple):
     verify: _Verify
     #: One of these must be somewhere, too.
     beside: str = ""
+    #: An expression for the same places and others, which is quick to make and to look for: it comes first.
+    quick: str = ""
 
 
 def _key(text: str, match: re.Match[str], open: bool) -> Span | None:
@@ -725,6 +753,7 @@ def _option(text: str, match: re.Match[str], open: bool) -> Span | None:
 
 
 _WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_WORD_BYTES: Final = _WORD_CHARACTERS.encode()
 _SEPARATED: Final = (
     r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,|[ ]{1,4}(?i:value)=)[ ]?"
     r"|\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
@@ -903,20 +932,35 @@ _ANCHORS: Final = (
     Anchor(
         "k",
         rf"k(?:(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=[a-z0-9_.-]token)){_IS}"
-        rf"|en(?<=token)(?<![a-z0-9_.-]token){_IS_TOKEN}"
+        rf"|en(?<=token)(?<![a-z0-9_.-]token){_NO_KEY}{_IS_TOKEN}"
         rf"|ies?(?:(?<=cookie)|(?<=cookies)){_IS_COOKIE})",
         True,
         _named,
+        quick=rf"k(?:e[yn]|ies?){_GOES_ON}",
     ),
     Anchor(
         "p",
-        rf"p(?:(?:(?>ass(?:w(?:or)?d|phrase|code)?)|wd?){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
+        rf"p(?:[aw](?:(?<=a)(?>ss(?:w(?:or|)d|phrase|code|))|(?<=w)(?:d|)){_IS}"
+        rf"|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
+        quick=rf"p(?:ass(?:w(?:or|)d|phrase|code|){_GOES_ON}|w(?:d|){_GOES_ON}|i[a-f0-9]{{{_FOLLOW}}})",
     ),
-    Anchor("c", rf"c(?:ret(?<=secret)|redentials?){_IS}", True, _named),
-    Anchor("j", rf"jwt{_IS}", True, _named),
-    Anchor("", rf"auth(?>(?:orization)?){_IS_CREDENTIAL}", True, _named),
+    Anchor(
+        "c",
+        rf"cre(?:t(?<=secret)|dential(?:s|(?!s)|(?=s[te]))){_IS}",
+        True,
+        _named,
+        quick=rf"cre(?:t|dential(?:s|)){_GOES_ON}",
+    ),
+    Anchor("j", rf"jwt{_IS}", True, _named, quick=f"jwt{_GOES_ON}"),
+    Anchor(
+        "",
+        rf"auth(?>(?:orization)?){_IS_CREDENTIAL}",
+        True,
+        _named,
+        quick=rf"auth(?:orization|){_goes_on(word=True)}",
+    ),
     Anchor("=", r"=(?<=(?:key|sig|ure|uth)=)(?=[^&;#\s\"'<>\\]{8})", True, _query, "?&;"),
     # keys: where their prefix ends, or begins
     Anchor("_", rf"_(?={_BODY_64}{{{_FOLLOW}}}){_after('_')}", False, _key),
@@ -977,15 +1021,18 @@ _OVERLAP: Final = 4096
 
 
 @cache
-def _of_anchor(one: Anchor, binary: bool) -> Any:
+def _of_anchor(one: Anchor, binary: bool, quick: bool = False) -> Any:
     """Compiled when a text has its character for the first time: all of them together take longer than many a program."""
-    return expression(one.pattern.encode()) if binary else expression(one.pattern)
+    pattern = one.quick if quick else one.pattern
+    return expression(pattern.encode()) if binary else expression(pattern)
 
 
 def compile_all() -> None:
     """Compile the expressions of the quick look, for a process that forks others, so that each of them has them."""
     for one in _ANCHORS:
         _ = _of_anchor(one, True).pattern
+        if one.quick:
+            _ = _of_anchor(one, True, quick=True).pattern
 
 
 @cache
@@ -997,18 +1044,21 @@ def look(binary: bool) -> Callable[[Any], bool]:
     at_underscore, at_dash, at_dot, at_tilde, at_slash, at_colon = (by_first[sign] for sign in "_-.~/:")
     at_a, at_z, at_k, at_j, at_b, after_equals = (by_first[sign] for sign in "AZKJB=")
     after_k, after_p, after_c, after_j, after_auth = (by_first[sign] for sign in ("k", "p", "c", "j", ""))
+    may_k, may_p, may_c, may_j, may_auth = (_of_anchor(one, binary, quick=True) for one in _ANCHORS if one.quick)
     underscore, dash, dot, tilde, slash = b"_-.~/" if binary else "_-.~/"
     a, z, k, j, b = b"AZKJB" if binary else "AZKJB"
     # Bytes are whole values, and a URL with a password goes on with "@"; a text may end before that.
     at_sign: Any = b"@" if binary else "@"
     small_k, small_p, small_c, small_j = b"kpcj" if binary else "kpcj"
     equals, question, ampersand, semicolon = b"=?&;" if binary else "=?&;"
+    # Four characters are looked for more slowly by ``in`` than by the expression, but begun with sooner.
     authorization: Any = b"auth" if binary else "auth"
     most = _PIECE + _OVERLAP
 
     def hot(data: Any) -> bool:
-        if len(data) > most:
-            return any(hot(data[at : at + most]) for at in range(0, len(data), _PIECE))
+        size = len(data)
+        if size > most:
+            return any(hot(data[at : at + most]) for at in range(0, size, _PIECE))
         if (
             (underscore in data and at_underscore.search(data))
             or (dash in data and at_dash.search(data))
@@ -1026,30 +1076,14 @@ def look(binary: bool) -> Callable[[Any], bool]:
             return True
         data = data.lower() if binary or data.isascii() else _ascii_lower(data)
         return bool(
-            (
-                small_k in data
-                and (name := after_k.search(data))
-                and (name.lastgroup is None or _any(data, after_k.finditer(data), binary))
-            )
+            (small_k in data and (at := may_k.search(data)) and _stands(data, at, after_k, binary))
+            or (small_p in data and (at := may_p.search(data)) and _stands(data, at, after_p, binary))
+            or (small_c in data and (at := may_c.search(data)) and _stands(data, at, after_c, binary))
+            or (small_j in data and (at := may_j.search(data)) and _stands(data, at, after_j, binary))
             or (
-                small_p in data
-                and (name := after_p.search(data))
-                and (name.lastgroup is None or _any(data, after_p.finditer(data), binary))
-            )
-            or (
-                small_c in data
-                and (name := after_c.search(data))
-                and (name.lastgroup is None or _any(data, after_c.finditer(data), binary))
-            )
-            or (
-                small_j in data
-                and (name := after_j.search(data))
-                and (name.lastgroup is None or _any(data, after_j.finditer(data), binary))
-            )
-            or (
-                authorization in data
-                and (name := after_auth.search(data))
-                and (name.lastgroup is None or _any(data, after_auth.finditer(data), binary))
+                (size > 500 or authorization in data)
+                and (at := may_auth.search(data))
+                and _stands(data, at, after_auth, binary)
             )
             or (
                 equals in data
@@ -1066,11 +1100,21 @@ _VALUE_FIELDS: Final = tuple(f'"{name}":'.encode() for name in ("value", "conten
 _PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
 
 
-def _any(small: Any, matches: Iterable[re.Match[Any]], binary: bool) -> bool:
-    """Whether a value may stand after one of these names, or in another field, where the expression of the names leaves that open."""
+def _stands(small: Any, first: re.Match[Any], names: re.Pattern[Any], binary: bool) -> bool:
+    """Whether from the ``first`` of these names on a value may stand after one, or in another field, where their expression leaves that
+    open."""
+    match = names.search(small, first.start())
+    if match is None or match.lastgroup is None:
+        return match is not None
     parameters = _has_parameters(small)
     fields = binary and any(name in small for name in _VALUE_FIELDS)
+    matches = names.finditer(small, match.start())
+    if not parameters and not fields:
+        return None in map(_GROUP, matches)
     return any(_decides(small, match, parameters, fields) for match in matches)
+
+
+_GROUP: Final = attrgetter("lastgroup")
 
 
 def _has_parameters(small: Any) -> bool:
@@ -1088,14 +1132,15 @@ def _decides(small: Any, match: re.Match[Any], parameters: bool, fields: bool) -
 def _is_parameter(small: Any, match: re.Match[Any]) -> bool:
     """Whether the name of a match is that of a parameter, or of a part of a connection string."""
     start, binary = match.start(), type(small) is bytes
-    head = small[max(0, start - 80) : start]
-    if binary:
-        head = head.decode("latin-1")
-    before = head.rstrip(_WORD_CHARACTERS)
-    return before.rstrip(" ").endswith(";") or (
-        before.endswith(("?", "&", "#"))
-        and _compiled(_PARAMETER.encode() if binary else _PARAMETER).match(small, match.end()) is not None
-    )
+    before = small[max(0, start - 80) : start].rstrip(_WORD_BYTES if binary else _WORD_CHARACTERS)
+    sign = before[-1:]
+    if sign in (b"?&#" if binary else "?&#"):
+        return (
+            bool(sign)
+            and _compiled(_PARAMETER.encode() if binary else _PARAMETER).match(small, match.end()) is not None
+        )
+    semicolon: Any = b";" if binary else ";"
+    return bool(before.rstrip(b" " if binary else " ").endswith(semicolon))
 
 
 def _ascii_lower(text: str) -> str:
@@ -1104,20 +1149,23 @@ def _ascii_lower(text: str) -> str:
 
 
 @cache
-def _finders() -> tuple[tuple[Anchor, re.Pattern[str]], ...]:
-    return tuple((one, _of_anchor(one, False)) for one in _ANCHORS)
+def _finders() -> tuple[tuple[Anchor, re.Pattern[str], re.Pattern[str]], ...]:
+    return tuple((one, _of_anchor(one, False, quick=bool(one.quick)), _of_anchor(one, False)) for one in _ANCHORS)
 
 
 def find(text: str, *, open: bool = False) -> Iterator[Span]:
     """The secrets of these kinds in a text, in no order, and some of them twice. ``open``: more may follow, and what may be the
     beginning of one at the end is one."""
     small = text.lower() if text.isascii() else _ascii_lower(text)
-    for one, pattern in _finders():
+    for one, quick, pattern in _finders():
         source = small if one.lowered else text
         if one.first not in source or (one.beside and not any(sign in source for sign in one.beside)):
             continue
+        place = quick.search(source)
+        if place is None:
+            continue
         after, parameters = 0, None
-        for match in pattern.finditer(source):
+        for match in pattern.finditer(source, place.start()):
             if match.lastgroup is not None and parameters is None:
                 parameters = _has_parameters(source)
             if match.start() >= after and _decides(source, match, bool(parameters), False):
