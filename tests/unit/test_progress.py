@@ -117,6 +117,26 @@ def test_who_has_given_up_looking_gives_up(tmp_path: Path, loop: Loop) -> None:
 
 
 @LOOPS
+def test_who_polls_in_one_loop_after_another_sees_what_he_saw(tmp_path: Path, loop: Loop) -> None:
+    """Each of two loops holds the program at the places that it had in that loop."""
+
+    async def program() -> list[Any]:
+        answers = [asyncio.create_task(on_loop(n, 0.01 * (n + 1))) for n in range(2)]
+        seen, rounds = [], 0
+        while not all(answer.done() for answer in answers):
+            rounds += 1
+            await asyncio.sleep(0)
+            seen.append((rounds, [answer.done() for answer in answers]))
+        return seen
+
+    with record("two loops", store=tmp_path) as run:
+        seen = [run_on(loop, program()) for _ in range(2)]
+    with replay(run) as session:
+        assert [run_on(loop, program()) for _ in range(2)] == seen
+    assert session.report.verdict.line == "exact"
+
+
+@LOOPS
 def test_a_timer_that_outlives_its_task(tmp_path: Path, loop: Loop) -> None:
     """A task arms a timer and ends; that comes when others have had their answers, and holds nobody until then."""
 

@@ -205,11 +205,11 @@ class Progress:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """What is asked for inside, in the running loop, counts for nobody: it may be there or not."""
-        self._uncounted = running_loop()
+        before, self._uncounted = self._uncounted, running_loop()
         try:
             yield
         finally:
-            self._uncounted = None
+            self._uncounted = before
 
     def count(self, lane: Lane) -> None:
         """The callback of ``lane`` that comes next was asked for as if it counted for nobody, and counts."""
@@ -601,7 +601,19 @@ class LoopQueue:
 class PlaceIndex:
     """The places of a recording, by lane: how far it may go until which event has come."""
 
-    __slots__ = ("_before", "_counts", "_ended", "_ends", "_lane", "_loops", "_steps", "_until", "ends", "most")
+    __slots__ = (
+        "_before",
+        "_counts",
+        "_ended",
+        "_ends",
+        "_lane",
+        "_loops",
+        "_stands",
+        "_steps",
+        "_until",
+        "ends",
+        "most",
+    )
 
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
@@ -616,6 +628,8 @@ class PlaceIndex:
         #: How many callbacks of its lane had run before a hop.
         self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
+        #: While the places are read: the loop in which a lane was seen last.
+        self._stands: Final[dict[int, _Reading]] = {}
         #: The most callbacks that a lane ran since its own last event.
         self.most = 0
         #: Whether the recording says how far the lanes came after the last event.
@@ -630,19 +644,19 @@ class PlaceIndex:
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
             other = int(key)
-            self._close(loop, other)
+            self._enter(loop, other)
             loop.ended.discard(other)
             loop.ready[other] = count, loop.number
             self.most = max(self.most, count)
         for key, count in (place.get("ended") or {}).items():
             other = int(key)
-            self._close(loop, other)
+            self._enter(loop, other)
             loop.ended.add(other)
             self._ended.setdefault(seq, []).append(other)
             self.most = max(self.most, count)
         own, _ = loop.ready.get(lane, (0, 0))
         if lane not in loop.ended:  # else a timer that has outlived its task: nothing is known of how far that was
-            self._close(loop, lane)
+            self._enter(loop, lane)
             self._append(lane, seq, own)
             loop.ready[lane] = 0, loop.number + 1
         if hop:
@@ -664,6 +678,12 @@ class PlaceIndex:
             for lane in list(loop.ready):
                 self._close(loop, lane)
         self._loops.clear()
+        self._stands.clear()
+
+    def _enter(self, loop: _Reading, lane: int) -> None:
+        """``lane`` has gone on in ``loop``: since the last event of that, or of the loop that it was in before."""
+        self._close(self._stands.get(lane, loop), lane)
+        self._stands[lane] = loop
 
     def _close(self, loop: _Reading, lane: int) -> None:
         """``lane`` has gone on since the loop's last event."""
