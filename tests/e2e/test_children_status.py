@@ -318,6 +318,66 @@ def main():
     )
 
 
+def test_ends_that_came_at_once_and_come_apart(family: Family) -> None:
+    """Two processes had ended in one round of the loop. What that led to goes side by side, however much later the second one ends now:
+    each sees as much of the other as it did, and whoever waits for both is woken as often, in the first of two loops as well."""
+    family.child(
+        """
+import ctypes, os, sys
+late = sys.argv[1] == "1" and os.path.exists("replayed")
+while not os.path.exists("started"):
+    ctypes.CDLL(None).usleep(1000)
+if late:
+    ctypes.CDLL(None).usleep(300_000)
+os._exit(0)
+""",
+        "ends.py",
+    )
+    family.program("""
+import threading
+
+async def one(n, started, ended):
+    process = await asyncio.create_subprocess_exec(sys.executable, "ends.py", str(n))
+    started.append(process)
+    await process.wait()
+    ended.append(n)
+    await asyncio.sleep(0)
+    return list(ended)
+
+async def program():
+    both, ended = [], []
+    waits = [asyncio.ensure_future(one(n, both, ended)) for n in range(2)]
+    while len(both) < 2:
+        await asyncio.sleep(0)
+    os.makedirs("started", exist_ok=True)
+    if not os.path.exists("replayed"):
+        for process in both:  # the loop stands still meanwhile
+            try:
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:  # a thread of asyncio's has noticed
+                pass
+        for thread in threading.enumerate():
+            if "waitpid" in thread.name:
+                thread.join()
+    found = []
+    for done in asyncio.as_completed(waits):
+        found.append((await done, len(ended)))
+    return found
+
+async def afterwards():
+    await asyncio.gather(asyncio.sleep(0.01), asyncio.sleep(0.02))
+
+def main():
+    return [asyncio.run(program()), asyncio.run(afterwards())]
+""")
+    family.record()
+    (family.root / "replayed").touch()
+    done = family.replay()
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact\n" in done.stdout, done.stdout
+    assert [(sorted(seen), count) for seen, count in (one["v"] for one in family.result[0])] == [([0, 1], 2)] * 2
+
+
 _IN_PIECES = {
     "output": """
 for piece in [b"re", b"ad\\n"] if slow else [b"read\\n"]:

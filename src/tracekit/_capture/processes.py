@@ -488,8 +488,9 @@ def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
 # -- asyncio ---------------------------------------------------------------------------------------------------------------
 #
 # An event loop notices the end of a process, and that of what it writes to each of its pipes. Each is an event of the run with its
-# place. What goes through a pipe before its end comes when it comes: how a process's output falls into pieces, and its input, is chance.
-# So what it leads to at once is nobody's progress.
+# place, and what it leads to is progress of whoever started the process. What goes through a pipe before its end comes when it comes: how
+# a process's output falls into pieces, and its input, is chance. So what that leads to at once is nobody's progress, as the loop's
+# farewell to a process with an input is: it follows its end, or that of the input.
 
 #: The attribute of a started process in which its observer is kept, and the turns in which its end and those of its pipes belong.
 _EXPECTED: Final = "_tracekit_expected"
@@ -533,21 +534,13 @@ def _expected(transport: Any, fd: int | None) -> tuple[Any, Scope, Any] | None:
     return None if turn is None or observer.session.state.ended else (observer, scope, turn)
 
 
-def _arrived(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
-    """Let the loop hear of an end: what it asks for next has its place after what the run has asked for, and is nobody's progress."""
+def _arrived(scope: Scope, counted: Any, call: Callable[..., Any], *args: Any) -> None:
+    """Let the loop hear of something: what it asks for next has its place after what the run has asked for, and is nobody's progress
+    unless it is ``counted``."""
     token = enter(scope)
     try:
-        with _uncounted(scope):
+        with nullcontext() if counted else _uncounted(scope):
             call(*args)
-    finally:
-        current.reset(token)
-
-
-def _inside(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
-    """Let the loop hear of something that the run itself waits for."""
-    token = enter(scope)
-    try:
-        call(*args)
     finally:
         current.reset(token)
 
@@ -568,21 +561,19 @@ def _exited(original: Any) -> Any:
             return
         observer, scope, turn = expected
         if turn.live:
-            captured = observer if isinstance(observer, CapturedProcess) else None
-            counted = captured is not None and captured.counted
-            turn.fired({"process": observer.path, "status": returncode} | ({"counted": True} if counted else {}))
-            if captured is not None:
-                captured.ended_with(returncode)
+            turn.fired({"process": observer.path, "status": returncode, "counted": True})
+            if isinstance(observer, CapturedProcess):
+                observer.ended_with(returncode)
             else:
                 observer.heard()
-            (_inside if counted else _arrived)(scope, original, self, returncode)
+            _arrived(scope, True, original, self, returncode)
         elif turn.comes:  # else the loop never noticed it
 
             def heard() -> None:
-                status = turn.about["status"]
+                about = turn.about
                 with suppress(ReplayError):  # it is the replay's failure now
-                    observer.ended(returncode, status)
-                _arrived(scope, original, self, status)
+                    observer.ended(returncode, about["status"])
+                _arrived(scope, about.get("counted"), original, self, about["status"])
 
             turn.on_fire(heard)
 
@@ -602,7 +593,7 @@ def _received(original: Any) -> Any:
         if isinstance(steps, CapturedProcess) and steps.live:
             _outside_the_run(steps.received, self.fd, data)
             if steps.counted:
-                _inside(vars(self.proc._proc)[_EXPECTED][1], original, self, data)
+                _arrived(vars(self.proc._proc)[_EXPECTED][1], True, original, self, data)
                 return
         _outside_the_run(original, self, data)
 
@@ -617,8 +608,12 @@ def _handed_on(original: Any) -> Any:
                 call(*data)
 
         steps = _steps_of(self)
-        counted = call != self._protocol.pipe_data_received or (steps is not None and steps.counted)
-        original(self, call if counted else bring, *data)
+        known = steps is not None and steps.counted
+        if 0 in self._pipes and not known and call == self._call_connection_lost:
+            with _by_chance(self):
+                original(self, call, *data)
+            return
+        original(self, call if known or call != self._protocol.pipe_data_received else bring, *data)
 
     return _call
 
@@ -638,7 +633,7 @@ def _lost(original: Any) -> Any:
         if self.fd in _OUTPUTS and _is_answered(self.proc):
             steps, scope, _ = vars(self.proc._proc)[_EXPECTED]
             if steps.connected.setdefault(self.fd, self) is None:  # its end had come before it was there
-                _arrived(scope, original, self, None)
+                _arrived(scope, False, original, self, None)
             return
         expected = _expected(self.proc, self.fd)
         if expected is None:
@@ -647,14 +642,12 @@ def _lost(original: Any) -> Any:
             return
         observer, scope, turn = expected
         if turn.live:
-            captured = observer if isinstance(observer, CapturedProcess) else None
-            counted = captured is not None and captured.counted
-            turn.fired({"process": observer.path, "fd": self.fd} | ({"counted": True} if counted else {}))
-            if captured is not None:
-                captured.closed(self.fd)
-            (_inside if counted else _arrived)(scope, original, self, exc)
+            turn.fired({"process": observer.path, "fd": self.fd, "counted": True})
+            if isinstance(observer, CapturedProcess):
+                observer.closed(self.fd)
+            _arrived(scope, True, original, self, exc)
         elif turn.comes:
-            turn.on_fire(lambda: _arrived(scope, original, self, exc))
+            turn.on_fire(lambda: _arrived(scope, turn.about.get("counted"), original, self, exc))
 
     return connection_lost
 
@@ -693,17 +686,16 @@ def _deliver(transport: Any) -> None:
         captured.take_end()
         captured.let_go()
         about = ends[None].about
-        (_inside if about.get("counted") else _arrived)(scope, exited, transport, about["status"])
+        _arrived(scope, about.get("counted"), exited, transport, about["status"])
 
     def lose(fd: int) -> None:
         captured.take_eof(fd)
         proto = transport._pipes[fd] or captured.connected.setdefault(fd, None)
         if proto is not None:
-            arrived = _inside if ends[fd].about.get("counted") else _arrived
-            arrived(scope, type(proto).connection_lost.__wrapped__, proto, None)
+            _arrived(scope, ends[fd].about.get("counted"), type(proto).connection_lost.__wrapped__, proto, None)
 
     def deliver(fd: int, data: bytes) -> None:
-        (_inside if captured.counted else _arrived)(scope, transport._pipe_data_received, fd, data)
+        _arrived(scope, captured.counted, transport._pipe_data_received, fd, data)
 
     for fd, turn in turns.items():
         if turn.comes:
