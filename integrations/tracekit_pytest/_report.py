@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.errors import (
@@ -41,7 +42,7 @@ def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
         tail.append(f"  show    tracekit show {shlex.quote(path)}" + (f" {step}" if step else ""))
     tail += _next(error, run, item)
     first, *rest = error.what.splitlines() or [type(error).__name__]
-    if _exists(run):
+    if _exists(run) and not run.is_inside_another:
         first = f"{_KINDS.get(type(error), 'the replay failed')}: {first}"
     head = [_clip(first)]
     left = _LINES - len(head) - len(way) - len(tail) - 1
@@ -50,14 +51,14 @@ def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
     return "\n".join([*head, *map(_clip, rest), *way, *tail])
 
 
-def refusal_of(error: TracekitError, item: pytest.Item) -> str:
-    """The report on a test without a run that would have reached the network."""
+def refusal_of(error: TracekitError, item: pytest.Item, by_option: bool) -> str:
+    """The report on a test without a run that would have gone live: ``by_option`` where ``--block-network`` was given."""
     way = _way(error, item.config.invocation_params.dir)
-    lines = [
-        f"the network is blocked: {error.what}",
-        *way,
-        "  next    --tracekit-allow-host=HOST lets a server of the test's own be reached",
-    ]
+    lines = [f"the network is blocked: {error.what}" if by_option else f"the test would go live: {error.what}", *way]
+    if by_option:
+        lines.append("  next    --tracekit-allow-host=HOST lets a server of the test's own be reached")
+    else:
+        lines.append("  next    name the test that is replayed, without others: -- -m pytest FILE::TEST")
     return "\n".join(map(_clip, lines))
 
 
@@ -74,18 +75,39 @@ _KINDS: Final[dict[type[BaseException], str]] = {
 def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
     """What to do: the error's own advice, and the command that records the test again."""
     command = f"pytest {shlex.quote(item.nodeid)}"
+    if run.is_inside_another:
+        return [
+            f"  next    {command}    (without `tracekit run`: the plugin replays and records the test)",
+            "          tracekit run -m pytest -m 'not tracekit'    (to record a run of the tests that have none of their own)",
+        ]
     if not _exists(run):
         return [f"  record  {command} --record-mode=once"]
     lines = []
-    if _TEMPORARY.search(error.what):
-        lines.append(
-            "  note    pytest's tmp_path is another directory each time: keep it out of what is asked for, or leave the field out"
-        )
-        lines.append("          of the comparison, as in @pytest.mark.tracekit(ignore={'tool:NAME': ['input.FIELD']})")
+    kind, fields = _temporary(error)
+    if fields:
+        what = f"{kind!r}: [{', '.join(map(repr, fields))}]"
+        lines += [
+            "  note    pytest's tmp_path is another directory each time: keep it out of what is asked for,",
+            f"          or leave it out of the comparison: @pytest.mark.tracekit(ignore={{{what}}}),",
+            f"          or have it recorded, and replayed, in one directory: {command} --record-mode=all --basetemp=DIRECTORY",
+        ]
     advice = error.next_action
     if advice and not isinstance(error, DivergenceError | TraceExhaustedError | UnconsumedStepsError):
         lines.append(f"  next    {advice}")
     return [*lines, f"  update  {command} --tracekit-update    (records it again, if the change is meant)"]
+
+
+def _temporary(error: TracekitError) -> tuple[str, list[str]]:
+    """The kind of step, and those of its fields that differ, in which a temporary directory of pytest's stands."""
+    recorded = getattr(error, "recorded", None)
+    step = recorded if isinstance(recorded, Mapping) else {}
+    kind, name = str(step.get("type", "")).partition(".")[0], step.get("name")
+    found = [
+        str(one["path"])
+        for one in getattr(error, "differences", None) or ()
+        if _TEMPORARY.search(f"{one.get('recorded')!r} {one.get('actual')!r}")
+    ]
+    return f"{kind}:{name}" if kind == "tool" else kind, found
 
 
 def _exists(run: TestRun) -> bool:

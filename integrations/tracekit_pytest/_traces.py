@@ -19,7 +19,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 import tracekit
-from tracekit.errors import LiveCallBlockedError, ReplayError, TraceError, TracekitError
+from tracekit.errors import LiveCallBlockedError, ReplayError, RunStateError, TraceError, TracekitError
 from tracekit.integration import (
     READS,
     SINGLES,
@@ -64,6 +64,10 @@ _RUN: Final = pytest.StashKey["TestRun"]()
 
 class MissingTraceError(TraceError):
     """A test has no recording, and none is made in this mode."""
+
+
+class InsideAnotherRunError(RunStateError):
+    """A test that has a run of its own is in another one already."""
 
 
 class TestRun:
@@ -121,6 +125,11 @@ class TestRun:
         """The fixtures of this test alone have ended; those of several tests are none of its business."""
         self.after_replay.close()
 
+    @property
+    def is_inside_another(self) -> bool:
+        """Whether it can't begin, since a run is open around it."""
+        return isinstance(self.failure, InsideAnotherRunError)
+
     # -- its course ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -140,6 +149,12 @@ class TestRun:
             there = False
         record = self.mode in ("all", "rewrite") or (not there and self.mode != "none")
         try:
+            around = current.get()
+            if around is not None:
+                raise InsideAnotherRunError(
+                    "the test has a run of its own, and another one is open around it (`tracekit run`, or a record() block)",
+                    run_id=around.session.run_id,
+                )
             if not there and not record:
                 raise MissingTraceError("the test has no recording")
             # An imported trace has no end to go on from.
@@ -522,8 +537,10 @@ class Traces:
         excinfo = kept[0] if kept else call.excinfo
         error = None if excinfo is None else excinfo.value
         if run is None:
-            if excinfo is not None and isinstance(error, LiveCallBlockedError):  # by --block-network
-                call.excinfo = _fail(refusal_of(error, item), excinfo.tb)
+            if excinfo is not None and isinstance(
+                error, LiveCallBlockedError
+            ):  # by --block-network, or `tracekit replay`
+                call.excinfo = _fail(refusal_of(error, item, self._block_network), excinfo.tb)
             return (yield)
         ours = isinstance(error, TracekitError) and (
             isinstance(error, ReplayError | MissingTraceError) or error is run.failure

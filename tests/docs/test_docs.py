@@ -37,7 +37,7 @@ _INLINE = re.compile(r"`([^`]+)`")
 GROUPS = ("tracekit.integrations", "tracekit.commands", "tracekit.forms")
 FOREIGN_OPTIONS = {"--api-key", "--checkout", "--password", "--quick"}
 #: Those of the pytest plugin.
-FOREIGN_OPTIONS |= {"--record-mode", "--block-network", "--tracekit-update", "--tracekit-allow-host"}
+FOREIGN_OPTIONS |= {"--record-mode", "--block-network", "--tracekit-update", "--tracekit-allow-host", "--basetemp"}
 
 
 def does_something(block: Block) -> bool:

@@ -331,12 +331,70 @@ def test_a_temporary_directory_that_differs_is_named(suite: Suite) -> None:
     passed(suite.run("--record-mode=once", **place), 1)
     done = suite.run(**place)
     assert "  note    pytest's tmp_path is another directory each time" in done.stdout
+    assert "@pytest.mark.tracekit(ignore={'tool:send': ['input.text']})," in done.stdout
+    always = f"--basetemp={suite.root / 'always'}"
+    passed(suite.run("--record-mode=all", always), 1)
+    passed(suite.run(always), 1)
     suite.file(
         "test_path.py",
         "import pytest\nfrom agent import remind\n@pytest.mark.tracekit(ignore={'tool:send': ['input.text']})\n"
         "def test_it(tmp_path, tracekit_run): remind('x', str(tmp_path))\n",
     )
     passed(suite.run(**place), 1)
+
+
+def test_a_whole_session_is_not_recorded_around_tests_with_runs_of_their_own(suite: Suite) -> None:
+    """Under ``tracekit run``, or in a ``record()`` block, such a test fails before it does anything, and its report says how to go on:
+    in every mode, so that no trace is made in which other tests are not."""
+    suite.file("test_one.py", "import pytest\nfrom agent import remind\n@pytest.mark.tracekit\ndef test_it(): remind('x')\n"
+               "def test_other(): remind('y')\n")  # fmt: skip
+    passed(suite.run("--record-mode=once"), 2)
+    before = (suite.root / "traces/test_one/test_it.jsonl").read_bytes()
+    suite.file(
+        "conftest.py",
+        "import pytest\nfrom tracekit import record\n@pytest.fixture(scope='session', autouse=True)\ndef whole():\n"
+        "    with record('session'): yield\n",
+    )
+    for mode in ("none", "all"):
+        assert suite.effects
+        done = suite.run(f"--record-mode={mode}")
+        assert outcomes(done) == {"FAILED": 1}, done.stdout
+        report = reports(done)["test_it"]
+        assert report[0].startswith("the test has a run of its own, and another one is open around it (`tracekit run`")
+        assert report[-2].startswith("  next    pytest test_one.py::test_it    (without `tracekit run`")
+    assert suite.effects == ["y"]
+    assert (suite.root / "traces/test_one/test_it.jsonl").read_bytes() == before
+
+
+def test_a_trace_of_a_test_is_replayed_and_debugged_by_its_command(suite: Suite) -> None:
+    """``tracekit replay`` and ``debug`` name the command for such a trace; there the test's own replay is the one that they watch, with
+    what its mark says, and another test reaches nothing live."""
+    suite.file("test_one.py", "import pytest\nfrom agent import remind\n@pytest.mark.tracekit(ignore={'tool:send': ['input.text']})\n"
+               "def test_it(tmp_path): remind('x', str(tmp_path))\ndef test_other(): remind('y')\n")  # fmt: skip
+    passed(suite.run("--record-mode=once"), 2)
+    assert suite.effects == ["x", "y"]
+    trace = "traces/test_one/test_it.jsonl"
+    environment = {name: value for name, value in os.environ.items() if name != "TRACEKIT_DIR"}
+
+    def tracekit(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        main = ("-c", "from tracekit.cli import main; main()")
+        return python(*main, *arguments, cwd=suite.root, env=environment, input=typed)
+
+    refused = tracekit("debug", trace)
+    assert refused.returncode == 2
+    assert f"tracekit debug {trace} -- -m pytest test_one.py::test_it" in refused.stderr
+    one = (trace, "--", "-m", "pytest", "-q", "test_one.py::test_it")
+    done = tracekit("replay", *one)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exact but for" in done.stderr
+    done = tracekit("debug", *one, typed="p customer\nc\nq\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "send(to=x" in done.stdout
+    assert "(debug) 'x'" in done.stdout
+    both = tracekit("replay", *one[:-1], "test_one.py")
+    assert both.returncode == 1
+    assert "the test would go live: tool 'send' was called outside the replayed run" in both.stdout
+    assert suite.effects == []
 
 
 def test_update_records_those_again_that_are_not_as_they_were(suite: Suite) -> None:

@@ -53,8 +53,10 @@ class Program(NamedTuple):
         return cls(script, module, tuple(str(argument) for argument in arguments), cwd)
 
     def __str__(self) -> str:
-        what = f"-m {self.module}" if self.module else str(self.script)
-        return " ".join(["python", what, *self.arguments])
+        import shlex
+
+        what = ["-m", self.module] if self.module else [str(self.script)]
+        return shlex.join(["python", *what, *self.arguments])
 
 
 def command_facts(program: Program, redactor: Redactor) -> dict[str, Any]:

@@ -665,7 +665,9 @@ def replay(
         "live_files": block.strings("live_files", live_files),
         "redact": block.patterns(redact),
     }
-    return ReplayBlock(run, options, called_from())
+    where = os.fspath(run.path if isinstance(run, Run) else run)
+    replayed: ReplayBlock | None = process.role.replay_of(where, options)
+    return ReplayBlock(run, options, called_from()) if replayed is None else replayed
 
 
 # -- joining a replay --------------------------------------------------------------------------------------------------

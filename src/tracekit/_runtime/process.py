@@ -90,6 +90,10 @@ class ProcessRole:
         """What takes the place of a ``record()`` whose number is known: its replay or resumption."""
         return None
 
+    def replay_of(self, path: str, options: Mapping[str, Any]) -> Any:
+        """The block that replays the run at ``path`` in place of a ``replay()`` of the program's own; ``None``: it replays it itself."""
+        return None
+
     def is_whole_program(self, session: Session) -> bool:
         """Whether ``session`` records the whole program."""
         return False

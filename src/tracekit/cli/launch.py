@@ -408,13 +408,27 @@ class ReplayedRuns(ProcessRole):
     def _siblings(self) -> Mapping[int, str]:
         return {ordinal: one.path for ordinal, one in siblings(self._store, self._path).items()}
 
-    def of(self, path: str) -> ReplayBlock:
-        replay_block = self._make(path, self._options)
+    def of(self, path: str, options: dict[str, Any] | None = None) -> ReplayBlock:
+        replay_block = self._make(path, self._options if options is None else options)
         if path == self._path:
             replay_block.debugger, replay_block.live_from = self.debugger, self.live_from
         replay_block.disk = self.disk
         self.replay_blocks.append(replay_block)
         return replay_block
+
+    def replay_of(self, path: str, options: Mapping[str, Any]) -> ReplayBlock | None:
+        """The run that this process was started to replay, where its program does that itself, as a test does: what both have asked for
+        of the comparison counts."""
+        if self.opened or not os.path.exists(path) or not os.path.samefile(path, self._path):
+            return None
+        ours = self._options
+        lists = ("strict", "allow_hosts", "live_env", "live_files", "redact")
+        both: dict[str, Any] = {name: [*ours[name], *options[name]] for name in lists}
+        kinds = {*ours["ignore"], *options["ignore"]}
+        both["ignore"] = {kind: [*ours["ignore"].get(kind, ()), *options["ignore"].get(kind, ())] for kind in kinds}
+        if options["on_divergence"] == "warn":
+            both["on_divergence"] = "warn"
+        return self.of(self._path, {**ours, **both})
 
     def replacement(self, block: RecordBlock) -> ReplayBlock:
         """The replay that replaces this ``record()`` block of the program, chosen by the block's number."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +73,8 @@ def program_of(
     if not trusted(store, path):
         raise RunStateError(
             f"{path} is not a run of your own store, so the program that it names is not run",
-            next_action=f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
+            next_action=_of_test(trace, path, verb)
+            or f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
         )
     program = Program.of(Originals(trace.path).first(trace).get("meta", {}).get("program_command") or {})
     if program is None:
@@ -86,6 +89,18 @@ def program_of(
             next_action=f"name the program: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
         )
     return program, program.cwd
+
+
+#: The name of a test as pytest has it, with which its plugin records.
+_TEST: Final = re.compile(r"[^:\n]+\.py(::[^\n]+)+")
+
+
+def _of_test(trace: Trace, path: str, verb: str) -> str | None:
+    """The command for a trace that pytest's plugin has recorded; ``None`` for any other one."""
+    name = trace.entry(1).get("name")
+    if not isinstance(name, str) or not _TEST.fullmatch(name):
+        return None
+    return f"it is of a test: tracekit {verb} {shlex.quote(path)} -- -m pytest {shlex.quote(name)}"
 
 
 def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
