@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import multiprocessing
 import os
 import queue
 import selectors
@@ -19,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -937,17 +939,22 @@ class Worker:
         self.thread = threading.Thread(target=self._work)
         self.pool = ThreadPoolExecutor(1)
         self.free = threading.Semaphore(0)
+        self.simple: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.processes = ThreadPool(1)
         self.changed = threading.Condition()
 
     def __enter__(self) -> Worker:
         self.thread.start()
         self.held.wait()
         self.call = self.pool.submit(self.thread.join)
+        self.result = self.processes.apply_async(self.thread.join)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.thread.join()
         self.pool.shutdown()
+        self.processes.close()
+        self.processes.join()
 
     def _work(self) -> None:
         with self.lock:
@@ -955,6 +962,7 @@ class Worker:
             native(pace[0])
         self.event.set()
         self.items.put("item")
+        self.simple.put("item")
         self.free.release()
         with self.changed:
             self.changed.notify_all()
@@ -975,7 +983,30 @@ QUESTIONS: dict[str, Callable[[Worker], Callable[[], Any]]] = {
     "Queue.empty": lambda worker: lambda: not worker.items.empty(),
     "Lock.acquire(False)": lambda worker: worker.acquired,
     "Lock.locked": lambda worker: lambda: not worker.lock.locked(),
+    "Semaphore.acquire(False)": lambda worker: lambda: worker.free.acquire(blocking=False),
+    "Semaphore.acquire(timeout=0)": lambda worker: lambda: worker.free.acquire(timeout=0),
+    "Event.wait(0)": lambda worker: lambda: worker.event.wait(0),
+    "Thread.join(0)": lambda worker: lambda: (worker.thread.join(0), not worker.thread.is_alive())[1],
+    "Future.result(0)": lambda worker: lambda: in_time(worker.call.result),
+    "Future.exception(0)": lambda worker: lambda: in_time(worker.call.exception),
+    "futures.wait(0)": lambda worker: lambda: bool(wait([worker.call], timeout=0).done),
+    "futures.as_completed(0)": lambda worker: lambda: in_time(lambda limit: [*as_completed([worker.call], limit)]),
+    "SimpleQueue.empty": lambda worker: lambda: not worker.simple.empty(),
+    "SimpleQueue.qsize": lambda worker: lambda: worker.simple.qsize(),
+    "AsyncResult.ready": lambda worker: worker.result.ready,
+    "AsyncResult.wait(0)": lambda worker: lambda: (worker.result.wait(0), worker.result.ready())[1],
+    "AsyncResult.get(0)": lambda worker: lambda: in_time(worker.result.get),
+    "Queue.get(timeout=0)": lambda worker: lambda: in_time(lambda limit: worker.items.get(timeout=limit)),
 }
+
+
+def in_time(wait: Callable[[float], object]) -> bool:
+    """Whether what is waited for is there already."""
+    try:
+        wait(0)
+    except (TimeoutError, multiprocessing.TimeoutError, queue.Empty):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -42,22 +42,21 @@ _Wrap = Callable[[Any], Any]
 def _blocking_patches() -> list[Patch]:
     once = _switch.once
 
-    def limited(owner: Any, name: str, limit: Callable[..., Any], late: Any) -> Patch:
-        return once(
-            owner, name, lambda original: _limited(original, f"{owner.__name__}.{name}", limit, late, scope_of_timers)
-        )
+    def limited(owner: Any, name: str, limit: Callable[..., Any], late: Any, ask: _Ask | None = None) -> Patch:
+        called = f"{owner.__name__}.{name}"
+        return once(owner, name, lambda original: _limited(original, called, limit, late, ask, scope_of_timers))
 
-    def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = lambda asked, answer: None) -> Patch:
+    def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = _nothing) -> Patch:
         return once(owner, name, lambda original: _asked(original, f"{owner.__name__}.{name}", agree, scope_of_timers))
 
     found = [
         once(threading.Condition, "wait", lambda original: _wait(original, scope_of_timers)),
         once(threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
         once(threading, "_time", lambda _: _now),
-        limited(threading.Event, "wait", _timeout, False),
+        limited(threading.Event, "wait", _timeout, False, _is_set),
         limited(threading.Condition, "wait_for", _second, False),
-        limited(threading.Semaphore, "acquire", _second, False),
-        asked(threading.Event, "is_set", lambda event, answer: answer and event.wait()),
+        limited(threading.Semaphore, "acquire", _second, False, _is_free),
+        asked(threading.Event, "is_set", _until_set),
         asked(
             threading.Thread,
             "is_alive",
@@ -69,15 +68,25 @@ def _blocking_patches() -> list[Patch]:
         clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
         found += [
             once(futures, "time", lambda _: clock),
-            limited(futures.Future, "result", _timeout, TimeoutError),
-            limited(futures.Future, "exception", _timeout, TimeoutError),
-            asked(futures.Future, "done", lambda future, answer: answer and futures.wait([future])),
+            limited(futures.Future, "result", _timeout, TimeoutError, _is_done),
+            limited(futures.Future, "exception", _timeout, TimeoutError, _is_done),
+            asked(futures.Future, "done", _until_done),
             asked(futures.Future, "running"),
             asked(futures.Future, "cancelled"),
         ]
     if (queue := loaded("queue")) is not None:
         found.append(once(queue, "time", lambda _: _now))
         found += [asked(queue.Queue, name) for name in ("qsize", "empty", "full")]
+        found += _switch.made(
+            "questions of simple queues", lambda: _of_simple_queues(queue.SimpleQueue, scope_of_timers)
+        )
+    if (pool := loaded("multiprocessing.pool")) is not None:
+        found += [
+            asked(pool.ApplyResult, "ready", _until_ready),
+            once(
+                pool.ApplyResult, "get", lambda original: _get_of_a_pool(original, pool.TimeoutError, scope_of_timers)
+            ),
+        ]
     return found + _switch.made("locks", _question_locks)
 
 
@@ -265,17 +274,27 @@ def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
     """The same of one that has its limit second."""
     rest = {name: value for name, value in options.items() if name != "timeout"}
     if not (args[0] if args else rest.get("blocking", True)):
-        return None, args, options  # it does not wait
+        return 0, args, options  # it does not wait
     return (args[1] if len(args) > 1 else options.get("timeout")), args[:1], rest
 
 
-def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, scope_of: _Scope) -> Any:
-    """A wait with a limit: ``late`` is what it gives, or raises, where that ran out."""
+def _limited(
+    original: Any, name: str, limit_of: Callable[..., Any], late: Any, ask: _Ask | None, scope_of: _Scope
+) -> Any:
+    """A wait with a limit: ``late`` is what it gives, or raises, where that ran out. One that does not wait ``ask``s a question."""
 
     def wait(self: Any, *args: Any, **options: Any) -> Any:
         seconds, first, rest = limit_of(args, options)
-        if not seconds or seconds < 0:
+        if seconds is None:
             return original(self, *args, **options)
+        if seconds <= 0:
+            if ask is None or current.get() is None or not by_user() or (asking := scope_of()) is None:
+                return original(self, *args, **options)
+            if ask(asking, self, lambda: original(self, *args, **options), lambda: original(self)):
+                return original(self) if late is TimeoutError else True
+            if late is TimeoutError:
+                raise TimeoutError
+            return late
         scope = scope_of()
         if scope is None or getattr(_own, "limit", None) is not None:
             return original(self, *args, **options)
@@ -319,6 +338,54 @@ def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, 
 
 # -- questions -------------------------------------------------------------------------------------------------------------
 
+#: What a wait with no time asks, in a scope, of an object; it is called as it was, or without a limit.
+_Ask = Callable[[Scope, Any, Callable[[], Any], Callable[[], Any]], Any]
+
+
+def _nothing(asked: object, answer: object) -> None:
+    """There is nothing to wait for."""
+
+
+def _is_set(scope: Scope, event: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
+    return scope.session.question(scope, "Event.is_set", at_once, lambda answer: _until_set(event, answer))
+
+
+def _is_free(scope: Scope, semaphore: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
+    return scope.session.question(scope, "Semaphore.acquire", at_once, lambda answer: answer and wait())
+
+
+def _is_done(scope: Scope, future: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
+    return scope.session.question(scope, "Future.done", future.done, lambda answer: _until_done(future, answer))
+
+
+def _until_set(event: Any, answer: object) -> None:
+    if answer:
+        event.wait()
+
+
+def _until_ready(result: Any, answer: object) -> None:
+    if answer:
+        result.wait()
+
+
+def _get_of_a_pool(original: Any, late: type[Exception], scope_of: _Scope) -> Any:
+    """``get`` of a result of ``multiprocessing.pool``, which has its own way of saying that it is not there yet."""
+
+    def get(self: Any, timeout: float | None = None) -> Any:
+        if timeout is None or timeout > 0 or current.get() is None or not by_user() or (scope := scope_of()) is None:
+            return original(self, timeout)
+        session = scope.session
+        if not session.question(scope, "ApplyResult.ready", self.ready, lambda answer: _until_ready(self, answer)):
+            raise late
+        return original(self)
+
+    return get
+
+
+def _until_done(future: Any, answer: object) -> None:
+    if answer:
+        loaded("concurrent.futures._base").wait([future])
+
 
 def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_of: _Scope) -> Any:
     def ask(self: Any) -> Any:
@@ -331,6 +398,16 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
 
     ask.__qualname__ = original.__qualname__
     return ask
+
+
+def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[Patch]:
+    def asked(name: str) -> Patch:
+        return MethodEntry(kind, name, lambda original: _asked(original, f"SimpleQueue.{name}", _nothing, scope_of))
+
+    try:
+        return [asked("qsize"), asked("empty")]
+    except (Unsupported, KeyError):  # an interpreter on which it is written in another way
+        return []
 
 
 def _of_locks(scope_of: _Scope) -> list[Patch]:
@@ -384,7 +461,9 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
 # among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
 # (a tool's own back-off) is none of the run's.
 
-_switch: Final = Switch(lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread"))
+_switch: Final = Switch(
+    lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
+)
 
 
 def activate() -> None:
