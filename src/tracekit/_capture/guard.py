@@ -1138,21 +1138,19 @@ def held_by_name() -> tuple[str, ...]:
 
 
 def _bare_names() -> Iterator[str]:
-    seen, libraries = set[int](), set[str]()  # of thousands of modules nearly all are ruled out by their names
-    for name, module in [*sys.modules.items()]:
+    seen, libraries = set[int](), dict[str, bool]()  # of thousands of modules nearly all are ruled out by their names
+    for name in [*sys.modules]:
         package = name.partition(".")[0]
-        if package in libraries:
+        if package not in libraries:
+            names = _names_of(package)
+            libraries[package] = names is not None and not _is_users(names)
+        if libraries[package]:
             continue
-        names = getattr(
-            module, "__dict__", None
-        )  # not its attributes: some packages load a module when it is looked into
-        file = names.get("__file__") if type(names) is dict else None
-        if names is None or not isinstance(file, str) or id(names) in seen:  # one module may have two names
+        names = _names_of(name)
+        if names is None or id(names) in seen:  # one module may have two names
             continue
         seen.add(id(names))
-        if file.startswith(STDLIB) or not is_user_code(file):
-            if name == package:
-                libraries.add(package)
+        if not _is_users(names):
             continue
         found = [home for value in [*names.values()] if (home := _bare(value)) is not None]
         if found:
@@ -1160,6 +1158,18 @@ def _bare_names() -> Iterator[str]:
                 f"{name} has {', '.join(sorted(found))} under names of its own, imported before the first run: what it does by "
                 "them is in no trace"
             )
+
+
+def _names_of(module: str) -> dict[str, Any] | None:
+    """What a loaded module that comes from a file has, by name."""
+    # Not its attributes: some packages load a module when it is looked into.
+    names = getattr(sys.modules.get(module), "__dict__", None)
+    return names if type(names) is dict and isinstance(names.get("__file__"), str) else None
+
+
+def _is_users(names: dict[str, Any]) -> bool:
+    file = names["__file__"]
+    return not file.startswith(STDLIB) and is_user_code(file)
 
 
 def _bare(value: Any) -> str | None:
