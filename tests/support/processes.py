@@ -414,18 +414,25 @@ def _program(request: dict[str, Any]) -> None:
             os.execve = really
             again = other
         else:
+            _STATUS.append(0)
             return
         atexit._clear()
         atexit.register(_spare)
         _become(again.arguments, again.variables)
         _run(again.arguments)
-    except (SystemExit, KeyboardInterrupt):
+        _STATUS.append(0)
+    except SystemExit as error:
+        if error.code is None or (type(error.code) is int and 0 <= error.code < 256):
+            _STATUS.append(error.code or 0)
+        raise
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _STATUS.append(1)
         sys.exit(1)
 
 
@@ -450,13 +457,51 @@ def _fork_instead(addresses: Mapping[str, str]) -> None:
 
 
 def _spare() -> None:
-    """Leave the modules that were there before the program as they are, as the last thing before the interpreter takes apart all it finds.
+    """Leave what was there before the program as it is, as the last thing before the interpreter takes apart all it finds.
 
-    To take a thousand modules apart that nobody has changed takes longer than most programs. What the program has made and
-    imported goes as ever: its own modules, and all that lives in them.
+    To take a thousand modules apart that nobody has changed takes longer than most programs, and each page of memory that is written
+    to has to be copied first. What the program has made and imported goes as ever: its own modules, and all that lives in them.
     """
-    for name in _SPARED:
-        sys.modules.pop(name, None)
+    imported = []
+    for name in reversed(sys.modules):
+        if name == _HERE:
+            break
+        if _SPARED.get(name) is not sys.modules[name]:
+            imported.append(name)
+    names = ["sys", "builtins", "__main__", *reversed(imported)]
+    modules = {name: sys.modules.pop(name) for name in names}
+    _exchange(sys.modules, modules)
+    _keep(modules)
+    if _STATUS:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            sys._no_more = _End(_STATUS[0])  # type: ignore[attr-defined]
+
+
+class _End:
+    """The last that there is in ``sys``. When it goes, nothing is left of the program, and the process ends as it would at last:
+    without taking apart the interpreter, which takes longer still."""
+
+    def __init__(self, status: int) -> None:
+        self._flush, self._exit, self._status = ctypes.PyDLL(None).fflush, os._exit, status
+
+    def __del__(self) -> None:
+        self._flush(None)  # what libraries in C have printed
+        self._exit(self._status)
+
+
+def _exchange(one: dict[Any, Any], other: dict[Any, Any]) -> None:
+    """Give each of two dictionaries what the other one holds, and touch none of it."""
+    begin, size = object.__basicsize__, dict.__basicsize__ - object.__basicsize__
+    kept = ctypes.string_at(id(one) + begin, size)
+    ctypes.memmove(id(one) + begin, id(other) + begin, size)
+    ctypes.memmove(id(other) + begin, kept, size)
+
+
+def _keep(thing: object) -> None:
+    """Nobody takes it apart."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _import(more: str) -> None:
@@ -470,10 +515,11 @@ def _import(more: str) -> None:
     for name in filter(None, [*_PRINTING, *more.split(",")]):
         importlib.import_module(name)
     _make_lazy_things()
+    sys.modules[_HERE] = ModuleType(_HERE)
     _SPARED.update(
         {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
     )
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_SPARED))  # nobody takes it apart either
+    _keep(_SPARED)
     gc.freeze()
 
 
@@ -513,7 +559,11 @@ _PRINTING = ("click._textwrap", "rich._emoji_codes", "rich.console", "rich.table
 _PATH: list[str] = []
 #: The modules that each program finds imported.
 _SPARED: dict[str, ModuleType] = {}
+#: The name after which the modules come that the program has imported.
+_HERE = "tests.support.processes.begin"
 _MAINS: list[ModuleType] = []
+#: With which status the program has ended, if it has.
+_STATUS: list[int] = []
 
 if __name__ == "__main__":
     _PATH[:] = sys.path[1:]

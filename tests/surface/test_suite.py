@@ -84,13 +84,27 @@ print("and said", file=sys.stderr)
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: (threading.main_thread().join(), print("from a thread"))).start()
 class Own:
-    def __del__(self): print("taken apart", flush=True)
+    def __del__(self): print("taken apart")
 own = Own()
+with open("imported.py", "w") as file:
+    file.write("import os\\nclass Own:\\n    def __del__(self): os.mkdir('left by a module')\\nown = Own()\\n")
+import ctypes, imported
+ctypes.CDLL(None).printf(b"by a library in C\\n")
 left_open = open("left", "w")
 left_open.write("written at the end")
 assert sys.modules["__main__"].Own is Own
 """
-ENDS = ["", "sys.exit(3)", "sys.exit('said at exit')", "os._exit(4)", "os.kill(os.getpid(), 9)", "def", "{}['gone']"]
+ENDS = [
+    "",
+    "sys.exit(3)",
+    "sys.exit('said at exit')",
+    "sys.exit(-1)",
+    "os._exit(4)",
+    "os.kill(os.getpid(), 9)",
+    "os.close(1)",
+    "def",
+    "{}['gone']",
+]
 
 
 HOW = ["-c", "-m", "script", "-W", "tracekit run"]
@@ -114,11 +128,13 @@ def test_a_forked_program_is_as_one_that_is_started(tmp_path: Path, how: str, en
     variables = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tmp_path / "more"), "OWN": "ä"}
 
     def told(*, fresh: bool) -> tuple[object, ...]:
-        left = tmp_path / "left"
+        left, by_a_module = tmp_path / "left", tmp_path / "left by a module"
         left.unlink(missing_ok=True)
+        if by_a_module.exists():
+            by_a_module.rmdir()
         done = python(*arguments, "a", "b c", input="given\r\n", cwd=tmp_path, env=variables, fresh=fresh)
-        run = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "RUN", done.stderr)
-        return done.returncode, done.stdout, run, left.exists() and left.read_text()
+        said = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+", "RUN", done.stderr)
+        return done.returncode, done.stdout, said, left.exists() and left.read_text(), by_a_module.exists()
 
     assert told(fresh=False) == told(fresh=True)
 
