@@ -444,6 +444,33 @@ def test_classes(place: Place) -> None:
     assert effects_of(place) == commands
 
 
+def test_who_is_given_a_ticket(place: Place) -> None:
+    """A command that only asks has nothing to say of itself, and gets none, unless its program is Python's; a replay starts neither."""
+    shell = '#!/bin/sh\nprintf x >> effects\necho "${TRACEKIT_JOIN:+ticket}"\n'
+    python = "#!/usr/bin/env python3\nimport os\nopen('effects', 'a').write('x')\nprint('ticket' * ('TRACEKIT_JOIN' in os.environ))\n"
+    for name, text in (("hostname", shell), ("uname", shell), ("mine", shell), ("whoami", python)):
+        path = place.directory / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    commands = ["hostname", "uname -s", "hostname other", "mine", "whoami", "nproc", "sh -c hostname"]
+    place.program(
+        PROGRAM
+        + 'os.environ["PATH"] = os.path.abspath("bin") + ":" + os.environ["PATH"]\n'
+        + f"for words in {commands!r}:\n"
+        + "    print(words, subprocess.run(words.split(), capture_output=True, text=True).stdout.strip())\n"
+    )
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    said = [
+        line.rpartition(" ")[2] == "ticket" for line in done.stdout.splitlines() if line.startswith(tuple(commands))
+    ]
+    assert said == [False, False, True, True, True, False, True]
+    assert place.effects() == 6
+    assert replayed(place) == done.stdout
+    assert place.effects() == 6
+
+
 @pytest.mark.parametrize(
     ("command", "side_effect"),
     [

@@ -38,6 +38,7 @@ __all__ = [
     "may_join",
     "note_status",
     "side_effect_of",
+    "stays_out",
 ]
 
 # -- what a command does -----------------------------------------------------------------------------------------------
@@ -84,7 +85,11 @@ HARMLESS: Final = (
     "whoami",
     *(f"{name} --version" for name in ("docker", "gcc", "gh", "java", "node", "npm", "pip", "python", "python3", "rg", "uv")),
 )  # fmt: skip
-_HARMLESS: Final = tuple((shlex.split(line.removesuffix(" *")), line.endswith(" *")) for line in HARMLESS)
+#: By program: the words of each, and whether more may follow.
+_HARMLESS: Final[dict[str, list[tuple[list[str], bool]]]] = {}
+for _line in HARMLESS:
+    _known = shlex.split(_line.removesuffix(" *"))
+    _HARMLESS.setdefault(_known[0], []).append((_known, _line.endswith(" *")))
 #: Where the programs of the table are, if a command names its program by its place.
 _STANDARD: Final = frozenset(("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"))
 _CLASSES: Final = ("read_only", "reversible", "irreversible")
@@ -114,13 +119,20 @@ def side_effect_of(words: Sequence[str], *, one_program: bool) -> tuple[str, boo
     for pattern, side_effect in _declared:
         if pattern in (text, short) or (one_program and (fnmatchcase(text, pattern) or fnmatchcase(short, pattern))):
             return side_effect, True
-    if one_program and os.path.dirname(words[0]) in _STANDARD and _only_asks([os.path.basename(words[0]), *words[1:]]):
-        return "read_only", True
-    return "irreversible", False
+    return ("read_only", True) if one_program and _is_harmless(words) else ("irreversible", False)
+
+
+def stays_out(words: Sequence[str], *, one_program: bool) -> bool:
+    """Whether a command is one of the table, and its program not Python: it needs no ticket, since it has nothing to say of itself."""
+    return one_program and _is_harmless(words) and not may_join(words)
+
+
+def _is_harmless(words: Sequence[str]) -> bool:
+    return os.path.dirname(words[0]) in _STANDARD and _only_asks([os.path.basename(words[0]), *words[1:]])
 
 
 def _only_asks(words: list[str]) -> bool:
-    for known, more in _HARMLESS:
+    for known, more in _HARMLESS.get(words[0], ()):
         rest = words[len(known) :]
         if words[: len(known)] == known and (not rest or (more and not any(map(_may_write, rest)))):
             return True

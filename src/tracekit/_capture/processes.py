@@ -1430,13 +1430,17 @@ def _begun(
     itself; ``None`` for one that the recording does not have."""
     session, name = scope.session, program_name(words)
     guard.refuse(Attempt("process", "process.start", name))
-    lane, found = _admit(scope, f"process:{name}", words)
+    executable = options.get("executable")
+    if session.recording and executable is None and commands.stays_out(words, one_program=one_program):
+        lane, found = started(parent_lane(scope), f"process:{name}", scope.live), None
+    else:
+        lane, found = _admit(scope, f"process:{name}", words)
     if found is not None and not found.live:
         return found
     if not session.state.live and not session.comes_next(scope, "process", name):
         return None
-    if options.get("executable") is not None:
-        one_program, words = False, [os.fsdecode(options["executable"]), *words[1:]]
+    if executable is not None:
+        one_program, words = False, [os.fsdecode(executable), *words[1:]]
     side_effect, declared = commands.side_effect_of(words, one_program=one_program)
     info: dict[str, Any] = {"process": lane.path} | ({} if declared else {"undeclared": True})
     if found is not None:
