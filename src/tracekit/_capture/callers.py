@@ -16,7 +16,16 @@ from typing import Any, Final, Literal
 
 from .. import _reality
 from .._runtime.session import current
-from .plugins import Telemetry, callers_by_file, is_captured, is_observer, is_wrapper, sends_telemetry, telemetry_of
+from .plugins import (
+    Telemetry,
+    callers_by_file,
+    is_captured,
+    is_observer,
+    is_wrapper,
+    movers_by_file,
+    sends_telemetry,
+    telemetry_of,
+)
 
 __all__ = [
     "PASS",
@@ -162,8 +171,19 @@ def mover() -> Literal[True] | str | None:
     the standard library. What sends telemetry does it beside the program, and what is captured itself below its own calls, which say what
     came of it: ``None``.
     """
-    who = reader(3)
-    return None if type(who) is str and _is_of(_getframe(2), _hands_over_nothing) else who
+    try:
+        frame = _getframe(2)
+    except ValueError:  # called by C, with no Python caller
+        return None
+    file = frame.f_code.co_filename
+    who = movers_by_file.get(file, PASS)
+    if who is PASS:
+        who = reader(3)
+        if type(who) is str and _is_of(frame, _hands_over_nothing):
+            who = None
+        if _known(file) is False and _libraries.get(file) is not PASS and _packaged(file):  # the file alone decided
+            movers_by_file[file] = who
+    return who  # type: ignore[no-any-return]
 
 
 def _library_in(frame: FrameType | None) -> str | None:
@@ -222,6 +242,7 @@ def _reclassify() -> None:
     _kinds.clear()
     _libraries.clear()
     callers_by_file.clear()
+    movers_by_file.clear()
 
 
 def by_observer() -> bool:

@@ -144,7 +144,7 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
     containers = 0 if value is NOT_JSON else _containers(content)
     if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
         data = orjson.dumps(value)
-        format = "json" if data == content else _format(content, value)
+        format = "json" if data == content else _format(content, value, data)
         if format is not None:
             return value, format, data if _is_plain(data, value, containers) else None
     if text:
@@ -173,8 +173,8 @@ def _flat(value: Any) -> bool:
     return False
 
 
-def _format(content: bytes, value: Any) -> str | None:
-    """The format that reproduces ``content``, which is not orjson's own writing, from ``value``."""
+def _format(content: bytes, value: Any, data: bytes) -> str | None:
+    """The format that reproduces ``content``, which is not ``data``, orjson's own writing, from ``value``."""
     end = ""
     if content.endswith(b"\n"):
         content, end = content[:-1], _NEWLINE
@@ -183,7 +183,7 @@ def _format(content: bytes, value: Any) -> str | None:
         if one_line and format in _INDENTED:
             continue
         try:
-            if write(value) == content:
+            if (data if write is orjson.dumps else write(value)) == content:
                 return format + end
         except (TypeError, ValueError):  # json.dumps and orjson differ in what they refuse
             continue

@@ -46,6 +46,7 @@ __all__ = [
     "is_observer",
     "is_wrapper",
     "known",
+    "movers_by_file",
     "note_captured",
     "register",
     "register_tasks",
@@ -715,6 +716,8 @@ _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 
 #: A cache of who calls, by the name of a file; ``callers`` keeps it.
 callers_by_file: Final[dict[str, Any]] = {}
+#: The same, of who hands something to another thread.
+movers_by_file: Final[dict[str, Any]] = {}
 
 
 class _Packages:
@@ -761,6 +764,7 @@ def _forget_telemetry() -> None:
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
     callers_by_file.clear()
+    movers_by_file.clear()
 
 
 def sends_telemetry(module: str) -> bool:
