@@ -40,7 +40,7 @@ from tracekit.integration import (
     transport_of,
 )
 
-from ._requests import Asked, raised, report, undecoded
+from ._requests import Asked, raised, report, rewrite, undecoded
 
 __all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 
@@ -67,7 +67,10 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         if scope is None:
             found = outside(*asked.parts)
         else:
-            found = begin(scope, *asked.parts, streamed=asked.streamed, websocket=asked.websocket)
+            begins = {"streamed": asked.streamed, "websocket": asked.websocket, "rewrites": not asked.streamed}
+            found = begin(scope, *asked.parts, **begins)
+            if isinstance(found, Exchange) and found.sends is not None:
+                await rewrite(req, found.sends)
         if found == AMBIENT:
             return _replaced(self, req, Nothing)
         if not isinstance(found, Exchange):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tracekit.integration import Answer, Exchange
 
-__all__ = ["Asked", "raised", "report", "undecoded"]
+__all__ = ["Asked", "raised", "report", "rewrite", "undecoded"]
 
 #: The boundary between the parts of a body that is sent as it is produced: in the log it is always this one.
 _BOUNDARY: Final = b"boundary"
@@ -83,6 +83,15 @@ async def _content(req: Any) -> bytes | None:
         await body.write(memory)
         return bytes(memory.content)
     return None
+
+
+async def rewrite(req: Any, content: bytes) -> None:
+    """Give a request that has not been sent another body."""
+    if hasattr(req, "update_body"):  # from 3.12 on
+        await req.update_body(content)
+    else:
+        req.headers.pop("content-length", None)
+        req.update_body_from_data(content)
 
 
 class _Memory:

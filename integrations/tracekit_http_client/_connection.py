@@ -8,6 +8,7 @@ leaves, and records what comes back before the library gets it. In a replay it a
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -185,6 +186,15 @@ def putrequest(original: Callable[..., Any]) -> Callable[..., Any]:
     return putrequest
 
 
+_LENGTH: Final = re.compile(rb"(?im)^(content-length:)[^\r\n]*")
+
+
+def _with_body(data: bytes, body: bytes) -> bytes:
+    """A request with another body."""
+    head, end, _ = data.partition(b"\r\n\r\n")
+    return _LENGTH.sub(rb"\1 %d" % len(body), head, count=1) + end + body
+
+
 class Line:
     """The socket of a connection, as long as one request and its answer take.
 
@@ -306,7 +316,10 @@ class Line:
             parts = (head.method, scheme, netloc, target, head.headers, b"" if streamed else body)
             found = outside(*parts)
         else:
-            found = begin(scope, head.method, scheme, netloc, target, head.headers, body, streamed=streamed)
+            parts = (head.method, scheme, netloc, target, head.headers, body)
+            found = begin(scope, *parts, streamed=streamed, rewrites=not streamed)
+            if isinstance(found, Exchange) and found.sends is not None:
+                data = _with_body(data, found.sends)
         if found == AMBIENT:
             self._blocks = iter((NOTHING,))
         elif found is None:

@@ -33,7 +33,7 @@ from tests.support.stub_provider import StubProvider
 from tests.support.web import Servers
 from tracekit import recovery
 from tracekit.errors import ContractViolationError, DivergenceError, LiveCallBlockedError
-from tracekit.integration import Trace, forbidding
+from tracekit.integration import Trace, forbidding, read_run
 
 
 @pytest.fixture
@@ -151,17 +151,20 @@ def test_a_stream_that_is_read_whole(provider: StubProvider, instrumented: None)
 
 @pytest.mark.parametrize("headers", [{}, {"x-stub-pieces": "1"}], ids=["at once", "in pieces"])
 def test_an_answer_in_pieces_has_its_usage(provider: StubProvider, instrumented: None, headers: dict[str, str]) -> None:
-    """An answer that is no stream is read as the model call that it is, in whatever pieces it comes."""
+    """An answer that is no stream is read as the model call that it is, in whatever pieces it comes: usage, and text."""
 
     def program() -> Any:
         body = json.dumps({"model": "m-1", "messages": [{"role": "user", "content": "Hi"}]}).encode()
         asked = urllib.request.Request(provider.url + "/v1/chat/completions", data=body, headers=headers)
         with urllib.request.urlopen(asked) as response:
-            return json.load(response)["usage"]
+            return json.load(response)
 
     run, saw = recorded(program)
     (answer,) = (entry for entry in entries(run) if entry["type"] == "llm.response")
-    assert answer["meta"]["usage"]["output_tokens"] == saw["completion_tokens"]
+    assert answer["meta"]["usage"]["output_tokens"] == saw["usage"]["completion_tokens"]
+    with read_run(run.path) as found:
+        (call,) = (step.call for step in found.own.steps.values() if step.call is not None)
+        assert call.answer.text == saw["choices"][0]["message"]["content"]
     assert replayed(run, program) == saw
 
 

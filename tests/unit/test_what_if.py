@@ -13,8 +13,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 
+import aiohttp
 import httpx
 import pytest
+import requests
 
 import tracekit
 from tests.support.stub_provider import stub_provider
@@ -280,8 +282,19 @@ def asked(url: str, kind: str) -> object:
                 return (await client.post(url, json=body)).json()["model"]
 
         return asyncio.run(ask())
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
+    if kind == "aiohttp":
+
+        async def fetch() -> object:
+            async with aiohttp.ClientSession() as client, client.post(url, json=body) as answer:
+                return (await answer.json())["model"]
+
+        return asyncio.run(fetch())
+    if kind == "requests":
+        return requests.post(url, json=body).json()["model"]
+    headers = {"content-type": "application/json"}
+    if kind == "signed":
+        headers["x-amz-date"] = "20310131T000000Z"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
         return json.load(answer)["model"]
 
 
@@ -303,7 +316,7 @@ def test_another_model_is_asked() -> None:
     with stub_provider() as provider:
         provider.says = lambda body: "yes"
         url = f"{provider.url}/v1/chat/completions"
-        for kind in ("httpx", "httpx, async", "urllib"):
+        for kind in ("httpx", "httpx, async", "urllib", "requests", "aiohttp"):
 
             def program(kind: str = kind) -> list[object]:
                 return [asked(url, kind), asking(url, kind)]
@@ -311,14 +324,6 @@ def test_another_model_is_asked() -> None:
             with record() as run:
                 assert program() == ["tiny-1-0613"] * 2
             provider.seen.clear()
-            if kind == "urllib":
-                with (
-                    pytest.raises(tracekit.LiveCallBlockedError, match="another model"),
-                    replay(run, live={"llm": "big-2"}, guard="context"),
-                ):
-                    program()
-                assert provider.seen == []
-                continue
             with replay(run, live={"llm:tiny-1": "big-2", "tool": None}, guard="context") as session:
                 assert program() == ["big-2-0613"] * 2
             assert [json.loads(one["body"])["model"] for one in provider.seen] == ["big-2"] * 2
@@ -326,6 +331,30 @@ def test_another_model_is_asked() -> None:
                 made = [entry["name"] for entry in trace.entries() if entry["type"] == "llm.request"]
                 assert made == ["big-2", "big-2"]
                 assert trace.entry(1)["meta"]["instead"] == {"llm:tiny-1": "big-2"}
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize(
+    ("path", "kind", "why"),
+    [
+        ("/openai/deployments/ours/chat/completions", "httpx", "its URL says which model"),
+        ("/openai/deployments/ours/chat/completions", "aiohttp", "its URL says which model"),
+        ("/router/tiny-1/v1/chat/completions", "requests", "its URL says which model"),
+        ("/v1/chat/completions", "signed", "is signed"),
+    ],
+)
+def test_a_model_that_another_part_of_the_request_names_is_not_exchanged(path: str, kind: str, why: str) -> None:
+    """Where the body is not all that says which model is asked, or what is in it, the call is not made, and the reason is given."""
+    with stub_provider() as provider:
+        with record() as run:
+            asked(provider.url + path, kind)
+        provider.seen.clear()
+        with (
+            pytest.raises(tracekit.LiveCallBlockedError, match=why),
+            replay(run, live={"llm": "big-2"}, guard="context"),
+        ):
+            asked(provider.url + path, kind)
+        assert provider.seen == []
 
 
 # -- decided anew, at another hour -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, ParamSpec
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 
@@ -1133,7 +1133,7 @@ def begin(
             sends = None
             model = scope.session.model(claim.model)
             if rewrites and model != claim.model:
-                other = _of_another_model(dialect, route.path, value, claim.model, model)
+                other = _of_another_model(dialect, route.path, value, claim.model, model, headers)
                 if other is not None:
                     claim, sends = other
                     body, format, data = request_body(sends, parsed(sends), about.content_type)
@@ -1146,13 +1146,31 @@ def begin(
     return _plain_call(scope, method, route, about, body, format, data)
 
 
-def _of_another_model(dialect: Dialect, path: str, value: Any, asked: str, model: str) -> tuple[Claim, bytes] | None:
-    """The same request of another model, where its body names the model; else ``None``."""
-    if not isinstance(value, dict) or value.get("model") != asked:
+#: Headers that say what is in the body: another one would be refused.
+_OF_THE_BODY: Final = frozenset(
+    (b"content-md5", b"content-digest", b"digest", b"signature", b"x-amz-content-sha256", b"x-amz-date")
+)
+
+
+def _of_another_model(
+    dialect: Dialect, path: str, value: Any, asked: str, model: str, headers: Headers
+) -> tuple[Claim, bytes] | None:
+    """The same request of another model, where its body alone names the model, and no header speaks for that; else ``None``."""
+    if not isinstance(value, dict) or value.get("model") != asked or names_model(path, asked):
+        return None
+    if any(name.lower() in _OF_THE_BODY for name, _ in headers):
         return None
     value = {**value, "model": model}
     claim = _claim(dialect, path, value)
     return None if claim is None else (claim, orjson.dumps(value))
+
+
+def names_model(path: str, model: str) -> bool:
+    """Whether the path of a URL says which model is asked: by its name, or as a deployment of one."""
+    from .wire import deployment
+
+    path = unquote(path)
+    return deployment(path) is not None or path.endswith(f"/{model}") or f"/{model}/" in path or f"/{model}:" in path
 
 
 def _is_ambient(route: Route) -> bool:

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
+from .._capture.http import names_model
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._policy.once import under_policies
@@ -261,7 +262,7 @@ class PartialReplay:
         mirrored, replay, spec = self._mirrored(scope), self.replay, request.spec
         if self.live.takes(spec) and self._is_behind(scope, spec.family):
             if not self.live.is_asked(spec):
-                raise replay.fail(_not_another_model(self.run_id, spec.name))
+                raise replay.fail(_not_another_model(self.run_id, request))
             seq = None if self._leaves(scope, spec.family, lambda seq: True) else replay.pass_over(scope, spec)
             made = self._seen.begin(mirrored, request)
             if not made.live:
@@ -449,7 +450,7 @@ class _Branch(Recording):
 
     def begin(self, scope: Scope, request: Request) -> Step:
         if scope.live and not self._tried.is_asked(request.spec):
-            raise _not_another_model(self.run_id, request.spec.name)
+            raise _not_another_model(self.run_id, request)
         return super().begin(scope, request)
 
     def model(self, name: str) -> str:
@@ -459,14 +460,19 @@ class _Branch(Recording):
         return self._tried.decided(type, name, input, output)
 
 
-def _not_another_model(run_id: str, name: str) -> LiveCallBlockedError:
+def _not_another_model(run_id: str, request: Request) -> LiveCallBlockedError:
+    name = request.spec.name
+    url = request.input.get("url") if isinstance(request.input, Mapping) else None
+    if isinstance(url, str) and names_model(url.partition("?")[0], name):
+        why = f"its URL says which model is asked ({url.partition('?')[0]})"
+    else:
+        why = "its body does not name the model in JSON, is sent as it is produced, or is signed"
     return LiveCallBlockedError(
-        f"another model was to be asked in place of {name!r}, and this call can't be made to ask it: it was not made",
+        f"another model was to be asked in place of {name!r}, and this call can't be made to ask it: it was not made; {why}",
         run_id=run_id,
         location=caller(),
         operation=f"llm {name}",
-        next_action="a model is exchanged in requests by httpx that name it in their body; "
-        "else change the model in the program, and let `llm` go live as it is",
+        next_action="change the model in the program, and let `llm` go live as it is (--live llm)",
     )
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import islice
@@ -724,6 +724,9 @@ class ModelCall:
         body: Any
         if streamed:
             body = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in streamed)
+            with suppress(ValueError):  # an ordinary answer that came in several pieces
+                whole = orjson.loads(body)
+                body = whole if isinstance(whole, dict) else body
         else:
             body = plain(output.get("body") if isinstance(output, Mapping) and "status" in output else output)
         return _read(
