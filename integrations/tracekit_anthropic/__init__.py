@@ -27,6 +27,13 @@ integration = Integration(
             "AnthropicVertex/Python", "AsyncAnthropicVertex/Python"),
     endpoints=_ENDPOINTS,
     credentials=("ANTHROPIC_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"),
+    settings=(
+        "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_BEDROCK_BASE_URL",
+        "ANTHROPIC_VERTEX_BASE_URL",
+        "ANTHROPIC_VERTEX_PROJECT_ID",
+        "CLOUD_ML_REGION",
+    ),
     frameworks=("langchain_anthropic",),
 )  # fmt: skip
 

@@ -40,6 +40,7 @@ integration = Integration(
     hosts=("api.cohere.com", "api.cohere.ai", "production.api.cohere.com"),
     endpoints=_ENDPOINTS,
     credentials=(("CO_API_KEY", "COHERE_API_KEY"),),
+    settings=("CO_API_URL",),
     frameworks=("langchain_cohere",),
 )
 

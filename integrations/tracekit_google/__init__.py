@@ -32,6 +32,13 @@ integration = Integration(
     hosts=("generativelanguage.googleapis.com", "*aiplatform*.googleapis.com"),
     endpoints=_ENDPOINTS,
     credentials=(("GEMINI_API_KEY", "GOOGLE_API_KEY"),),
+    settings=(
+        "GOOGLE_GEMINI_BASE_URL",
+        "GOOGLE_VERTEX_BASE_URL",
+        "GOOGLE_GENAI_USE_VERTEXAI",
+        "GOOGLE_CLOUD_PROJECT",
+        "GOOGLE_CLOUD_LOCATION",
+    ),
     frameworks=("langchain_google_genai", "langchain_google_vertexai"),
 )
 

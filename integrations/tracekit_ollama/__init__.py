@@ -31,6 +31,7 @@ integration = Integration(
     hosts=("*:11434", "ollama.com"),
     endpoints=_ENDPOINTS,
     credentials=("OLLAMA_API_KEY",),
+    settings=("OLLAMA_HOST",),
     frameworks=("langchain_ollama",),
 )
 

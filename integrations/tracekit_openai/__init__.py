@@ -43,6 +43,7 @@ integration = Integration(
     endpoints=_ENDPOINTS,
     ambient=(Ambient("api.openai.com", "/v1/traces/ingest"),),
     credentials=("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"),
+    settings=("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_VERSION", "AZURE_OPENAI_ENDPOINT"),
     frameworks=("agents", "langchain_openai", "instructor"),
 )
 

@@ -527,3 +527,33 @@ def test_an_exception_with_an_answer_of_another_kind(instrumented: None) -> None
     ):
         client.get("https://example.test/")
     assert isinstance(caught.value.response, Answer)
+
+
+def test_a_setting_of_an_sdk_that_has_changed_is_named(
+    provider: StubProvider, instrumented: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base URL that comes from the environment reaches what is compared: a divergence of a model call says that it has changed."""
+
+    def ask() -> str | None:
+        with openai.OpenAI() as client:
+            return client.chat.completions.create(model="m-1", messages=ASK).choices[0].message.content
+
+    gateway = f"{provider.url}/gateway/v1"
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", gateway)
+    with tracekit.record() as run:
+        ask()
+    with Trace(run.path) as trace:
+        assert trace.entry(1)["meta"]["settings"] == {"OPENAI_BASE_URL": gateway}
+    with tracekit.replay(run):
+        ask()
+    named = f"OPENAI_BASE_URL was {gateway!r} when this was recorded, and "
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://elsewhere.example/v2")
+    with (
+        pytest.raises(DivergenceError, match=re.escape(f"{named}is 'https://elsewhere.example/v2' now")),
+        tracekit.replay(run),
+    ):
+        ask()
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    with pytest.raises(DivergenceError, match=re.escape(f"{named}is not set now")), tracekit.replay(run):
+        ask()

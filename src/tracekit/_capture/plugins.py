@@ -52,6 +52,7 @@ __all__ = [
     "register_tasks",
     "resolve",
     "sends_telemetry",
+    "settings",
     "shown",
     "supply_placeholders",
     "task_sources",
@@ -310,7 +311,9 @@ class Integration:
 
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
     says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
-    placeholder where one is absent. Of several in a tuple one is enough. ``frameworks`` are packages that count as user code;
+    placeholder where one is absent. Of several in a tuple one is enough. ``settings`` are the environment variables by which the SDK
+    decides what it asks and where (a base URL, a region): a divergence names those that have changed. ``frameworks`` are packages that
+    count as user code;
     ``wrappers`` are packages that stand around functions of the standard library for others, so that whoever calls through them is the
     caller; ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
@@ -324,7 +327,7 @@ class Integration:
 
     __slots__ = (
         "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
-        "native", "patches", "schedulers", "telemetry", "traceparent", "wrappers",
+        "native", "patches", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -339,6 +342,7 @@ class Integration:
         endpoints: Sequence[Endpoint] = (),
         ambient: Sequence[Ambient] = (),
         credentials: Sequence[str | tuple[str, ...]] = (),
+        settings: Sequence[str] = (),
         frameworks: Sequence[str] = (),
         telemetry: Sequence[Telemetry] = (),
         wrappers: Sequence[str] = (),
@@ -357,6 +361,7 @@ class Integration:
         self.endpoints: Final = tuple(endpoints)
         self.ambient: Final = tuple(ambient)
         self.credentials: Final = tuple(credentials)
+        self.settings: Final = tuple(settings)
         self.frameworks: Final = tuple(frameworks)
         self.telemetry: Final = tuple(telemetry)
         self.wrappers: Final = tuple(wrappers)
@@ -861,6 +866,11 @@ def credentials() -> list[str]:
     return sorted(
         {name for one in discover().values() for way in one.credentials for name in _names(way) if os.environ.get(name)}
     )
+
+
+def settings() -> dict[str, str]:
+    """The variables by which SDKs decide what they ask and where, as far as they are set here."""
+    return {name: value for one in discover().values() for name in one.settings if (value := os.environ.get(name))}
 
 
 def traceparent() -> str | None:

@@ -288,6 +288,8 @@ class RecordBlock(Block[Run]):
         }
         if present := plugins.credentials():
             about["credentials"] = present
+        if found := plugins.settings():
+            about["settings"] = {name: session.redactor.redact_text(value)[0] for name, value in found.items()}
         if (within := plugins.traceparent()) is not None:
             about["traceparent"] = within[:512]
         if self._program is not None:

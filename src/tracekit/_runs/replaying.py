@@ -299,6 +299,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
+        session.settings_changed = _changed_settings(trace, session.redactor)
         files = options["live_files"]
         session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
         if verdict.state == "incomplete":
@@ -561,6 +562,21 @@ def include_user_modules(trace: Trace) -> None:
     for name in named if isinstance(named, list) else ():
         if isinstance(name, str):
             callers.include(name)
+
+
+def _changed_settings(trace: Trace, redactor: Redactor) -> list[str]:
+    """Which variables by which SDKs decide what they ask, and where, are not what they were: an SDK reads today's."""
+    then, now = trace.entry(1)["meta"].get("settings", {}), plugins.settings()
+    found: list[str] = []
+    for name in dict.fromkeys((*then, *now)):
+        was, is_now = then.get(name), redactor.redact_text(now[name])[0] if name in now else None
+        if was != is_now:
+            before = "was not set" if was is None else f"was {was!r}"
+            today = "is not set now" if is_now is None else f"is {is_now!r} now"
+            found.append(
+                f"{name} {before} when this was recorded, and {today}: have it as it was, nobody is asked in a replay"
+            )
+    return found
 
 
 def _store(options: dict[str, Any]) -> Store:

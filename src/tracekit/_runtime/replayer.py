@@ -907,6 +907,8 @@ class Replay:
         self.progress.elapsed = self._elapsed
         #: Which threads take part, as far as hooks say so.
         self.threads: Final = self.schedule.threads
+        #: Which variables by which SDKs decide what they ask have changed since the recording.
+        self.settings_changed: Sequence[str] = ()
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
         #: The error that the program itself has left its block with.
@@ -2095,6 +2097,8 @@ class Replay:
         same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
         skipped = self._not_made_here(scope)
         near = self._nearest(spec.family, data, seq) + (self._beside() if skipped is None else "")
+        if spec.family in ("llm", "http"):
+            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
         harmless = same_kind and spec.side_effect != "irreversible"
         self.report_divergence(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
