@@ -568,13 +568,13 @@ def test_a_process_that_waits_for_what_does_not_come(
     """The replay says that it waits and which step it has not come to, whether the program waits for it, or is over."""
     family.child('\nimport sys\npay("one")\nprint(sys.stdin.readline())\npay("two")\n', "reading.py")
     family.program(f"""
-import atexit
 def main():
-    process = subprocess.Popen([sys.executable, "reading.py"], stdin=subprocess.PIPE, text=True)
+    reads, writes = os.pipe()  # of its own: what a pipe of the process is given belongs to the run
+    globals()["process"] = subprocess.Popen([sys.executable, "reading.py"], stdin=reads)
     if "SILENT" not in os.environ:
-        process.communicate("go")
+        os.write(writes, b"go\\n")
+        process.wait()
     else:
-        globals()["kept"] = process
         {ends}
 """)
     family.record()
