@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 
 from .._reality import monotonic_ns
+from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
 from .._runtime.redaction import StreamRedactor
 from .._runtime.secrets import names_secret
@@ -119,10 +120,18 @@ def _is_plain(data: bytes, value: Any, containers: int) -> bool:
     return (36 not in data and len(data) < _EASY and containers <= _LEVELS) or to_json(value) is value
 
 
-def _containers(content: bytes) -> int:
-    """How many there may be at most in encoded JSON.
+def _is_plain_part(data: bytes, value: Any) -> bool:
+    """As ``_is_plain``, of a part of a body: the body itself, with fewer elements in a list, or those elements."""
+    containers = _containers(data, value)
+    whole = [value] if type(value) is list else value
+    return (containers <= _LEVELS or _flat(whole)) and _is_plain(data, whole, containers)
 
-    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB.
+
+def _containers(content: bytes, value: Any) -> int:
+    """How many there may be at most in encoded JSON, and in its ``value``.
+
+    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB. A text that is
+    full of them (code, JSON in a text) is one value.
     """
     if len(content) < _SHORT:
         return content.count(b"{") + content.count(b"[")
@@ -132,7 +141,23 @@ def _containers(content: bytes) -> int:
         while at >= 0 and found < _FEW:
             found += 1
             at = content.find(bracket, at + 1)
-    return found if found < _FEW else content.count(b"{") + content.count(b"[")
+    if found < _FEW:
+        return found
+    found, level = 0, _below([[value]])
+    while level and found <= _LEVELS:
+        found += len(level)
+        level = _below(level)
+    return content.count(b"{") + content.count(b"[") if level else found
+
+
+def _below(level: list[Any]) -> list[Any]:
+    """The objects and arrays in these."""
+    return [
+        item
+        for node in level
+        for item in (node.values() if type(node) is dict else node)
+        if type(item) is dict or type(item) is list
+    ]
 
 
 def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str, bytes | None]:
@@ -141,7 +166,7 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
 
     ``value`` is what ``parsed`` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
     """
-    containers = 0 if value is NOT_JSON else _containers(content)
+    containers = 0 if value is NOT_JSON else _containers(content, value)
     if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
         data = orjson.dumps(value)
         format = "json" if data == content else _format(content, value, data)
@@ -162,12 +187,7 @@ _LEVELS: Final = 150
 def _flat(value: Any) -> bool:
     level = [value]
     for _ in range(_LEVELS):
-        level = [
-            item
-            for node in level
-            for item in (node.values() if type(node) is dict else node)
-            if type(item) is dict or type(item) is list
-        ]
+        level = _below(level)
         if not level:
             return True
     return False
@@ -1121,10 +1141,17 @@ def begin(
     dialects = () if streamed else route.dialects
     if ambient and not dialects:
         return _ambient(route) if scope.session.recording else AMBIENT
-    value = parsed(content)
-    body, format, data = (
-        ({"streamed": True}, "stream", None) if streamed else request_body(content, value, about.content_type)
-    )
+    bodies = scope.session.state.extras.of(Bodies) if dialects else None
+    data: bytes | None
+    continued = None if bodies is None else bodies.continued(content, _is_plain_part)
+    if continued is not None:
+        value = body = continued.value
+        format, data = "json", content
+    else:
+        value = parsed(content)
+        body, format, data = (
+            ({"streamed": True}, "stream", None) if streamed else request_body(content, value, about.content_type)
+        )
     asked = _parameters(route) if websocket else body if value is NOT_JSON else value
     for dialect in dialects:
         claim = _claim(dialect, route.path, asked)
@@ -1137,7 +1164,10 @@ def begin(
                 if other is not None:
                     claim, sends = other
                     body, format, data = request_body(sends, parsed(sends), about.content_type)
-            exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data)
+                    continued = None
+            if bodies is not None and continued is None and sends is None and data is not None and format == "json":
+                bodies.remember(content, value)
+            exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data, continued)
             exchange.sends = sends
             return exchange
     if ambient:
@@ -1224,6 +1254,7 @@ def _model_call(
     body: Any,
     format: str,
     data: bytes | None,
+    continued: Continuation | None,
 ) -> Exchange:
     signature = claim.signature or {}
     key = ("llm", method, route, dialect.name, claim.model, about.attempt, format, *signature.items())
@@ -1233,7 +1264,8 @@ def _model_call(
         info = Circumstances(_info(route, about, format, provider=dialect.provider, claim=claim))
     input = {"method": method, "url": route.target, "body": body}
     data = b"%b%b}" % (before, data) if before and data is not None else None
-    return Exchange(scope.session.begin(scope, Request(spec, input, info, None, data)), scope, dialect)
+    request = Request(spec, input, info, None, data, None, continued)
+    return Exchange(scope.session.begin(scope, request), scope, dialect)
 
 
 def _model_spec(

@@ -182,8 +182,8 @@ def _details(given: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """What a count is made of; the Realtime API has a name of its own for that."""
     for name in names:
         for key in (f"{name}_tokens_details", f"{name}_token_details"):
-            if isinstance(given.get(key), Mapping):
-                found: Mapping[str, Any] = given[key]
+            found: object = given.get(key)
+            if found is not None and isinstance(found, Mapping):
                 return found
     return {}
 

@@ -9,13 +9,13 @@ an answer is referred to where it came in, by the request that sends it back. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 
-__all__ = ["Interner", "Places"]
+__all__ = ["Interner", "KnownList", "Places"]
 
 #: A string at least this long (bytes of UTF-8) is a blob of its own.
 _TEXT: Final = 1024
@@ -38,14 +38,42 @@ Way = tuple[Any, "int | str"]
 Places = list[tuple[bytes, Path]]
 
 
+class KnownList:
+    """What is known of the first elements of a list in a tree: their digests and sizes, and the digests of its beginnings.
+
+    Interning the tree adds what it works out for the others.
+    """
+
+    __slots__ = ("beginnings", "items", "keys", "sizes")
+
+    def __init__(self, items: list[Any], before: KnownList | None = None, count: int = 0) -> None:
+        """``before`` knows a list with the same first ``count`` elements."""
+        self.items: Final = items
+        self.keys: Final[list[bytes]] = [] if before is None else before.keys[:count]
+        self.sizes: Final[list[int]] = [] if before is None else before.sizes[:count]
+        self.beginnings: Final[list[bytes]] = [] if before is None else before.beginnings[:count]
+
+    def complete(self, job: _Pass) -> None:
+        keys, sizes, beginnings = self.keys, self.sizes, self.beginnings
+        running = beginnings[-1] if beginnings else b""
+        for child in self.items[len(beginnings) :]:
+            key, size = job.element(child)
+            keys.append(key)
+            sizes.append(size)
+            running = sha256(running + key).digest()[:16]
+            beginnings.append(running)
+
+
 class _Pass:
     """One tree on its way: what was asked for, and the digests of the long texts in it (by identity: the tree holds them)."""
 
-    __slots__ = ("digests", "lists", "places")
+    __slots__ = ("digests", "known", "lists", "places")
 
-    def __init__(self, lists: bool, places: Places | None) -> None:
+    def __init__(self, lists: bool, places: Places | None, known: Iterable[KnownList]) -> None:
         self.lists: Final = lists
         self.places: Final = places
+        #: By the identity of the list.
+        self.known: Final = {id(one.items): one for one in known}
         self.digests: Final[dict[int, bytes]] = {}
 
     def digest(self, text: str, data: bytes) -> bytes:
@@ -84,21 +112,29 @@ class Interner:
         self._young: dict[bytes, Any] = {}
         self._old: dict[bytes, Any] = {}
 
-    def intern(self, tree: Any, *, lists: bool = False, places: Places | None = None, at: str = "input") -> Any:
+    def intern(
+        self,
+        tree: Any,
+        *,
+        lists: bool = False,
+        places: Places | None = None,
+        at: str = "input",
+        known: Iterable[KnownList] = (),
+    ) -> Any:
         """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is.
 
         ``places`` is filled with the strings that can be referred to in the entry whose key ``at`` is going to hold the tree;
-        give them to ``remember`` when it is written.
+        give them to ``remember`` when it is written. ``known`` know lists in ``tree``.
         """
-        job = _Pass(lists, places)
+        job = _Pass(lists, places, known)
         if lists and type(tree) is dict:
-            known = tree
+            rest = tree
             for key, child in tree.items():
                 if type(child) in _NESTED:
                     new = self._again(child)
                     if new is not child:
-                        known = {**known, key: new}
-            return self._dict(known, job, (None, at))
+                        rest = {**rest, key: new}
+            return self._dict(rest, job, (None, at))
         return self._node(tree, job, (None, at))
 
     def remember(self, places: Places, seq: int) -> None:
@@ -191,12 +227,11 @@ class Interner:
 
         The list itself where no element of it was met before.
         """
-        keys, sizes = [], []
-        for child in node:
-            key, size = job.element(child)
-            sizes.append(size)
-            keys.append(key)
-        beginnings = _beginnings(keys)
+        about = job.known.get(id(node))
+        if about is None:
+            about = KnownList(node)
+        about.complete(job)
+        keys, sizes, beginnings = about.keys, about.sizes, about.beginnings
         known, place = self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
@@ -305,16 +340,6 @@ def _path(way: Way | None) -> Path:
 
 def _digest(kind: bytes, data: bytes) -> bytes:
     return sha256(kind + data).digest()[:16]
-
-
-def _beginnings(keys: list[bytes]) -> list[bytes]:
-    """For each element a digest of the list from its start up to there."""
-    running = b""
-    found = []
-    for key in keys:
-        running = sha256(running + key).digest()[:16]
-        found.append(running)
-    return found
 
 
 def _reference(found: Any) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 
 from .._journal.entry import DEFAULT, too_costly
-from .._journal.intern import Interner, Places
-from .._values import dumps, dumps_in_order, fingerprint, noted, snapshot, to_json
+from .._journal.intern import Interner, KnownList, Places
+from .._values import dumps, dumps_in_order, fingerprint, fingerprint_continued, noted, snapshot, to_json
+from .bodies import Continuation
 from .redaction import Mark, Redactor, below
 from .session import current
 from .step import Patterns
@@ -71,13 +73,20 @@ class Encoded:
 
     ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
     ``notes`` says what could not be encoded, ``redacted`` where in its entry placeholders stand. ``places`` is for
-    ``Encoder.remember``, once the entry is written.
+    ``Encoder.remember``, once the entry is written. ``hashed`` is the hash of the canonical form up to the tree's end, where that is known.
     """
 
-    __slots__ = ("data", "notes", "places", "redacted", "tree", "whole")
+    __slots__ = ("data", "hashed", "notes", "places", "redacted", "tree", "whole")
 
     def __init__(
-        self, data: bytes, tree: Any, notes: list[str], redacted: list[Mark], whole: bool, places: Places | None = None
+        self,
+        data: bytes,
+        tree: Any,
+        notes: list[str],
+        redacted: list[Mark],
+        whole: bool,
+        places: Places | None = None,
+        hashed: Any = None,
     ) -> None:
         self.data: Final = data
         self.tree: Final = tree
@@ -85,6 +94,40 @@ class Encoded:
         self.redacted: Final = redacted
         self.whole: Final = whole
         self.places: Final = places
+        self.hashed: Final = hashed
+
+
+class _Worked:
+    """What an encoder made of a body that may be continued: of its elements, and of the rest of the input.
+
+    ``known`` has the elements without their secrets, ``marks`` says by number where placeholders stand in them. ``rest`` is the JSON
+    around them, in which there are none, ``others`` are the lists in it. ``hashed`` is the hash of the canonical form up to the last
+    element, which begins with ``before`` and ends in ``after``. All that holds for ``version`` of what is known of secrets.
+    """
+
+    __slots__ = ("after", "before", "encoder", "hashed", "known", "marks", "others", "rest", "version")
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        version: object,
+        rest: bytes,
+        known: KnownList,
+        others: dict[str, KnownList],
+        marks: dict[int, list[Mark]],
+        before: bytes,
+        after: bytes,
+        hashed: Any,
+    ) -> None:
+        self.encoder: Final = encoder
+        self.version: Final = version
+        self.rest: Final = rest
+        self.known: Final = known
+        self.others: Final = others
+        self.marks: Final = marks
+        self.before: Final = before
+        self.after: Final = after
+        self.hashed: Final = hashed
 
 
 class Encoder:
@@ -143,6 +186,68 @@ class Encoder:
                 return Encoded(dumps_in_order(interned), tree, notes, redacted, False, places)
         return Encoded(data, tree, notes, redacted, True, places)
 
+    def encode_continued(
+        self, value: Any, data: bytes, continued: Continuation, places: Places | None
+    ) -> Encoded | None:
+        """As ``encode`` with ``lists``, of an input that ends in a body which continues another one (``data`` is its JSON): work is done on
+        what is new.
+
+        ``None`` where all of it has to be looked at.
+        """
+        if len(data) > _CERTAIN:
+            return None
+        body, count = continued.body, continued.count
+        redactor, version = self.redactor, self.redactor.version
+        worked = continued.base.worked
+        if worked is None or worked.encoder is not self or worked.version != version:
+            worked, count = None, 0
+        start = len(data) - 1 - body.size
+        first, last = start + body.head, start + body.ends[-1]
+        rest = data[:first] + data[last:]
+        field = next(reversed(value))
+        tree = {**value, field: {**value[field], body.key: []}}
+        same = worked is not None and worked.rest == rest
+        if not same and redactor.suspicious(rest) and redactor.redact(tree)[1]:
+            return None
+        items, marks = body.items, {}
+        new = items[count:]
+        if worked is not None:
+            items = [*worked.known.items[:count], *new]
+            marks = {number: found for number, found in worked.marks.items() if number < count}
+        if new and redactor.suspicious(b"[%b]" % data[first if not count else start + body.ends[count - 1] + 1 : last]):
+            done = [redactor.redact(item) for item in new]
+            items = [*items[:count], *(item for item, _ in done)]
+            marks.update((count + number, found) for number, (_, found) in enumerate(done) if found)
+        tree[field][body.key] = items
+        pointer = f"/input/{field}/{body.key}"
+        redacted = [mark for number, found in marks.items() for mark in below(found, f"{pointer}/{number}")]
+        before, after = (worked.before, worked.after) if same else _around(tree, (field, body.key))
+        if worked is not None and worked.before == before and count == len(worked.known.items):
+            hashed = worked.hashed
+            if new:
+                hashed = hashed.copy()
+                hashed.update(b"," + dumps(items[count:])[1:-1])
+        else:
+            hashed = sha256(b'{"input":' + before + dumps(items)[:-1])
+        known = KnownList(items, None if worked is None else worked.known, count)
+        others = {}
+        for name, item in body.value.items():
+            if type(item) is list and name != body.key:
+                former = None if worked is None else worked.others.get(name)
+                others[name] = KnownList(
+                    item, former if former is not None and former.items is item else None, len(item)
+                )
+        if redacted:
+            data = dumps_in_order(tree)
+        interned = self._interner.intern(tree, lists=True, places=places, known=[known, *others.values()])
+        body.worked = _Worked(self, version, rest, known, others, marks, before, after, hashed)
+        whole = interned is tree
+        if not whole:
+            data = dumps_in_order(interned)
+            hashed = hashed.copy()
+            hashed.update(b"]" + after)
+        return Encoded(data, tree, [], redacted, whole, places, None if whole else hashed)
+
     def remember(self, places: Places, seq: int) -> None:
         """The entry ``seq`` is written: its strings can be referred to."""
         self._interner.remember(places, seq)
@@ -175,4 +280,18 @@ class Encoder:
         return dumps(self.redactor.also(own).redact(tree)[0])
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:
-        return fingerprint(name, encoded.tree)
+        if encoded.hashed is None:
+            return fingerprint(name, encoded.tree)
+        return fingerprint_continued(name, encoded.hashed)
+
+
+def _around(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """What stands before the list at ``path`` in the canonical form of a tree, its bracket apart, and what after it."""
+    before, after = b"", b""
+    for key in path:
+        first = dumps({name: item for name, item in tree.items() if name < key})[:-1]
+        then = dumps({name: item for name, item in tree.items() if name > key})[1:]
+        before += b"%b%b%b:" % (first, b"," if len(first) > 1 else b"", dumps(key))
+        after = (b"," if len(then) > 1 else b"") + then + after
+        tree = tree[key]
+    return before, after

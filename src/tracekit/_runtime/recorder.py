@@ -645,10 +645,12 @@ class Recording:
         return error
 
     def _intention(self, scope: Scope, request: Request, places: Places | None) -> bytes:
-        spec, info, key = request.spec, request.info, request.key
-        encoded = self.encoder.encode(
-            request.input, lists=spec.lists, places=places, data=request.data, own=spec.patterns
-        )
+        spec, info, key, data = request.spec, request.info, request.key, request.data
+        encoded: Encoded | None = None
+        if request.continued is not None and data is not None and spec.lists and spec.patterns is None:
+            encoded = self.encoder.encode_continued(request.input, data, request.continued, places)
+        if encoded is None:
+            encoded = self.encoder.encode(request.input, lists=spec.lists, places=places, data=data, own=spec.patterns)
         rendered = spec.render(self.redactor)
         tail = self._agent(scope) + rendered.prefix + encoded.data
         if key is not None:

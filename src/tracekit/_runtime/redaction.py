@@ -242,8 +242,8 @@ class Placeholders:
         #: Where the values are kept too, if anywhere.
         self.vault: Vault | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._texts)
+    def __len__(self) -> int:
+        return len(self._texts)
 
     def __contains__(self, text: object) -> bool:
         return text in self._texts
@@ -615,6 +615,11 @@ class Redactor:
                 self.known = known
                 self.look = self._looker()
                 self.state = object()
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Equal as long as the same value is redacted in the same way, and its marks are the same."""
+        return self.state, self.look, len(self.placeholders), self.placeholders.vault
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:

@@ -12,6 +12,7 @@ from .._journal.entry import FAMILIES, EntryFamily
 from .._values import dumps_in_order, to_json
 
 if TYPE_CHECKING:
+    from .bodies import Continuation
     from .redaction import Redactor
     from .spending import Budget
 
@@ -170,7 +171,8 @@ class Request:
     ``input`` holds Python values (the session encodes and redacts them). ``info`` is recorded in ``meta`` and not compared.
     ``key``, where given, is a value to be fingerprinted instead of ``input`` (a multipart body without its boundary). ``data`` is the
     JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then. ``once_key`` is the key of an
-    ``exactly_once`` contract: a second call under it is not made, but answered.
+    ``exactly_once`` contract: a second call under it is not made, but answered. ``continued`` says
+    where ``data``, which ends in the body of a request, continues an earlier one.
     """
 
     # No __slots__: from 3.13 on Python makes objects without them faster, and one is made for every step.
@@ -182,6 +184,7 @@ class Request:
         key: object = None,
         data: bytes | None = None,
         once_key: bytes | None = None,
+        continued: Continuation | None = None,
     ) -> None:
         self.spec: Final = spec
         self.input: Final = input
@@ -189,6 +192,7 @@ class Request:
         self.key: Final = key
         self.data: Final = data
         self.once_key: Final = once_key
+        self.continued: Final = continued
 
     @classmethod
     def of(
@@ -210,11 +214,15 @@ class Request:
 
     def saying(self, more: Mapping[str, Any]) -> Request:
         """The same request with ``more`` in its ``info``."""
-        return Request(self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key)
+        return Request(
+            self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key, self.continued
+        )
 
     def unkeyed(self) -> Request:
         """The same request without its ``exactly_once`` key."""
-        return self if self.once_key is None else Request(self.spec, self.input, self.info, self.key, self.data)
+        if self.once_key is None:
+            return self
+        return Request(self.spec, self.input, self.info, self.key, self.data, None, self.continued)
 
 
 def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,6 +111,13 @@ def fingerprint_encoded(name: str, encoded: bytes) -> str:
     return "sha256:" + sha256(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}").hexdigest()
 
 
+def fingerprint_continued(name: str, hashed: Any) -> str:
+    """As ``fingerprint``, for a hash object that was given the canonical form up to the end of the input."""
+    whole = hashed.copy()
+    whole.update(b',"name":' + dumps(to_json(name)) + b"}")
+    return f"sha256:{whole.hexdigest()}"
+
+
 def to_json(value: object, notes: list[str] | None = None) -> Tree:
     """The tree of ``value``: the value itself where it is plain JSON, else a copy with tags.
 

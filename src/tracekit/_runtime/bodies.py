@@ -1,0 +1,247 @@
+"""Request bodies that begin like an earlier one of the run: a conversation sends its history again with each turn.
+
+Only what is new in such a body is parsed. Its value is what parsing all of it gives, and whoever works on it next is told which elements of
+which list an earlier body had already.
+
+A body is taken apart at the list in which it first differed from another: what stands before the list's first element, the
+elements, and the rest. One that has the same bytes up to the end of an element is parsed without them. JSON can be read in one
+way only, so that is exact where the remainder, with the known elements left out, is JSON that orjson writes just so; else all of
+it is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["Bodies", "Body", "Continuation"]
+
+#: What two bodies begin with, at least. A shorter body is parsed sooner than looked for.
+_START: Final = 512
+_LEAST: Final = 1024
+#: A longer body is not remembered.
+_LARGEST: Final = 4 << 20
+#: How many are, and how many bytes of them.
+_MOST: Final = 16
+_BYTES: Final = 8 << 20
+#: Objects and arrays in the elements of a list: with more of them a value may not be plain JSON to the log.
+_CONTAINERS: Final = 40_000
+
+
+class Body:
+    """A body that was sent. ``key`` names the list at which it is taken apart; empty until another one begins like it.
+
+    ``known`` are its bytes up to the end of the list's last element, ``head`` is where the first begins, ``ends`` where each ends, ``tail``
+    what comes after them. ``items`` are the elements. ``worked`` is for whoever works on them: what came of it.
+    """
+
+    __slots__ = ("containers", "ends", "head", "items", "key", "known", "size", "start", "tail", "value", "worked")
+
+    def __init__(
+        self,
+        content: bytes,
+        value: dict[str, Any],
+        key: str = "",
+        items: list[Any] | None = None,
+        head: int = 0,
+        ends: list[int] | None = None,
+        containers: int = 0,
+    ) -> None:
+        self.start: Final = content[:_START]
+        self.size: Final = len(content)
+        self.value: Final = value
+        self.key: Final = key
+        self.items: Final = items or []
+        self.head: Final = head
+        self.ends: Final = ends or []
+        self.containers: Final = containers
+        last = ends[-1] if ends else len(content)
+        self.known: Final = content[:last]
+        self.tail: Final = content[last:]
+        self.worked: Any = None
+
+    def apart(self, content: bytes) -> Body | None:
+        """This body taken apart where ``content`` first differs; ``None`` where there is no list of objects at which to do that."""
+        whole = self.known
+        common = _common(whole, content)
+        if common == len(whole):
+            return None
+        found, at = None, 0
+        for key, item in self.value.items():
+            start = at + 2 + len(orjson.dumps(key))  # after a brace or a comma, before a value the colon
+            if start > common:
+                break
+            if type(item) is list and item and key.isidentifier() and all(type(one) is dict for one in item):
+                found = key, start, item
+            at = start + len(orjson.dumps(item))
+        if found is None:
+            return None
+        key, start, items = found
+        ends = _ends(items, start)
+        if ends[0] > common:
+            return None
+        return Body(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
+
+    def shared(self, content: bytes) -> int:
+        """How many elements ``content`` begins with."""
+        known, ends = self.known, self.ends
+        if content.startswith(known):
+            return len(ends)
+        if content[: ends[0]] != known[: ends[0]]:
+            return 0
+        low, high, at = 1, len(ends) - 1, ends[0]  # at least so many, at most
+        while low < high:
+            middle = (low + high + 1) // 2
+            end = ends[middle - 1]
+            if content[at:end] == known[at:end]:
+                low, at = middle, end
+            else:
+                high = middle - 1
+        return low
+
+
+class Continuation:
+    """A body that begins like an earlier one, ``base``, up to the end of the first ``count`` elements of the list ``body.key``."""
+
+    __slots__ = ("base", "body", "count", "value")
+
+    def __init__(self, base: Body, body: Body, count: int) -> None:
+        self.base: Final = base
+        self.body: Final = body
+        self.count: Final = count
+        #: Of the whole body. Its parts are those of ``base``: not to be changed.
+        self.value: Final = body.value
+
+
+class Bodies:
+    """The bodies that a run sent last. Callable from any thread: a race forgets one, no more."""
+
+    def __init__(self) -> None:
+        self._recent: list[Body] = []
+        #: Whether one of them has more than its share.
+        self._large = False
+
+    def remember(self, content: bytes, value: Any) -> None:
+        """A body was sent, and parsed: orjson writes ``value`` as these very bytes, and the log as well."""
+        if _LEAST <= len(content) <= _LARGEST and type(value) is dict:
+            self._keep([Body(content, value)], None)
+
+    def continued(self, content: bytes, plain: Callable[[bytes, Any], bool]) -> Continuation | None:
+        """What ``content`` continues; ``None`` where all of it is to be parsed.
+
+        ``plain`` says of a part, and what was parsed of it, whether the log writes that value as these bytes.
+        """
+        if not _LEAST <= len(content) <= _LARGEST:
+            return None
+        start = content[:_START]
+        base: Body | None = None
+        former: Body | None = None
+        count = 0
+        for body in self._recent:
+            if body.start == start:
+                apart = body if body.key else body.apart(content)
+                shared = 0 if apart is None else apart.shared(content)
+                if shared > count:
+                    base, count, former = apart, shared, body
+        if base is None:
+            return None
+        made = _continue(base, count, content, plain)
+        if made is None:
+            return None
+        if count == len(base.ends):  # whatever begins like the one begins like the other
+            self._keep([made], former)
+        else:
+            self._keep([made, base], former)
+        return Continuation(base, made, count)
+
+    def _keep(self, bodies: list[Body], instead: Body | None) -> None:
+        bodies += [other for other in self._recent if other is not instead]
+        del bodies[_MOST:]
+        if bodies[0].size > _BYTES // _MOST:
+            self._large = True
+        if self._large:  # else they are few enough
+            size, number = 0, 0
+            for number, body in enumerate(bodies):
+                size += body.size
+                if size > _BYTES:
+                    del bodies[max(number, 1) :]
+                    break
+            self._large = any(body.size > _BYTES // _MOST for body in bodies)
+        self._recent = bodies
+
+
+def _continue(base: Body, count: int, content: bytes, plain: Callable[[bytes, Any], bool]) -> Body | None:
+    at = base.ends[count - 1]
+    key, end = base.key, len(content) - len(base.tail)
+    after = content[at : at + 1]
+    value: dict[str, Any]
+    if end >= at and content.endswith(base.tail):
+        middle = content[at:end]
+        new: list[Any] = []
+        if middle:
+            part = b"[%b]" % middle[1:]
+            found = _parsed(part)
+            if after != b"," or type(found) is not list or not plain(part, found):
+                return None
+            new = found
+        value = dict(base.value)
+    else:
+        part = base.known[: base.head] + (content[at + 1 :] if after == b"," else content[at:])
+        found = _parsed(part)
+        if after not in (b",", b"]") or type(found) is not dict or not plain(part, found):
+            return None
+        value, new = found, found[key]
+        if type(new) is not list:
+            return None
+    if not all(type(one) is dict for one in new) or (after == b",") is not bool(new):
+        return None
+    ends = _ends(new, at) if new else []
+    last = ends[-1] if ends else at
+    containers = base.containers + _containers(content, at, last)
+    if containers > _CONTAINERS:
+        return None
+    value[key] = items = [*base.items[:count], *new]
+    return Body(content, value, key, items, base.head, [*base.ends[:count], *ends], containers)
+
+
+def _parsed(part: bytes) -> Any:
+    """The value that orjson writes as ``part``, else ``None``."""
+    try:
+        found = orjson.loads(part)
+    except orjson.JSONDecodeError:
+        return None
+    return found if orjson.dumps(found) == part else None
+
+
+def _containers(content: bytes, start: int, end: int) -> int:
+    """How many objects and arrays there may be at most in a part of encoded JSON."""
+    return content.count(b"{", start, end) + content.count(b"[", start, end)
+
+
+def _ends(items: list[Any], at: int) -> list[int]:
+    """Where the elements of a list end, each after a bracket or a comma at ``at``."""
+    found = []
+    for item in items:
+        at += 1 + len(orjson.dumps(item))
+        found.append(at)
+    return found
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """With how many equal bytes both begin."""
+    at, step = 0, 4096
+    while one[at : at + step] == other[at : at + step]:
+        at += step
+        if at >= len(one) or at >= len(other):
+            return min(len(one), len(other))
+        step *= 2
+    low, high = at, min(at + step, len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
