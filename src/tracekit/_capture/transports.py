@@ -8,8 +8,7 @@ here in the place of the transport: ``ObservedTransport`` records what passes be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from functools import wraps
 from typing import Any, Final
@@ -34,15 +33,20 @@ __all__ = [
 _KEY: Final = "_tracekit_transport"
 
 
-@contextmanager
-def serving(scope: Scope | None = None) -> Iterator[None]:
+class serving:
     """A block in which what is asked of the event loop serves a connection, and is no progress of the program. With ``scope`` it is the
     run's."""
-    token = current.set(scope)
-    try:
-        yield
-    finally:
-        current.reset(token)
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope | None = None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = current.set(self._scope)
+
+    def __exit__(self, *_: object) -> None:
+        current.reset(self._token)
 
 
 async def opened(exchange: Exchange, connecting: Awaitable[Any], failed: Callable[..., object]) -> tuple[Any, bool]:
@@ -121,14 +125,20 @@ def _reported_data(original: Callable[..., Any]) -> Callable[..., Any]:
     return data_received
 
 
-@contextmanager
-def keeping(transport: ObservedTransport | ReplayedTransport) -> Iterator[None]:
+class keeping:
     """A block in which ``data_received`` is called by the library itself, with what has been received, and recorded, before."""
-    before, transport.kept = transport.kept, True
-    try:
-        yield
-    finally:
-        transport.kept = before
+
+    __slots__ = ("_before", "_transport")
+
+    def __init__(self, transport: ObservedTransport | ReplayedTransport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> None:
+        transport = self._transport
+        self._before, transport.kept = transport.kept, True
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.kept = self._before
 
 
 class ObservedTransport(StandIn):
