@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -20,6 +21,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import named, watch
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and each program of a test would ignore it, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each client of an SDK reads the authorities that it trusts, and no test speaks TLS: 1 of them is 30 ms a client faster than 150.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
