@@ -377,6 +377,47 @@ def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:
     assert "is not there" in command("debug", "last", "--at", "999", cwd=tmp_path).stderr
 
 
+CHILD = """\
+import os
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+@traced_tool(side_effect="read_only")
+def below(n):
+    return n
+
+look(1)
+child = os.fork()
+if child == 0:
+    below(2)
+    os._exit(0)
+os.waitpid(child, 0)
+look(3)
+"""
+
+
+def test_a_step_of_a_child_process_is_named_as_that(tmp_path: Path, debug: Debug) -> None:
+    """The debugger stops in the program's own process; asked for a step of another, it names that, and where to stop instead."""
+    first, last = recorded(tmp_path, CHILD)
+    run = Path(Store().list()[0].path)
+    segment = next(one.stem.rpartition(".")[2] for one in run.parent.glob(f"{run.stem}.*.jsonl"))
+    with Trace(str(run.with_name(f"{run.stem}.{segment}.jsonl"))) as trace:
+        number = next(entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call")
+    told = f"step {segment}:{number} (tool below) is made by a child process"
+    out = debug(f"goto {segment[:6]}:{number}", "until below", "c", "q")
+    assert stops(out) == [first]
+    assert out.count(told) == 2
+    assert out.count(f"stop at step {first}, the last one before that process began") == 2
+    assert "1 step more in 1 child process, where the debugger does not stop" in debug.stderr[-1]  # type: ignore[attr-defined]
+    done = command("debug", "last", "--at", f"{segment}:{number}", cwd=tmp_path)
+    assert (done.returncode, told in done.stderr) == (2, True)
+    assert command("show", "last", f"{segment}:{number}", cwd=tmp_path).returncode == 0
+    assert f"step {last}" in debug("last", "c", "q")
+
+
 def test_drift_is_told_once(tmp_path: Path) -> None:
     """What the summary says is not said as a Python warning before."""
     recorded(tmp_path, PROGRAM)

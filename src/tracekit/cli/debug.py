@@ -21,16 +21,18 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import IO, Any, Final, NamedTuple, NoReturn
 
 import click
 
 from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import shown_as
-from .._runs.reading import RunView, StepView, plain, read_run
+from .._runs.reading import FileView, RunView, StepView, plain, read_run
 from .._runs.replaying import kinds_that_go_live
+from .._runs.wording import plural
 from ..errors import RunStateError, TracekitError
-from .output import DIFFERENT, console, fail, printable
+from .output import DIFFERENT, console, fail, message, printable
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
@@ -59,8 +61,7 @@ class Steps:
             )
 
     def _is_made(self, step: StepView) -> bool:
-        stops = step.type in SINGLES or (step.kind in FAMILIES and step.kind != "pipe")
-        return stops and self._around(step) is None
+        return _stops(step) and self._around(step) is None
 
     def _around(self, step: StepView | None) -> StepView | None:
         """The step in whose course this one happened, where a replay answers that without its body."""
@@ -82,6 +83,9 @@ class Steps:
 
     def number(self, text: str | int) -> int:
         """A step's number as somebody gives it; ``RunStateError`` unless the replay can stop there."""
+        segment, colon, of_segment = str(text).strip().partition(":")
+        if colon and of_segment.isdigit():
+            self._refuse_elsewhere(segment, int(of_segment))
         number = int(text) if str(text).isdigit() else 0
         if number in self._steps:
             return number
@@ -99,6 +103,46 @@ class Steps:
             if begun is None and known is not None and known.seq in self._steps:
                 what, hint = f"{what}, which belongs to step {known.seq}", f"stop at step {known.seq}"
         raise RunStateError(what, run_id=self.view.run_id, next_action=hint)
+
+    @cached_property
+    def elsewhere(self) -> list[StepView]:
+        """The steps that child processes make, which the debugger does not enter."""
+        return [step for file in self.view.files[1:] for step in file.steps.values() if _stops(step)]
+
+    def _refuse_elsewhere(self, segment: str, number: int) -> NoReturn:
+        """Say why a step of a child process, as ``show`` names it, is none to stop at."""
+        for step in self.elsewhere:
+            if step.seq == number and str(step.file.segment).startswith(segment):
+                raise self._is_elsewhere(step)
+        raise RunStateError(
+            f"no child process of this run has a step {segment}:{number}",
+            run_id=self.view.run_id,
+            next_action="`tracekit show RUN` lists those of each",
+        )
+
+    def _is_elsewhere(self, step: StepView) -> RunStateError:
+        file, began = step.file, self._began(step.file)
+        place = f"{file.segment}:{step.seq}"
+        shown = f"`tracekit show {shown_as(self.view.path)} {place}` shows that step"
+        before = max((one for one in self.numbers if one <= began), default=None)
+        return RunStateError(
+            f"step {place} ({step.kind} {step.name}) is made by a child process ({file.first.get('name')}), "
+            "and the debugger stops in the program's own process alone",
+            run_id=self.view.run_id,
+            next_action=shown
+            if before is None
+            else f"stop at step {before}, the last one before that process began; {shown}",
+        )
+
+    def _began(self, file: FileView) -> int:
+        """Up to which entry of the program's own process a child process had not begun."""
+        causes = [one for one in file.first.get("cause") or () if isinstance(one, Mapping)]
+        cause = causes[0] if causes else {}
+        above = next((one for one in self.view.files[1:] if one.segment == cause.get("segment")), None)
+        if above is not None and above is not file:
+            return self._began(above)
+        seq = cause.get("seq")
+        return seq if type(seq) is int else 0
 
     def after(self, number: int, lane: int | None = None) -> Iterator[StepView]:
         """The steps after ``number``, the nearest first; those of one lane."""
@@ -125,12 +169,19 @@ class Steps:
             named = Condition(f"name == {found.word!r}")
             if any(named.holds(step) for step in self._steps.values()):
                 return named
+            for step in self.elsewhere:
+                if found.holds(step) or named.holds(step):
+                    raise self._is_elsewhere(step)
             there = sorted({f"{step.kind}:{step.name}" for step in self._steps.values()})
             raise RunStateError(
                 f"no step of this run is {found.word}",
                 next_action=f"there are {', '.join(there[:10])}{' …' if len(there) > 10 else ''}",
             )
         return found
+
+
+def _stops(step: StepView) -> bool:
+    return step.type in SINGLES or (step.kind in FAMILIES and step.kind != "pipe")
 
 
 #: What a condition can ask of a step.
@@ -894,11 +945,15 @@ def _count(arg: str) -> int:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def interact(found: Prepared, at: int | None) -> NoReturn:
+def interact(found: Prepared, at: str | int | None) -> NoReturn:
     """Debug a prepared replay at the prompt, beginning at a step (``None``: the first one), and exit."""
     try:
         with read_run(found.path, found.store) as view:
             steps = Steps(view)
+            if steps.elsewhere:
+                processes = plural(len({one.file.segment for one in steps.elsewhere}), "child process", "es")
+                made = plural(len(steps.elsewhere), "step")
+                message(f"tracekit: {made} more in {processes}, where the debugger does not stop")
             shell = Shell(found, steps)
             try:
                 shell.goto(steps.number(steps.numbers[0] if at is None else at))
@@ -914,8 +969,8 @@ def interact(found: Prepared, at: int | None) -> NoReturn:
 
 @click.command(context_settings={"allow_interspersed_args": True})
 @of_a_replay
-@click.option("--at", type=int, metavar="STEP", help="Begin at this step; at the first one by default.")
-def debug(run: str, command: tuple[str, ...], store: str | None, at: int | None, **options: Any) -> None:
+@click.option("--at", metavar="STEP", help="Begin at this step; at the first one by default.")
+def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None, **options: Any) -> None:
     """Go back and forth through RUN, from step to step, in the lines of your program that made them.
 
     The program runs again, answered from the trace, and stands still at a step: look at its input, its answer and the variables of your
