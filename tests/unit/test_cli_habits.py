@@ -8,6 +8,8 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +212,47 @@ def test_what_takes_long_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> N
     with output.working("verifying", after=0):
         pass
     assert pipe.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "last"),
+        ("text", "last"),
+        ("diff", "last", "last"),
+        ("audit", "last"),
+        ("verify", "last"),
+        ("seal", "last", "--key", "KEY"),
+        ("report", "last", "-o", "-"),
+        ("export", "last", "--to", "expanded", "-o", "out.jsonl"),
+        ("failures", "last"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_that_read_a_whole_run_say_what_takes_long(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them says what it does while it lasts, and has done with that before it prints."""
+    monkeypatch.chdir(tmp_path)
+    with tracekit.record("long"):
+        tracekit.decision("route", input=1, output=2)
+    key = tmp_path / "seal.key"
+    assert CliRunner().invoke(main, ["keygen", str(key)]).exit_code == 0
+    said: list[str] = []
+    open_now: list[str] = []
+
+    @contextmanager
+    def working(what: str, *, after: float = 2) -> Iterator[None]:
+        said.append(what)
+        open_now.append(what)
+        yield
+        open_now.remove(what)
+
+    def echo(*values: object, **options: object) -> None:
+        assert not open_now
+
+    monkeypatch.setattr(output, "working", working)
+    monkeypatch.setattr("click.echo", echo)
+    CliRunner().invoke(main, [str(key) if word == "KEY" else word for word in command], catch_exceptions=False)
+    assert said
+    assert open_now == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .._runs.auditing import Account, Action, account_of
-from .._runs.reading import plain, read_run
+from .._runs.reading import plain
 from . import output
 from .output import Line, brief, located, short, styled
 from .show import line_of
@@ -72,7 +72,7 @@ def audit(
     with output.reported():
         where = output.readable(store, run)
         path = located(run, where)
-        with read_run(path, where) as view:
+        with output.read(path, where) as view:
             with output.working("verifying, and reading the steps"):
                 account = account_of(view, where.verify(path, keys=trusted(keys)), actions=actions)
             shown = [one for one in account.actions if _is_shown(one, agents, tools, effects)]

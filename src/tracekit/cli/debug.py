@@ -28,11 +28,11 @@ import click
 
 from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import shown_as
-from .._runs.reading import FileView, RunView, StepView, plain, read_run
+from .._runs.reading import FileView, RunView, StepView, plain
 from .._runs.replaying import kinds_that_go_live
 from .._runs.wording import plural
 from ..errors import RunStateError, TracekitError
-from .output import DIFFERENT, console, fail, message, printable
+from .output import DIFFERENT, console, fail, message, printable, read
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
@@ -948,7 +948,7 @@ def _count(arg: str) -> int:
 def interact(found: Prepared, at: str | int | None) -> NoReturn:
     """Debug a prepared replay at the prompt, beginning at a step (``None``: the first one), and exit."""
     try:
-        with read_run(found.path, found.store) as view:
+        with read(found.path, found.store) as view:
             steps = Steps(view)
             if steps.elsewhere:
                 processes = plural(len({one.file.segment for one in steps.elsewhere}), "child process", "es")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .._runs.comparing import Comparison, EndDifference, Op, StepDifference, compare
-from .._runs.reading import RunView, read_run
+from .._runs.reading import RunView
 from . import output
 from .output import brief, dollars, duration, located, printable
 from .show import line_of, print_text, print_turn, unified
@@ -52,7 +52,7 @@ def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) 
     """
     with output.reported():
         where = output.readable(store, old, new)
-        with read_run(located(old, where), where) as before, read_run(located(new, where), where) as now:
+        with output.read(located(old, where), where) as before, output.read(located(new, where), where) as now:
             with output.working("comparing"):
                 for view in (before, now):
                     where.check(view.own.trace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import IO, Any, Final
 
 import click
@@ -84,15 +85,20 @@ def export(
         raise click.BadParameter(f"--to {form} is written, not sent; say --output", param_hint="--endpoint")
     with output.reported():
         where = output.readable(store, *runs)
-        with where.files(*(located(run, where) for run in runs)) as traces:
+        with ExitStack() as stack:
+            with output.working("verifying"):
+                traces = stack.enter_context(where.files(*(located(run, where) for run in runs)))
             if chosen.sends:
-                output.message(chosen.send(traces, endpoint=endpoint, payloads=payloads))
+                with output.working("sending"):
+                    sent = chosen.send(traces, endpoint=endpoint, payloads=payloads)
+                output.message(sent)
                 return
             pieces = chosen.export(traces, payloads=payloads)
-            if target is None:
-                _write(sys.stdout.buffer, map(output.escaped, pieces) if sys.stdout.isatty() else pieces)
-            else:
-                _into(target, pieces)
+            if target is None and sys.stdout.isatty():
+                _write(sys.stdout.buffer, map(output.escaped, pieces))
+                return
+            with output.working("writing"):
+                _write(sys.stdout.buffer, pieces) if target is None else _into(target, pieces)
 
 
 def _whole(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from .._runs.reading import RunView
     from .._runs.recovery import Decision
 
 __all__ = [
@@ -242,6 +243,14 @@ def working(what: str, *, after: float = 2) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def read(path: str, where: Store | None = None) -> RunView:
+    """A run, read whole; a long one says so while that lasts."""
+    from .._runs.reading import read_run
+
+    with working("reading the run"):
+        return read_run(path, where)
 
 
 def message(text: str) -> None:

@@ -13,7 +13,7 @@ from .._journal.durable import replacing
 from .._journal.store import Store
 from .._runs.comparing import compare
 from .._runs.page import GENERATOR, page
-from .._runs.reading import RunView, read_run
+from .._runs.reading import RunView
 from ..errors import RunNotFoundError, RunStateError, TraceError
 from . import output
 from .output import located
@@ -56,7 +56,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
         if target not in ("", "-"):
             check_page(target)
         with ExitStack() as stack:
-            views = [stack.enter_context(read_run(located(run, where), where)) for run in runs]
+            views = [stack.enter_context(output.read(located(run, where), where)) for run in runs]
             if len(views) == 1 and not no_diff and (origin := _origin(views[0], where)) is not None:
                 views.insert(0, stack.enter_context(origin))
             compared = compare(*views) if len(views) == 2 and not no_diff else None
@@ -87,7 +87,7 @@ def _origin(view: RunView, where: Store) -> RunView | None:
     if not isinstance(named, str):
         return None
     try:
-        return read_run(located(named, where), where)
+        return output.read(located(named, where), where)
     except RunNotFoundError:
         output.message(
             f"tracekit: the run that it is a replay of, {output.printable(named)}, is not in the store: not compared"

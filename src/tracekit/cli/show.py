@@ -24,7 +24,6 @@ from .._runs.reading import (
     class_of,
     error_text,
     plain,
-    read_run,
 )
 from .._runs.wording import (
     FRAME,
@@ -176,7 +175,7 @@ def show(
             _follow(path, choice, as_json)
         if as_json and step is None and not as_why and not (kinds or lanes or agents or failed):
             _print_entries(path, where, first, expand)
-        with read_run(path, where) as view:
+        with output.read(path, where) as view:
             found = view.found
             if as_why:
                 answers = explain(view)

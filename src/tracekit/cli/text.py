@@ -13,7 +13,7 @@ import click
 
 from .._journal.entry import READS
 from .._journal.store import Store
-from .._runs.reading import FileView, Message, ModelCall, RunView, StepView, plain, plain_bytes, read_run
+from .._runs.reading import FileView, Message, ModelCall, RunView, StepView, plain, plain_bytes
 from . import output
 from .output import located, printable
 
@@ -49,9 +49,10 @@ def text(runs: tuple[str, ...], store: str | None) -> None:
     with output.reported():
         where = Store(store)
         for run in runs:
-            with read_run(located(run, where)) as view:
-                for line in _text(view):
-                    click.echo(printable(line))
+            with output.read(located(run, where)) as view:
+                with output.working("writing it as text"):
+                    lines = [printable(line) for line in _text(view)]
+                click.echo("\n".join(lines))
         sys.exit(output.RIGHT)
 
 

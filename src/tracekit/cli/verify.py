@@ -189,7 +189,8 @@ def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
         assert signing is not None
         for run in runs:
             path = located(run, where)
-            count = _seal(path, where, signing)
+            with output.working("verifying, and sealing"):
+                count = _seal(path, where, signing)
             click.echo(f"sealed  {printable(path)}\n  {count} entries, with {signing.id}")
 
 
