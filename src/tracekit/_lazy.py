@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, AnyStr
+from typing import TYPE_CHECKING, Any, AnyStr, Final
 
 if TYPE_CHECKING:
     import re
 
-__all__ = ["expression", "lazily"]
+__all__ = ["compile_all", "expression", "lazily"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -45,7 +45,18 @@ class _Expression:
         return getattr(compiled, name)
 
 
+#: Those that were made so far.
+_expressions: Final[list[_Expression]] = []
+
+
+def compile_all() -> None:
+    """Compile every expression of the modules that are loaded: for a process that is forked many times."""
+    for one in _expressions:
+        one.pattern  # noqa: B018  # looking at one compiles it
+
+
 def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """``re.compile(pattern, flags)``, made when it is first used: to compile one takes as long as to use it a thousand times."""
     made: Any = _Expression(pattern, flags)
+    _expressions.append(made)
     return made  # type: ignore[no-any-return]

@@ -21,18 +21,20 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any, Final, NoReturn
 
 from .. import _reality
-from .._capture import guard, isolation, plugins, world
+from .._capture import guard, instrumentation, isolation, plugins, world
 from .._journal.reader import Trace
 from .._journal.store import Store
-from .._runs.environment import Program
+from .._lazy import compile_all
+from .._runs.environment import Program, environment
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.secrets import compile_all
+from .._runtime.secrets import compile_all as compile_formats
 from .._values import dumps
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from . import launch
@@ -95,7 +97,11 @@ class _Server:
         world.enter()  # and out again: what it looks for is found, and kept
         world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
+        compile_formats()
         compile_all()
+        environment(instrumentation.packages())
+        with warnings.catch_warnings():
+            launch.ignore_warnings()
         self._adopts = isolation.adopt_orphans()
         if self._instructions["entry"] is not None and self._instructions["warm"]:
             self._import(self._instructions["entry"].partition(":")[0])

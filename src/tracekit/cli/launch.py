@@ -75,6 +75,7 @@ __all__ = [
     "exit_by_signal",
     "first_meta",
     "go",
+    "ignore_warnings",
     "isolate",
     "load",
     "main",
@@ -998,6 +999,11 @@ def prepare() -> None:
     stdout.capture()
 
 
+def ignore_warnings() -> None:
+    """Have what the summary of a replay says not said as a warning, too."""
+    warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)
+
+
 def replayed(
     command: Program | None,
     body: Body | None,
@@ -1008,7 +1014,7 @@ def replayed(
 
     ``layer`` lies over the file system already, in the process that this one was forked by, too; nothing has been written in it.
     """
-    warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
+    ignore_warnings()
     isolated: str | None = instructions.get("isolated")  # and prepared, in the process that this one was forked by
     if isolated is None:
         isolated = isolate(instructions["isolate"], reached(instructions["options"]))
