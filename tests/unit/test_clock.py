@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time as imported_name
@@ -24,8 +25,9 @@ import time_machine
 
 import tracekit
 from tests.support.reads import Reads, reading, scope_of
-from tracekit import _reality, record, replay
+from tracekit import _reality, record, replay, traced_tool
 from tracekit._capture import callers, clock
+from tracekit._runtime.recorder import RecordedStep
 from tracekit.integration import current
 
 EARLIER_NOW = datetime.datetime.now
@@ -499,3 +501,29 @@ def test_nothing_is_degraded_here() -> None:
     """On the interpreters that we test, every function can be exchanged in place."""
     with reading():
         assert clock.degraded() == []
+
+
+@traced_tool(side_effect="read_only")
+def parts() -> Iterator[int]:
+    yield from range(2)
+
+
+def test_what_comes_to_another_lane_keeps_no_reading_from_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a stream is on the log with who began it, and a thread finds it: who began it gets the readings behind it."""
+
+    def program() -> list[int]:
+        stream = parts()
+        seen = [next(stream), time.time_ns()]
+        thread = threading.Thread(target=lambda: seen.extend(stream))
+        thread.start()
+        thread.join()
+        return [*seen, time.time_ns(), time.time_ns()]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordedStep, "_comes_to", lambda step, _: step.scope.lane)
+        with record("elsewhere") as run:
+            recorded = program()
+    with replay(run.id) as session:
+        assert program() == recorded
+    assert session.report.exact
+    assert not session.report.verdict.remarks

@@ -191,6 +191,8 @@ class RecordedStep(Step):
     seq = 0
     #: What looks for secrets in its pieces.
     _stream: StreamRedactor | None = None
+    #: Whether it came in pieces: then its end is the last of them.
+    _in_pieces = False
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
@@ -222,8 +224,8 @@ class RecordedStep(Step):
         if session.state.ended:
             return
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, [])
-        scope = here()
-        lane = scope.lane if scope is not None and scope.session.state is session.state else self.scope.lane
+        self._in_pieces = True
+        lane = self._reader()
         try:
             if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
                 # The everyday piece: looked through for secrets already, as part of its stream.
@@ -247,6 +249,20 @@ class RecordedStep(Step):
             if self._unwritten():
                 raise
 
+    def _reader(self) -> Lane:
+        """The lane of who takes a piece of it, or finds its end."""
+        scope = here()
+        return scope.lane if scope is not None and scope.session.state is self.session.state else self.scope.lane
+
+    def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
+        """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it."""
+        if not self._in_pieces or meta.get("abandoned") or meta.get("collected"):
+            return self.scope.lane
+        lane = self._reader()
+        if lane.id < 0:
+            self.session._enroll(lane)
+        return lane
+
     def _without_secrets(self, output: Any) -> tuple[Any, list[Mark]]:
         """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
         if self._stream is None:
@@ -267,7 +283,7 @@ class RecordedStep(Step):
             arguments, known = self._changed(self.given, output, more)
             if more:
                 info = {**(info or {}), **more}
-        if info is None and self.scope.agent is None:
+        if info is None and self.scope.agent is None and not self._in_pieces:
             plain = session._plain(output, [])
             if plain is not None:
                 seq = self.seq
@@ -371,10 +387,10 @@ class RecordedStep(Step):
         self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None, *, known: bool = True
     ) -> None:
         """Write the outcome. ``known``: whether it says what became of an effect."""
-        session = self.session
+        session, lane = self.session, self._comes_to(meta)
         if "suspended" in meta and not (self.scope.live or self.spec.structural):  # the program itself ends a span
-            fields += session.place(self.scope.lane)
-        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+            fields += session.place(lane)
+        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect, lane=lane)
         if self.spec.effect and known:
             session.in_doubt.pop(self.seq, None)
         if places:
@@ -675,14 +691,16 @@ class Recording:
         meta: Mapping[str, Any] | None,
         *,
         sync: bool,
+        lane: Lane | None = None,
     ) -> int:
+        """Write the outcome of ``step``, which comes to ``lane``: its own, unless said."""
         tail = b',"step":%d%b' % (step.seq, fields)
         if meta:
             tail += self.meta(meta)
         scope = step.scope
         if scope.agent is not None:
             tail = self._agent(scope) + tail
-        return self.log.journal.append(kind, scope.lane.id, step.seq, tail, sync)
+        return self.log.journal.append(kind, (lane or scope.lane).id, step.seq, tail, sync)
 
     def value(
         self,

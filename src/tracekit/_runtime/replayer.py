@@ -8,6 +8,7 @@ from _thread import get_native_id
 from array import array
 from binascii import a2b_base64
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
@@ -124,8 +125,14 @@ class ReplayedStep(Step):
     async def answer_async(self) -> Outcome:
         seq = self._outcome()
         self._look(seq)
-        await self.session.schedule.wait_async(seq, self._suspended(seq), self.scope.lane)
+        lane = self._reader() if self.session.index.next_chunk[self.seq] else self.scope.lane
+        await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
+
+    def _reader(self) -> Lane:
+        """The lane of who takes a piece of it, or finds its end."""
+        scope = here()
+        return self.scope.lane if scope is None or scope.session.state is not self.session.face.state else scope.lane
 
     def next_chunk(self) -> Outcome | None:
         seq = self._chunk
@@ -142,9 +149,7 @@ class ReplayedStep(Step):
             return None
         self._chunk = self.session.index.next_chunk[seq]
         self._look(seq)
-        scope = here()
-        lane = self.scope.lane if scope is None or scope.session.state is not self.session.face.state else scope.lane
-        await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
+        await self.session.schedule.wait_async(seq, self._suspended(seq), self._reader())
         return self.session.outcome(self, seq)
 
     def upcoming(self) -> Mapping[str, Any] | None:
@@ -237,7 +242,7 @@ class ReplayedStep(Step):
         seq = session.index.answer[self.seq]
         if seq and session.failure is None:
             session.schedule.skip(seq)
-            session.passed(self.scope, seq)
+            session.passed(self._reader() if session.index.next_chunk[self.seq] else self.scope.lane, seq)
 
 
 class ReplayedTimer(Timer):
@@ -727,15 +732,18 @@ def _data(tree: Any) -> str | None:
 # Where a lane of a replay is, and the readings of clocks and random numbers that belong between two of its steps.
 
 _NONE: Final = array("I")
+#: Gives the readings that a window goes on with, of which entry and function.
+_More = Callable[["LaneState"], Iterable[tuple[int, str, list[Any]]]]
 
 
 class LaneState:
     """A lane's position among its recorded ``items`` and its cursors by kind of step.
 
-    Between two steps the reads form a window, matched by function; passing the next step closes it.
+    Between two steps the reads form a window, matched by function; passing the next step closes it. It ends before the first item that
+    the program has yet to come to, and goes on as soon as it has: what was recorded in this lane may come to another one.
     """
 
-    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "entered", "lane", "surplus")
+    __slots__ = ("_at", "_items", "_last", "_seen", "_taken", "_window", "cursors", "entered", "lane", "surplus")
 
     def __init__(self, lane: int, items: array[int] | None) -> None:
         self.lane = lane
@@ -746,30 +754,36 @@ class LaneState:
         self.cursors: dict[str, int] = {}
         self._items = _NONE if items is None else items
         self._at = 0
-        self._window: dict[str, list[tuple[int, Any]]] | None = None
+        #: The readings of the present window that are left, by function, and up to where they were looked for.
+        self._window: dict[str, deque[tuple[int, Any]]] = {}
+        self._seen = 0
         self._taken: dict[int, int] = {}
         self._last: dict[str, Any] = {}
 
     def stand_for(self, lane: int, items: array[int] | None) -> None:
         """It is another lane of the recording: nothing has been done in it so far."""
         self.lane, self._items = lane, _NONE if items is None else items
+        self.close()
 
-    def advance(self, seq: int) -> list[int]:
-        """Move past ``seq``; returns the items between, which were not consumed in their place."""
+    def advance(self, seq: int) -> list[int] | None:
+        """Move past ``seq``; returns the items between, which were not consumed in their place. ``None``: it lies behind, passed out of
+        order before."""
         at, items = self._at, self._items
         if at < len(items) and items[at] == seq:
             self._at = at + 1
             return []
         to = bisect_left(items, seq, at)
         if to >= len(items) or items[to] != seq:
-            return []  # it lies behind: passed out of order before
+            return None
         between = list(items[at:to])
         self._at = to + 1
         return between
 
     def close(self) -> None:
-        self._window = None
+        self._seen = self._at
         self.surplus = 0
+        if self._window:
+            self._window = {}
         if self._taken:
             self._taken = {}
 
@@ -779,6 +793,13 @@ class LaneState:
         for i in range(self._at, len(items)):
             yield items[i]
 
+    def unseen(self) -> Iterator[int]:
+        """The items that the present window has not been filled from. The last one that is asked for is given again the next time."""
+        items = self._items
+        while self._seen < len(items):
+            yield items[self._seen]
+            self._seen += 1
+
     def rest(self) -> list[int]:
         return list(self._items[self._at :])
 
@@ -786,28 +807,28 @@ class LaneState:
         """How many values of the read entry ``seq`` the program has had."""
         return self._taken.get(seq, 0)
 
-    def take(self, function: str, window: Callable[[LaneState], list[tuple[int, str, list[Any]]]]) -> tuple[bool, Any]:
-        """The next value of ``function`` in the present window: ``(True, value)``, or ``(False, None)``."""
-        if self._window is None:
-            self._window = _by_function(window(self))
-        values = self._window.get(function)
+    def take(self, function: str, more: _More) -> tuple[bool, Any]:
+        """The next value of ``function`` in the present window, with ``more`` of it if need be: ``(True, value)``, or ``(False, None)``."""
+        values = self._window.get(function) or self._filled(function, more)
         if not values:
             return False, None
-        seq, value = values.pop()
+        seq, value = values.popleft()
         self._taken[seq] = self._taken.get(seq, 0) + 1
         self._last[function] = value
         return True, value
 
+    def has(self, function: str, more: _More) -> bool:
+        """Whether ``take`` would find one."""
+        return bool(self._window.get(function) or self._filled(function, more))
+
+    def _filled(self, function: str, more: _More) -> deque[tuple[int, Any]] | None:
+        for seq, name, read in more(self):
+            self._window.setdefault(name, deque()).extend((seq, value) for value in read)
+        return self._window.get(function)
+
     def last(self, function: str) -> Any:
         """The last value of ``function`` that this lane was given, or ``None``."""
         return self._last.get(function)
-
-
-def _by_function(window: list[tuple[int, str, list[Any]]]) -> dict[str, list[tuple[int, Any]]]:
-    found: dict[str, list[tuple[int, Any]]] = {}
-    for seq, name, values in reversed(window):
-        found.setdefault(name, []).extend((seq, value) for value in reversed(values))
-    return found
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
@@ -1439,7 +1460,10 @@ class Replay:
 
     def _pass(self, state: LaneState, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""
-        for missed in state.advance(seq):
+        between = state.advance(seq)
+        if between is None:
+            return
+        for missed in between:
             role = self.index.role[missed]
             if role == READ:
                 self._unread(state, missed)
@@ -1603,18 +1627,16 @@ class Replay:
                 self._fail(divergence.draw_too_many(self.run_id, function))
         return from_json(value)  # type: ignore[no-any-return]
 
-    def _window(self, state: LaneState) -> list[tuple[int, str, list[Any]]]:
-        """The reads between the lane's position and its next step."""
-        window: list[tuple[int, str, list[Any]]] = []
-        for seq in state.ahead():
+    def _window(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
+        """The reads between the lane's position and its next step that the lane has not been given yet."""
+        for seq in state.unseen():
             role = self.index.role[seq]
             if role == READ:
                 if not self._used[seq]:
                     entry = self.trace.entry(seq)
-                    window.append((seq, entry["name"], self.trace.expand(entry["values"])))
+                    yield seq, entry["name"], self.trace.expand(entry["values"])
             elif not (self._used[seq] or seq in self.index.abandoned or (role == EVENT and not self.index.answer[seq])):
                 break
-        return window
 
     def _instant(self, function: str) -> Any:
         """Where a clock was never read in the recording: its reading when the run started."""
@@ -2196,11 +2218,13 @@ class Replay:
         self._used[seq] = 1
         self.schedule.skip(seq)
 
-    def passed(self, scope: Scope, seq: int) -> None:
+    def passed(self, lane: Lane, seq: int) -> None:
         """A structural step has ended: its end is behind the lane now."""
         with self._lock:
             self._used[seq] = 1
-            self._pass(self._state(scope.lane), seq)
+            state = self._state(lane)
+            if self.index.lane[seq] == state.lane:
+                self._pass(state, seq)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

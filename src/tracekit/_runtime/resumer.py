@@ -257,7 +257,7 @@ class Followed(Replay):
         with self._lock:
             self._check()
             state = self._state(scope.lane)
-            if any(name == function and state.taken(seq) < len(values) for seq, name, values in self._window(state)):
+            if state.has(function, self._window):
                 return False
             return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
 
