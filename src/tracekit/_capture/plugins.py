@@ -159,7 +159,8 @@ class Dialect(Protocol):
 
     def request(self, path: str, body: object) -> Claim | None:
         """What is asked for, or ``None`` if the body (parsed JSON, the parts of a form, or text) is not of this protocol. A websocket has
-        the parameters of its URL instead of a body, and the method ``WEBSOCKET``.
+        the parameters of its URL instead of a body, and the method ``WEBSOCKET``. The body is not to be changed: it
+        may share parts with an earlier one.
 
         A claimed request is a model call and counts as read-only, so the path alone must not be enough.
         """
