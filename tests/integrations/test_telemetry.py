@@ -37,11 +37,11 @@ import asyncio, http.client, os, queue, socket, subprocess, sys, threading, time
 
 def by_requests(roots):
     import requests
-    requests.post(roots.http + "/telemetry", json=[1], timeout=5)
+    requests.post(roots.http + "/telemetry", json=[1], timeout=60)
 
 def by_requests_with_tls(roots):
     import requests
-    requests.post(roots.https + "/telemetry", json=[1], verify=roots.ca, timeout=5)
+    requests.post(roots.https + "/telemetry", json=[1], verify=roots.ca, timeout=60)
 
 def by_urllib3_with_tls(roots):
     import urllib3
@@ -49,10 +49,10 @@ def by_urllib3_with_tls(roots):
         pool.request("POST", roots.https + "/telemetry", body=b"x", retries=False)
 
 def by_urllib(roots):
-    urllib.request.urlopen(roots.http + "/telemetry", b"x", timeout=5).read()
+    urllib.request.urlopen(roots.http + "/telemetry", b"x", timeout=60).read()
 
 def by_http_client(roots):
-    connection = http.client.HTTPConnection("localhost", int(roots.http.rpartition(":")[2]), timeout=5)
+    connection = http.client.HTTPConnection("localhost", int(roots.http.rpartition(":")[2]), timeout=60)
     connection.connect()
     connection.request("POST", "/telemetry", b"x")
     connection.getresponse().read()
@@ -78,7 +78,7 @@ def by_aiohttp(roots):
 
 def by_websockets(roots):
     from websockets.sync.client import connect
-    with connect(roots.http.replace("http", "ws") + "/telemetry", open_timeout=5) as found:
+    with connect(roots.http.replace("http", "ws") + "/telemetry", open_timeout=60) as found:
         found.send("x")
 
 def by_a_socket(roots):
@@ -140,7 +140,7 @@ def guarded(send, roots):
 import requests
 
 def prompt(roots):
-    return requests.get(roots.http + "/echo", timeout=5).json()["path"]
+    return requests.get(roots.http + "/echo", timeout=60).json()["path"]
 """,
     "wrapper": """
 def observed(call):
@@ -294,7 +294,7 @@ def test_over_every_transport(transport: str, where: str, package: Any, servers:
 
     def program() -> str:
         flush()
-        return requests.get(servers.roots.http + "/echo", timeout=5).json()["path"]
+        return requests.get(servers.roots.http + "/echo", timeout=60).json()["path"]
 
     before = sent(servers)
     run, saw = recorded(program)
@@ -308,7 +308,7 @@ def test_over_every_transport(transport: str, where: str, package: Any, servers:
 
     def again() -> str:
         errors.extend(flush())
-        return requests.get(servers.roots.http + "/echo", timeout=5).json()["path"]
+        return requests.get(servers.roots.http + "/echo", timeout=60).json()["path"]
 
     assert replayed(run, again) == saw
     assert sent(servers) == reached
@@ -333,7 +333,7 @@ def test_what_it_wraps_belongs_to_the_run(package: Any, servers: Servers) -> Non
     post = package.wrapper.observed(requests.post)
 
     def program() -> Any:
-        found = post(servers.roots.http + "/echo", json=1, timeout=5).json()["body"]
+        found = post(servers.roots.http + "/echo", json=1, timeout=60).json()["body"]
         return found, package.wrapper.observed(lambda: httpx.get(servers.roots.http + "/echo").json()["path"])()
 
     run, saw = recorded(program)
@@ -346,7 +346,7 @@ def test_what_it_calls_of_the_users(package: Any, servers: Servers) -> None:
     """An exporter of the user's own: in the thread of the package it is telemetry, in the run's own line it is the program's."""
 
     def export(roots: Roots) -> None:
-        requests.post(roots.http + "/mine", json=1, timeout=5)
+        requests.post(roots.http + "/mine", json=1, timeout=60)
 
     flush, end = in_thread(package, export, servers.roots)
     run, errors = recorded(flush)
@@ -372,7 +372,7 @@ def test_it_may_wait_for_its_threads(how: str, package: Any, servers: Servers) -
         for number in range(3):
             client.capture()
             client.flush(how)
-            seen.append(requests.post(servers.roots.http + "/echo", data=str(number), timeout=5).json()["body"])
+            seen.append(requests.post(servers.roots.http + "/echo", data=str(number), timeout=60).json()["body"])
         client.close(30 if how == "wait" else None)
         return seen
 
@@ -409,7 +409,7 @@ def test_a_model_call_is_none(package: Any, provider: StubProvider, monkeypatch:
             models = [one.id for one in client.models.list()]
         judged: list[Any] = []
         package.sender.guarded(lambda _: judged.append(client_of(provider).chat.completions.create(**ask).id), None)
-        requests.post(f"{provider.url}/v1/traces", json=[], timeout=5)
+        requests.post(f"{provider.url}/v1/traces", json=[], timeout=60)
         return said, models, judged
 
     run, saw = recorded(program)
@@ -452,7 +452,7 @@ def test_real_packages(servers: Servers, instrumented: None) -> None:
     def program() -> Any:
         with traces.get_tracer("t").start_as_current_span("work"):
             RunTree(name="work", inputs={"n": 1}, ls_client=smith).post()
-            saw = requests.get(servers.roots.http + "/echo", timeout=5).json()["path"]
+            saw = requests.get(servers.roots.http + "/echo", timeout=60).json()["path"]
         sentry.capture_event({"message": "done"})
         for flush in (smith.flush, traces.force_flush, sentry.flush):
             flush()
