@@ -61,7 +61,6 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
             if below_seam() and not hasattr(self, _ONLY_BELOW):
                 setattr(self, _ONLY_BELOW, True)
             return await original(self, req, *args, **kwargs)
-        setattr(self, _ONLY_BELOW, False)
         scope, asked = here(), await Asked.of(req)
         found: Exchange | str | None
         if scope is None:
@@ -71,6 +70,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
             found = begin(scope, *asked.parts, **begins)
             if isinstance(found, Exchange) and found.sends is not None:
                 await rewrite(req, found.sends)
+        setattr(self, _ONLY_BELOW, found is None and below_seam() and getattr(self, _ONLY_BELOW, True))
         if found == AMBIENT:
             return _replaced(self, req, Nothing)
         if not isinstance(found, Exchange):

@@ -13,16 +13,28 @@ from tracekit.integration import Integration, Patch
 __all__ = ["integration"]
 
 
-def _send(original: Any) -> Any:
+def _one(original: Any) -> Any:
     from ._sync import wrap
 
     return wrap(original)
 
 
-def _send_async(original: Any) -> Any:
+def _one_async(original: Any) -> Any:
     from ._async import wrap
 
     return wrap(original)
+
+
+def _send(original: Any) -> Any:
+    from ._sync import wrap_send
+
+    return wrap_send(original)
+
+
+def _send_async(original: Any) -> Any:
+    from ._async import wrap_send
+
+    return wrap_send(original)
 
 
 def _attach(client: Any) -> bool:
@@ -43,7 +55,12 @@ integration = Integration(
     patches=[
         patch
         for library in ("httpx2", "httpx")
-        for patch in (Patch(library, "Client.send", _send), Patch(library, "AsyncClient.send", _send_async))
+        for patch in (
+            Patch(library, "Client._send_single_request", _one),
+            Patch(library, "Client.send", _send),
+            Patch(library, "AsyncClient._send_single_request", _one_async),
+            Patch(library, "AsyncClient.send", _send_async),
+        )
     ],
     attach=_attach,
     detach=_detach,

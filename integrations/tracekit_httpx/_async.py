@@ -1,4 +1,4 @@
-"""``AsyncClient.send``: the thin shell that awaits."""
+"""One request of an ``AsyncClient``: the thin shell that awaits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from typing import Any
 
 from tracekit.integration import AMBIENT, PASSING, Exchange, current, drive, here, passes_untouched, passing
 
-from ._library import Library, library_of
+from ._library import Library, library_of, streamed
 
-__all__ = ["wrap"]
+__all__ = ["wrap", "wrap_send"]
+
+
+def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``AsyncClient.send``, which says whether its caller reads the answer piece by piece."""
+
+    @wraps(original)
+    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = streamed.set(bool(kwargs.get("stream")))
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            streamed.reset(token)
+
+    return send
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
-    """``AsyncClient.send`` with each request as a step."""
+    """``AsyncClient._send_single_request`` with each request as a step: what the client makes around it (authentication, redirects, event
+    hooks) is the program's own, in a replay, too."""
     return _shell(original, library or library_of(original))
 
 
@@ -24,39 +39,28 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
     sending = _sending(library)
 
     @wraps(original)
-    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if passes_untouched(current.get()):
-            return await original(self, *args, **kwargs)
-        request = args[0] if args else kwargs["request"]
+    async def send(self: Any, request: Any) -> Any:
+        if passes_untouched(current.get()) or library.is_served_here(self, request):
+            return await original(self, request)
         scope = here()
         content = library.loaded(request) if scope is None else await _content(library, request)
         exchange = library.begin(scope, self, request, content)
         if exchange is None:
-            return await original(self, *args, **kwargs)
+            return await original(self, request)
         if exchange == PASSING:
             with passing():
-                return await original(self, *args, **kwargs)
+                return await original(self, request)
         if exchange == AMBIENT:
             return library.nothing(request)
         assert isinstance(exchange, Exchange)
-        streamed = bool(kwargs.get("stream"))
         if exchange.step.live or await exchange.go_async():
             upload = sending(exchange, request) if content is None else None
-            return await _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
-        response = await _recorded(exchange, self, request, streamed, _send_again if content is None else None)
-        following = library.redirected(self, response, kwargs)
-        if following is None:
-            return response
-        await response.aread()
-        response.next_request = None
-        last = await send(self, following, **{name: value for name, value in kwargs.items() if name != "request"})
-        last.history = [response, *last.history]
-        return last
+            return await _live(exchange, original, self, request, upload)
+        return await _recorded(exchange, self, request, _send_again if content is None else None)
 
-    async def _live(
-        exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any
-    ) -> Any:
-        driven = drive(original(client, *args, **kwargs))
+    async def _live(exchange: Exchange, original: Any, client: Any, request: Any, upload: Any) -> Any:
+        whole = not streamed.get()
+        driven = drive(_read(original, client, request) if whole else original(client, request))
         tokens = exchange.enter()
         try:
             response = await driven
@@ -70,21 +74,20 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if response.status_code == 101:
             await response.aclose()
             exchange.refuse("an upgraded connection (101)")
-        if reading is None or response.is_stream_consumed:
+        if whole or response.is_stream_consumed:
             library.whole(exchange, response, suspended=driven.suspended, early=early)
         else:
             library.head(exchange, response, suspended=driven.suspended, early=early)
             response.stream = reading(response, exchange)
         return response
 
-    async def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool, send_again: Any) -> Any:
+    async def _recorded(exchange: Exchange, client: Any, request: Any, send_again: Any) -> Any:
         own = None if send_again is None else await send_again(exchange, request)
         answer = await exchange.first_async()
         if own is not None:
             raise own
         error = library.raised(answer, request)
         if error is not None:
-            await _hook(exchange, client, request)
             raise error
         if answer.content is None:
             stream = answering(exchange, request)
@@ -95,23 +98,22 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             stream.response = response
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
-        for hop in (*response.history, response):
-            await _hook(exchange, client, hop.request, hop)
-        for hop in response.history:
-            await hop.aread()
-        if not streamed:
             await response.aread()
         return response
 
     return send
 
 
-async def _hook(exchange: Exchange, client: Any, request: Any, response: Any = None) -> None:
-    """What the client's own hooks do to a request and its response, where there is one."""
-    for hook in client.event_hooks["request"]:
-        await exchange.again_async(hook, request)
-    for hook in client.event_hooks["response"] if response is not None else ():
-        await exchange.again_async(hook, response)
+async def _read(original: Any, client: Any, request: Any) -> Any:
+    """A response, read to its end; an upgraded connection has none."""
+    response = await original(client, request)
+    if response.status_code != 101:
+        try:
+            await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
+    return response
 
 
 async def _content(library: Library, request: Any) -> bytes | None:
@@ -153,8 +155,6 @@ def _sending(library: Library) -> Any:
             request.stream = self
 
         def __aiter__(self) -> Any:
-            if self._pieces is not None:  # after a redirect, by authentication: what has been sent once
-                return self._inner.__aiter__()
             self._pieces = self._inner.__aiter__()
             return self
 

@@ -13,29 +13,27 @@ __all__ = ["attach", "detach"]
 
 def attach(client: Any) -> bool:
     """Put the seam on this client; false if it is no client of httpx or httpx2."""
-    wrap = _shell(client)
-    if wrap is None:
-        return False
-    if "send" not in vars(client):
-        send = wrap(type(client).send)
-        client.send = send.__get__(client)
-    return True
+    shells = _shells(client)
+    for name, wrap in shells.items():
+        if name not in vars(client):
+            setattr(client, name, wrap(getattr(type(client), name)).__get__(client))
+    return bool(shells)
 
 
 def detach(client: Any) -> bool:
-    if _shell(client) is None:
-        return False
-    vars(client).pop("send", None)
-    return True
+    shells = _shells(client)
+    for name in shells:
+        vars(client).pop(name, None)
+    return bool(shells)
 
 
-def _shell(client: Any) -> Any:
+def _shells(client: Any) -> dict[str, Any]:
     from . import _async, _sync
 
     for name in ("httpx2", "httpx"):
         module = sys.modules.get(name)
-        if module is not None and isinstance(client, module.Client):
-            return partial(_sync.wrap, library=library_of(module.Client.send))
-        if module is not None and isinstance(client, module.AsyncClient):
-            return partial(_async.wrap, library=library_of(module.AsyncClient.send))
-    return None
+        for kind, shell in (("Client", _sync), ("AsyncClient", _async)):
+            if module is not None and isinstance(client, getattr(module, kind)):
+                library = library_of(getattr(module, kind).send)
+                return {"_send_single_request": partial(shell.wrap, library=library), "send": shell.wrap_send}
+    return {}

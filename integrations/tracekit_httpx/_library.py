@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from tracekit.integration import Answer, Exchange, Scope, begin, message, outside, shown
+from tracekit.integration import Answer, Exchange, Scope, begin, outside
 
 from ._values import teach
 
-__all__ = ["Library", "library_of"]
+__all__ = ["Library", "library_of", "streamed"]
 
 _libraries: dict[str, Library] = {}
+#: Whether the caller of ``send`` reads the answer piece by piece.
+streamed: Final[ContextVar[bool]] = ContextVar("tracekit_httpx_streamed", default=False)
+#: The transports of clients that call an application in this process, as its tests do.
+_APPLICATIONS: Final = frozenset(
+    (
+        "httpx.ASGITransport",
+        "httpx.WSGITransport",
+        "httpx2.ASGITransport",
+        "httpx2.WSGITransport",
+        "litestar.testing.transport.TestClientTransport",
+        "starlette.testclient._TestClientTransport",
+    )
+)
+#: A cache, of types of transports.
+_served_here: Final[WeakKeyDictionary[type, bool]] = WeakKeyDictionary()
 
 
 def library_of(function: Any) -> Library:
@@ -74,6 +89,15 @@ class Library:
         transport = client._transport_for_url(request.url)
         return not isinstance(transport, (self.module.HTTPTransport, self.module.AsyncHTTPTransport))
 
+    def is_served_here(self, client: Any, request: Any) -> bool:
+        """Whether an application of the program answers a request, in this process: what that does are steps of its own."""
+        kind = type(client._transport_for_url(request.url))
+        found = _served_here.get(kind)
+        if found is None:
+            names = {f"{one.__module__}.{one.__qualname__}" for one in kind.__mro__}
+            found = _served_here[kind] = not names.isdisjoint(_APPLICATIONS)
+        return found
+
     def streams(self, request: Any, kind: type[Any]) -> bool:
         """Whether the body of a request is sent as it is produced; ``kind`` of streams is the client's. A form is read into memory: its
         parts are compared."""
@@ -100,16 +124,6 @@ class Library:
             also["http_version"] = version.decode("ascii", "ignore")
         if reason is not None and reason != b"OK":
             also["reason"] = reason.decode("ascii", "ignore")
-        if response.history:
-            also["url"] = shown(str(response.url))
-            also["history"] = [
-                {
-                    **message(past.status_code, past.headers.raw, past.content),
-                    "url": shown(str(past.url)),
-                    **({} if exchange is None else _jar(exchange, past)),
-                }
-                for past in response.history
-            ]
         return also
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
@@ -175,59 +189,22 @@ class Library:
         return error  # type: ignore[no-any-return]
 
     def response(self, answer: Answer, request: Any, stream: Any, client: Any = None) -> Any:
-        """The library's own response; its body comes from ``stream``. After redirects its request is what the library makes of
-        ``request``, header by header."""
-        history = []
-        for past in answer.history:
-            before = self._made(past, request, self.ByteStream(past.content or b""))
-            before.elapsed = timedelta()
-            history.append(before)
-            if client is not None and past.wire:
-                client.cookies.extract_cookies(before)
-            request = self._next(before, client) or request
-        response = self._made(answer, request, stream, history, getattr(client, "_default_encoding", "utf-8"))
-        if client is not None and answer.wire:
-            client.cookies.extract_cookies(response)
-        following = self._next(response, client)
-        if following is not None:
-            response.next_request = following
-        return response
-
-    def _made(
-        self, answer: Answer, request: Any, stream: Any, history: Sequence[Any] = (), encoding: Any = "utf-8"
-    ) -> Any:
+        """The library's own response; its body comes from ``stream``."""
         extensions = {"http_version": answer.http_version.encode("ascii")}
         if answer.reason is not None:
             extensions["reason_phrase"] = answer.reason.encode("ascii")
         jar = [("set-cookie", cookie) for cookie in answer.wire.get("jar", ())]
-        elsewhere = answer.url is not None and shown(str(request.url)) != answer.url
-        return self.Response(
+        response = self.Response(
             answer.status,
             headers=[*answer.headers, *jar],
             stream=stream,
-            request=self.Request(request.method, answer.url) if elsewhere else request,
+            request=request,
             extensions=extensions,
-            history=[*history],
-            default_encoding=encoding,
+            default_encoding=getattr(client, "_default_encoding", "utf-8"),
         )
-
-    def _next(self, response: Any, client: Any) -> Any:
-        """The request that the library makes of a redirect; ``None`` where it is none."""
-        if response.has_redirect_location and client is not None:
-            with suppress(Exception):
-                return client._build_redirect_request(response.request, response)
-        return None
-
-    @staticmethod
-    def redirected(client: Any, response: Any, options: Mapping[str, Any]) -> Any:
-        """The request with which a client goes on after a recorded ``response``, where it was asked to; ``None`` elsewhere.
-
-        A recording of tracekit has a followed redirect as one step; other tools record each hop.
-        """
-        if response.next_request is None:
-            return None
-        follows = options.get("follow_redirects")
-        return response.next_request if (client.follow_redirects if type(follows) is not bool else follows) else None
+        if client is not None and jar:
+            client.cookies.extract_cookies(response)
+        return response
 
     def nothing(self, request: Any) -> Any:
         """The answer to traffic that is not the program's."""

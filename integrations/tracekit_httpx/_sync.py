@@ -1,4 +1,4 @@
-"""``Client.send``: the thin shell that does not await."""
+"""One request of a ``Client``: the thin shell that does not await."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from typing import Any
 
 from tracekit.integration import AMBIENT, PASSING, Exchange, current, here, passes_untouched, passing
 
-from ._library import Library, library_of
+from ._library import Library, library_of, streamed
 
-__all__ = ["wrap"]
+__all__ = ["wrap", "wrap_send"]
+
+
+def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Client.send``, which says whether its caller reads the answer piece by piece."""
+
+    @wraps(original)
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = streamed.set(bool(kwargs.get("stream")))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            streamed.reset(token)
+
+    return send
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
-    """``Client.send`` with each request as a step."""
+    """``Client._send_single_request`` with each request as a step: what the client makes around it (authentication, redirects, event
+    hooks) is the program's own, in a replay, too."""
     return _shell(original, library or library_of(original))
 
 
@@ -24,39 +39,30 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
     sending = _sending(library)
 
     @wraps(original)
-    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if passes_untouched(current.get()):
-            return original(self, *args, **kwargs)
-        request = args[0] if args else kwargs["request"]
+    def send(self: Any, request: Any) -> Any:
+        if passes_untouched(current.get()) or library.is_served_here(self, request):
+            return original(self, request)
         scope = here()
         content = library.loaded(request) if scope is None else _content(library, request)
         exchange = library.begin(scope, self, request, content)
         if exchange is None:
-            return original(self, *args, **kwargs)
+            return original(self, request)
         if exchange == PASSING:
             with passing():
-                return original(self, *args, **kwargs)
+                return original(self, request)
         if exchange == AMBIENT:
             return library.nothing(request)
         assert isinstance(exchange, Exchange)
-        streamed = bool(kwargs.get("stream"))
         if exchange.step.live or exchange.go():
             upload = sending(exchange, request) if content is None else None
-            return _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
-        response = _recorded(exchange, self, request, streamed, _send_again if content is None else None)
-        following = library.redirected(self, response, kwargs)
-        if following is None:
-            return response
-        response.read()
-        response.next_request = None
-        last = send(self, following, **{name: value for name, value in kwargs.items() if name != "request"})
-        last.history = [response, *last.history]
-        return last
+            return _live(exchange, original, self, request, upload)
+        return _recorded(exchange, self, request, _send_again if content is None else None)
 
-    def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any) -> Any:
+    def _live(exchange: Exchange, original: Any, client: Any, request: Any, upload: Any) -> Any:
+        whole = not streamed.get()
         tokens = exchange.enter()
         try:
-            response = original(client, *args, **kwargs)
+            response = _read(original, client, request) if whole else original(client, request)
         except BaseException as error:
             exchange.leave(tokens)
             library.broke(exchange, error, early=None if upload is None else upload.end())
@@ -66,21 +72,20 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if response.status_code == 101:
             response.close()
             exchange.refuse("an upgraded connection (101)")
-        if reading is None or response.is_stream_consumed:
+        if whole or response.is_stream_consumed:
             library.whole(exchange, response, early=early)
         else:
             library.head(exchange, response, early=early)
             response.stream = reading(response, exchange)
         return response
 
-    def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool, send_again: Any) -> Any:
+    def _recorded(exchange: Exchange, client: Any, request: Any, send_again: Any) -> Any:
         own = None if send_again is None else send_again(exchange, request)
         answer = exchange.first()
         if own is not None:
             raise own
         error = library.raised(answer, request)
         if error is not None:
-            _hook(exchange, client, request)
             raise error
         if answer.content is None:
             stream = answering(exchange, request)
@@ -91,23 +96,22 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             stream.response = response
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
-        for hop in (*response.history, response):
-            _hook(exchange, client, hop.request, hop)
-        for hop in response.history:
-            hop.read()
-        if not streamed:
             response.read()
         return response
 
     return send
 
 
-def _hook(exchange: Exchange, client: Any, request: Any, response: Any = None) -> None:
-    """What the client's own hooks do to a request and its response, where there is one."""
-    for hook in client.event_hooks["request"]:
-        exchange.again(hook, request)
-    for hook in client.event_hooks["response"] if response is not None else ():
-        exchange.again(hook, response)
+def _read(original: Any, client: Any, request: Any) -> Any:
+    """A response, read to its end; an upgraded connection has none."""
+    response = original(client, request)
+    if response.status_code != 101:
+        try:
+            response.read()
+        except BaseException:
+            response.close()
+            raise
+    return response
 
 
 def _content(library: Library, request: Any) -> bytes | None:
@@ -143,14 +147,9 @@ def _sending(library: Library) -> Any:
             self._request = request
             self._inner = request.stream
             self._early: str | None = "left"
-            self._again = False
             request.stream = self
 
         def __iter__(self) -> Iterator[bytes]:
-            if self._again:  # after a redirect, by authentication: what has been sent once
-                yield from self._inner
-                return
-            self._again = True
             pieces = iter(self._inner)
             while True:
                 tokens = self._exchange.draw()

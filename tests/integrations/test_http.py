@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket
 
 import tracekit
 from tests.support.stub_provider import StubProvider
+from tests.support.tracing import entries
 from tracekit._runtime.process import process
 from tracekit.errors import DivergenceError, LiveCallBlockedError, TraceExhaustedError
 from tracekit.integration import Trace, current
@@ -174,6 +175,136 @@ def test_hooks_and_cookies_of_a_client(provider: StubProvider, instrumented: Non
         assert program() == saw
     assert session.report.exact, session.report.as_dict()
     assert pages == {}
+
+
+def asked_for(run: tracekit.Run, provider: StubProvider) -> list[str]:
+    requests = [entry["input"]["url"] for entry in entries(run) if entry["type"] == "http.request"]
+    return [url.removeprefix(provider.url) for url in requests]
+
+
+def test_what_a_client_calls_of_the_program_are_steps(provider: StubProvider, instrumented: None) -> None:
+    """Event hooks, authentication and transports of the program's own run in its run: what they do is on the log before it is done, comes
+    back in a replay, and nothing live is reached."""
+    token: list[str] = []
+
+    @tracekit.traced_tool(side_effect="irreversible")
+    def bill(what: str) -> str:
+        return f"billed {what} {uuid.uuid4()}"
+
+    class Login(httpx.Auth):
+        def auth_flow(self, request: httpx.Request) -> Any:
+            if not token:
+                answer = yield httpx.Request("POST", f"{provider.url}/login", json={})
+                token.append(str(answer.status_code))
+            request.headers["x-token"] = token[0]
+            yield request
+
+    class Twice(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            httpx2.post(f"{provider.url}/before", json={"path": request.url.path})
+            return super().handle_request(request)
+
+    def program() -> list[Any]:
+        token.clear()
+        seen: list[Any] = []
+
+        def asked(request: httpx.Request) -> None:
+            seen.append(bill(request.url.path))
+
+        def answered(response: httpx.Response) -> None:
+            seen.append(httpx2.post(f"{provider.url}/usage", json={"status": response.status_code}).status_code)
+
+        async def asked_later(request: httpx.Request) -> None:
+            asked(request)
+
+        async def answered_later(response: httpx.Response) -> None:
+            await response.aread()
+            answered(response)
+
+        async def later() -> int:
+            hooks: Any = {"request": [asked_later], "response": [answered_later]}
+            async with httpx.AsyncClient(event_hooks=hooks) as client:
+                return (await client.get(f"{provider.url}/later")).status_code
+
+        with httpx.Client(auth=Login(), event_hooks={"request": [asked], "response": [answered]}) as client:
+            for path in ("/one", "/two"):
+                seen.append(client.get(provider.url + path).status_code)
+            with client.stream("GET", f"{provider.url}/three") as response:
+                seen.append(b"".join(response.iter_bytes()))
+        with httpx.Client(transport=Twice()) as client:
+            seen.append(client.get(f"{provider.url}/four").status_code)
+        return [*seen, *token, asyncio.run(later())]
+
+    with tracekit.record() as run:
+        saw = program()
+    assert asked_for(run, provider) == [
+        *("/login", "/usage", "/one", "/usage", "/two", "/usage", "/three", "/usage"),
+        *("/four", "/before", "/later", "/usage"),
+    ]
+    assert sum(entry["type"] == "tool.call" for entry in entries(run)) == 5
+    before = provider.requests.total()
+    with tracekit.replay(run) as session:
+        assert program() == saw
+    assert session.report.exact, session.report.as_dict()
+    assert provider.requests.total() == before
+
+
+class App:
+    """An application that asks a model's server, and keeps what it was asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.asked = url, list[str]()
+
+    def answer(self, path: str) -> bytes:
+        said = httpx2.post(f"{self.url}/say{path}", json={}).status_code
+        self.asked.append(path)
+        return f"{path} {said} {uuid.uuid4()}".encode()
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self.answer(scope["path"])})
+
+    def wsgi(self, environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [self.answer(environ["PATH_INFO"])]
+
+    async def in_a_task(self) -> str:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.asgi), base_url="http://app") as client:
+            return (await client.get("/a")).text
+
+
+@pytest.mark.parametrize("way", ["asgi", "wsgi", "a test client"])
+def test_an_application_in_this_process_is_the_program(provider: StubProvider, instrumented: None, way: str) -> None:
+    """A request that an application of this process answers is no step: what that does are the steps, and a replay runs it, as its tests
+    need; code that has changed is noticed."""
+
+    def program(app: App) -> Any:
+        if way == "asgi":
+            return asyncio.run(app.in_a_task())
+        if way == "wsgi":
+            with httpx.Client(transport=httpx.WSGITransport(app.wsgi), base_url="http://app") as client:
+                return client.get("/a").text
+        from starlette.testclient import TestClient
+
+        return TestClient(app.asgi).get("/a").text
+
+    first, again = App(provider.url), App(provider.url)
+    with tracekit.record() as run:
+        saw = program(first)
+    assert asked_for(run, provider) == ["/say/a"]
+    before = provider.requests.total()
+    with tracekit.replay(run) as session:
+        assert program(again) == saw
+    assert session.report.exact, session.report.as_dict()
+    assert again.asked == first.asked == ["/a"]
+
+    class Changed(App):
+        def answer(self, path: str) -> bytes:
+            return super().answer("/other")
+
+    with pytest.raises(DivergenceError, match="/say/other"), tracekit.replay(run):
+        program(Changed(provider.url))
+    assert provider.requests.total() == before
 
 
 @pytest.mark.parametrize(("protocol", "named"), [("websocket", "a websocket"), ("tcp", "an upgraded connection (tcp)")])

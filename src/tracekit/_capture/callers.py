@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from sys import _getframe
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
 
 from .. import _reality
@@ -32,6 +32,7 @@ __all__ = [
     "STDLIB",
     "by_observer",
     "by_user",
+    "called_back",
     "caller",
     "exclude",
     "exclude_package",
@@ -140,6 +141,16 @@ def walk(frame: FrameType | None) -> bool:
             kind = _kind_of(frame)
         if kind is not PASS:
             return kind is True
+        frame = frame.f_back
+    return False
+
+
+def called_back(depth: int, seam: CodeType | None) -> bool:
+    """Whether code of the program runs between the function so many frames above and ``seam``, from where the library below was called."""
+    frame: FrameType | None = _getframe(depth + 1)
+    while frame is not None and frame.f_code is not seam:
+        if _kind_of(frame) is True:
+            return True
         frame = frame.f_back
     return False
 

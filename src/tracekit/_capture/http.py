@@ -6,8 +6,10 @@ one that is not live gets ``Answer`` objects to build the library's own response
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from sys import _getframe
+from types import CodeType
 from typing import Any, Final, ParamSpec
 from urllib.parse import parse_qsl, unquote
 
@@ -22,7 +24,7 @@ from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import quick, to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
-from .callers import telemetry
+from .callers import called_back, telemetry
 from .guard import Attempt, everywhere, observe
 from .plugins import Claim, Dialect, Route, note_captured, resolve, shown
 
@@ -378,12 +380,12 @@ class Answer:
     """A recorded answer, or the head of one, taken apart: what a seam builds its library's response from.
 
     ``content`` is ``None`` for the head of a stream, ``read`` says whether a body was recorded. ``error`` is what to raise,
-    ``raised`` its name among the library's own. ``history`` holds the answers that were redirects, ``wire`` what a seam says of how
-    the answer travelled. ``complete`` is false of a stream that broke off.
+    ``raised`` its name among the library's own. ``wire`` is what a seam says of how the answer travelled. ``complete`` is false of a
+    stream that broke off.
     """
 
     __slots__ = (
-        "complete", "content", "elapsed", "error", "headers", "history", "http_version", "raised", "read", "reason", "status",
+        "complete", "content", "elapsed", "error", "headers", "http_version", "raised", "read", "reason", "status",
         "text", "url", "wire",
     )  # fmt: skip
 
@@ -400,19 +402,11 @@ class Answer:
         self.http_version: str = recorded.get("http_version", "HTTP/1.1")
         self.reason: str | None = recorded.get("reason")
         self.url: str | None = recorded.get("url")
-        past = recorded.get("history")
-        self.history = [Answer._past(hop) for hop in past] if past else []
         self.wire: Mapping[str, Any] = recorded.get("wire", {})
         self.complete: bool = output.get("complete", True)
         self.elapsed: float = meta.get("elapsed", 0.0)
         self.read = "format" in recorded
         self.content = None if "head" in output else body_of(recorded)
-
-    @classmethod
-    def _past(cls, message: Mapping[str, Any]) -> Answer:
-        answer = cls.__new__(cls)
-        answer._read(message, None, {})
-        return answer
 
 
 def piece_of(chunk: Outcome) -> bytes:
@@ -452,7 +446,7 @@ class Exchange:
 
     __slots__ = (
         "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
-        "elapsed", "open", "part", "sends", "step",
+        "elapsed", "entered_by", "open", "part", "sends", "step", "target",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -470,6 +464,10 @@ class Exchange:
         self.elapsed = 0.0
         #: While true, a request made from inside is part of this one.
         self.open = True
+        #: The method, host and path that it asks for.
+        self.target: tuple[str, bytes, bytes] | None = None
+        #: The code that calls the library.
+        self.entered_by: CodeType | None = None
         #: The body to send in place of the program's, where it is another one.
         self.sends: bytes | None = None
         #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
@@ -697,22 +695,6 @@ class Exchange:
             current.reset(tokens[0])
             below.reset(tokens[1])
 
-    def again(self, call: Callable[..., Any], *args: Any) -> Any:
-        """``call(*args)``, code of the program that the library called while the request was made: a replay calls it with no run around it,
-        since what it reads is in no trace. A step in it fails the replay."""
-        token = current.set(None)
-        try:
-            return call(*args)
-        finally:
-            current.reset(token)
-
-    async def again_async(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        token = current.set(None)
-        try:
-            return await call(*args)
-        finally:
-            current.reset(token)
-
     def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
         if self._reported:
             return
@@ -812,6 +794,7 @@ class Exchange:
 
     def enter(self) -> tuple[Any, Any]:
         """Set the scope of the live call, and that it is inside a request; give the result to ``leave``."""
+        self.entered_by = _getframe(1).f_code
         return current.set(self.body), below.set(self)
 
     def leave(self, tokens: tuple[Any, Any]) -> None:
@@ -1045,7 +1028,7 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
 # Whether a request is a step, and of which spec, and what the log has of its circumstances.
 #
 # The output of an outcome: ``{"status", "headers", "body", "format"}`` and, where they say something, ``http_version``,
-# ``reason``, ``url`` (after redirects), ``history``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
+# ``reason``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
 # further one a piece as text or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding undone.
 
 #: What ``begin`` and ``outside`` return for traffic that is not the program's: answer it with nothing, or send it in a block of
@@ -1062,10 +1045,13 @@ _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 
 def passes_untouched(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
-    of another request."""
+    of another request. What the program's own code asks for on the way (a transport of its own) is no part of that."""
     if scope is None and not process.sessions and process.outside is None and not process.effects.open:
         return not everywhere() or below_seam()
-    return below_seam()
+    seam = below.get()
+    if seam is None or not seam.open:
+        return False
+    return seam.entered_by is None or not called_back(2, seam.entered_by)
 
 
 def withheld(scope: Scope | None) -> bool:
@@ -1121,12 +1107,17 @@ def begin(
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to ``Exchange.sent``.
 
     ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then. Where the seam does not,
-    ``within`` says whether code of this process answers: the program's own, on both sides. ``None``: that is called as it is.
+    ``within`` says whether code of this process answers: the program's own, on both sides. ``None``: that is called as it is. So is what
+    only sends on the request that is under way.
 
     ``rewrites``: a seam that can send another body than the program's looks at ``Exchange.sends``.
 
     Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
+    target = method, netloc, raw_path
+    seam = below.get()
+    if seam is not None and seam.open and seam.target == target:
+        return None  # a transport of the program's own sends it on by another library
     about = Facts(headers)
     for credential in about.credentials:
         scope.session.redactor.learn(credential.decode("latin-1"))
@@ -1168,12 +1159,14 @@ def begin(
             if bodies is not None and continued is None and sends is None and data is not None and format == "json":
                 bodies.remember(content, value)
             exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data, continued)
-            exchange.sends = sends
+            exchange.sends, exchange.target = sends, target
             return exchange
     if ambient:
         return _ambient(route) if scope.session.recording else AMBIENT
     note_captured(scope.session.state, route)
-    return _plain_call(scope, method, route, about, body, format, data)
+    exchange = _plain_call(scope, method, route, about, body, format, data)
+    exchange.target = target
+    return exchange
 
 
 #: Headers that say what is in the body: another one would be refused.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import get_ident
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from .._reality import running_task
@@ -892,6 +893,14 @@ class Seam(Protocol):
     @property
     def open(self) -> bool: ...
 
+    @property
+    def entered_by(self) -> CodeType | None:
+        """The code that calls the library below it; ``None``: whatever calls, it is let through."""
+
+    @property
+    def target(self) -> object:
+        """The request that it makes; who makes the same below it sends it on."""
+
 
 #: What the running code is below of. Tasks and callbacks that are started meanwhile keep it: ``open`` says when it is over.
 below: Final[ContextVar[Seam | None]] = ContextVar("tracekit.below", default=None)
@@ -916,6 +925,8 @@ class _Passing:
     """What is let through belongs to whoever lets it through for good: a connection that it leaves open is its own, too."""
 
     open: Final = True
+    entered_by: Final = None
+    target: Final = None
 
 
 _PASSING: Final = _Passing()
