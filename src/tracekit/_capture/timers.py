@@ -73,6 +73,7 @@ def _blocking_patches() -> list[Patch]:
             asked(futures.Future, "done", _until_done),
             asked(futures.Future, "running"),
             asked(futures.Future, "cancelled"),
+            once(futures.Future, "add_done_callback", _add_done_callback),
         ]
     if (queue := loaded("queue")) is not None:
         found.append(once(queue, "time", lambda _: _now))
@@ -355,6 +356,8 @@ def _is_free(scope: Scope, semaphore: Any, at_once: Callable[[], Any], wait: Cal
 
 
 def _is_done(scope: Scope, future: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
+    if _is_told_of(future):
+        return at_once()
     return scope.session.question(scope, "Future.done", future.done, lambda answer: _until_done(future, answer))
 
 
@@ -389,7 +392,7 @@ def _until_done(future: Any, answer: object) -> None:
 
 def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_of: _Scope) -> Any:
     def ask(self: Any) -> Any:
-        if current.get() is None or not by_user():
+        if current.get() is None or not by_user() or _is_told_of(self):
             return original(self)
         scope = scope_of()
         if scope is None:
@@ -398,6 +401,41 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
 
     ask.__qualname__ = original.__qualname__
     return ask
+
+
+def _is_told_of(future: object) -> bool:
+    """Whether this thread is in a callback that says that ``future`` is done."""
+    told = getattr(_own, "told", None)
+    return told is not None and any(one is future for one in told)
+
+
+class _Told:
+    """A callback of a future. Whether that is done, or was cancelled, is no question in it, whoever calls it: the thread that has brought
+    the result, or the one that adds the callback a moment later."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Any) -> None:
+        self._callback: Final = callback
+
+    def __call__(self, future: Any) -> Any:
+        before = getattr(_own, "told", None)
+        _own.told = (*(before or ()), future)
+        try:
+            return self._callback(future)
+        finally:
+            _own.told = before
+
+    def __repr__(self) -> str:
+        return repr(self._callback)
+
+
+def _add_done_callback(original: Any) -> Any:
+    def add_done_callback(self: Any, fn: Any) -> None:
+        original(self, fn if current.get() is None else _Told(fn))
+
+    add_done_callback.__qualname__ = original.__qualname__
+    return add_done_callback
 
 
 def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[Patch]:
