@@ -416,6 +416,24 @@ def test_a_draw_too_many_missing_or_of_another_function_is_a_divergence(now: Cal
     assert "draw" in str(failure)
 
 
+def test_a_draw_too_many_after_a_clock_that_stood_still_says_so() -> None:
+    """Code that draws by the clock need not have changed for it: the message names the reading that gave an earlier time."""
+
+    def program(reads: int) -> None:
+        look(1)
+        times = [time.time_ns() for _ in range(reads)]
+        random.random()
+        if times[-1] == times[0] and reads > 1:
+            random.random()
+
+    run, _ = recorded(lambda: program(1))
+    failure = fails(run, lambda: program(2), DivergenceError)
+    assert "before it time.time_ns was read at" in str(failure)
+    assert "If nothing changed" in str(failure)
+    other = fails(run, lambda: [look(1), random.random(), random.random()], DivergenceError)
+    assert "time.time_ns" not in str(other)
+
+
 def test_a_draw_missing_at_the_end_of_a_lane_is_a_divergence() -> None:
     """23: no step follows, and it is told all the same; in a thread that is not started any more, too."""
 

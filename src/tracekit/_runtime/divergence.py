@@ -273,7 +273,10 @@ THREAD_ORDER = (
     "\n  thread order may differ: other threads take part, and what they share without a future or a queue "
     "(a list, a lock, a flag) is not recorded"
 )
-_CHANGED = "look at what changed in the code since the step before; record again if the change is meant"
+_CHANGED = (
+    "look at what changed in the code since the step before; record again if the change is meant. If nothing changed, something decides "
+    "here that is not recorded: what threads or tasks share, or what the process had done before the run"
+)
 
 
 _ONCE: Final = "record and replay alike: each in a new process (`tracekit run` and `tracekit replay` are), or each after a first call"
@@ -518,10 +521,14 @@ def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
     )
 
 
-def draw_too_many(run_id: str, function: str) -> DivergenceError:
-    """The program makes a draw that was not made at this place."""
+def draw_too_many(run_id: str, function: str, surplus: Mapping[str, Any] | None, beside: str) -> DivergenceError:
+    """The program makes a draw that was not made at this place. ``surplus``: a clock that it has read here, and the recording has not."""
     what = f"the program draws {function} here, and the recording has no such draw left before the next step"
-    return _one_too_many(run_id, what, function)
+    if surplus is not None:
+        at = f" at {surplus['where']}" if surplus.get("where") else ""
+        read = f"{surplus['function']} was read{at}"
+        what += f"\n  before it {read}, and the recording has no such reading left here: it gave an earlier time, which may lead here"
+    return _one_too_many(run_id, what + beside, function)
 
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:

@@ -1527,6 +1527,11 @@ class Replay:
         text = f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'}"
         self.report.remark("clock", text, kind=kind, function=function, count=count, where=where)
 
+    def _last_surplus(self) -> Mapping[str, Any] | None:
+        """The last reading of a clock that the recording does not have."""
+        clocks = (one.facts for one in reversed(self.report.verdict.remarks) if one.code == "clock")
+        return next((facts for facts in clocks if facts.get("kind") == "surplus"), None)
+
     def _out_of_order(self, seq: int) -> None:
         if self.left:
             return
@@ -1624,7 +1629,8 @@ class Replay:
             if not found and self.state.ended:
                 return drawn
             if not found:
-                self._fail(divergence.draw_too_many(self.run_id, function))
+                surplus = self._last_surplus() if state.surplus else None
+                self._fail(divergence.draw_too_many(self.run_id, function, surplus, self._beside()))
         return from_json(value)  # type: ignore[no-any-return]
 
     def _window(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
