@@ -14,7 +14,7 @@
     │   ├── TraceIntegrityError        a line was damaged, edited, removed or swapped
     │   ├── TraceVersionError          written by a newer major format
     │   ├── RunNotFoundError
-    │   └── LogWriteError              the log can't be written, so the effect did not happen
+    │   └── LogWriteError              the log can't be written: an effect was not made, or its outcome not kept
     ├── GraphError                     the events of several agents make no graph that can be ordered
     │   ├── MissingParentError         an event names a parent that is not there
     │   ├── DuplicateEventError        two events have one id
@@ -230,9 +230,22 @@ class RunNotFoundError(TraceError):
 
 
 class LogWriteError(TraceError):
-    """The log can't be written. The effect that needed it was **not** executed."""
+    """The log can't be written; ``path`` names it. ``executed`` says whether the effect that needed it was executed.
+
+    ``False``: it was not, since its intent record could not be written. ``True``: it **was**, and its outcome could not be written;
+    ``step`` is its intent record, and ``kept`` says whether the outcome is in memory still, to be written as soon as there is room.
+    ``None``: the error is about no effect.
+    """
 
     code = "log-write"
+    path: str | None = None
+    executed: bool | None = None
+    kept: bool = False
+
+    def tell(self, what: str) -> None:
+        """Say ``what`` instead."""
+        self.what = what
+        self.args = (what,)
 
 
 class GraphError(_Error):

@@ -52,7 +52,7 @@ class World:
         @traced_tool(side_effect="irreversible", name="pay")
         def pay(number: int) -> str:
             mark("pay", number)
-            return f"paid {number}"
+            return f"paid {number} " + "." * 900  # longer than its intent record
 
         @traced_tool(side_effect="irreversible", name="order", exactly_once="store")
         def order(number: int) -> str:
@@ -96,7 +96,7 @@ class World:
         for error in [error for _, _, error in self.refused] + ([self.end] if self.end else []):
             assert error.code == "log-write"
             assert str(store) in str(error)
-            assert str(store) in str(error.path)  # type: ignore[attr-defined]
+            assert str(store) in str(error.path)
         if not self.began:
             assert self.end is not None
             assert not self.effects
@@ -104,7 +104,11 @@ class World:
         self._check_effects(Log(path), kind, once)
         if kind != "read-only" and not once:
             for name, number, error in self.refused:
-                assert name == "order" or error.path == str(path), (name, number)  # type: ignore[attr-defined]
+                assert name == "order" or error.path == str(path), (name, number)
+        for name, number, error in self.refused:
+            done = [call.seq for call in Log(path).calls(name, number=number)] if error.executed else [None]
+            assert error.executed is ((name, number) in self.effects), (name, number)
+            assert error.step in done, (name, number)
         verdict = Store(store).verify(RUN)
         assert verdict.state in ("incomplete", "complete")
         assert verdict.torn_bytes == 0

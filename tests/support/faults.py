@@ -15,14 +15,20 @@ from tracekit._journal import writer
 
 __all__ = ["KINDS", "Faults", "after_each_sync"]
 
-#: What fails, and with which error; ``short``: half of what is written arrives before the disk is full.
+#: What fails, and with which error; ``short``: half of what is written arrives before the disk is full; ``large``: what is short has
+#: room still, and of the rest that much arrives.
 KINDS = {
     "full": ("write", errno.ENOSPC),
     "short": ("write", errno.ENOSPC),
+    "large": ("write", errno.ENOSPC),
     "write": ("write", errno.EIO),
     "sync": ("sync", errno.EIO),
     "read-only": ("directory", errno.EROFS),
 }
+
+
+#: How many bytes have room on a disk that is full for what is ``large``: an intent record has.
+ROOM = 600
 
 
 class Faults:
@@ -38,6 +44,8 @@ class Faults:
         #: Set from the first failure on; ``at_failure`` is called then.
         self.failed = False
         self.at_failure: Callable[[], object] = lambda: None
+        #: Whether a part of something has just been written for which there is no room.
+        self._taken = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -82,8 +90,14 @@ class Faults:
 
     def _write(self, real: Any) -> Any:
         def write(fd: int, data: bytes) -> int:
-            if not self._ours(fd) or not self._fails():
+            if self._ours(fd) and self._taken:  # the rest of what was cut short
+                self._taken = False
+                raise self._error()
+            if not self._ours(fd) or (self.kind == "large" and len(data) <= ROOM) or not self._fails():
                 return int(real(fd, data))
+            if self.kind == "large":
+                self._taken = True
+                return int(real(fd, data[:ROOM]))
             if self.kind == "short" and self.passed == self.nth and len(data) > 1:
                 return int(real(fd, data[: len(data) // 2]))
             raise self._error()

@@ -353,6 +353,7 @@ class Keys:
         return LogWriteError(
             f"{what}; the call that must happen once was not made",
             path=os.path.join(self.root, name),
+            executed=False,
             next_action="free space, make the directory writable, or name another store with TRACEKIT_DIR",
         )
 

@@ -1,7 +1,8 @@
 """The journal: one append-only file, each line chained to the one before, written with one unbuffered call.
 
 ``seq``, chain and write are one critical section. What an ``append`` has returned from survives the death of the process;
-what ``sync`` has returned from survives the death of the machine.
+what ``sync`` has returned from survives the death of the machine. What has happened and could not be written (``keep``) is kept in
+memory, and comes before any later entry: while there is no room for it, there is none for anything else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import Context
 from hashlib import sha256
 from itertools import groupby
@@ -51,6 +53,7 @@ _IDLE: Final = 20
 
 
 _MEND: Final = "free space or mend the device, then resume this run or start a new one; what had been written is intact"
+_WAITS: Final = "free space or mend the device: what is kept is written first then, and the run goes on"
 _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
 )
@@ -63,6 +66,9 @@ _monotonic: Final = _reality.monotonic
 _get_ident: Final = threading.get_ident
 #: How many reads of the clock and of random numbers wait to be written, at most, before whoever adds one writes them.
 _PENDING: Final = 4096
+#: How many bytes of entries are kept that could not be written, and that no effect depends on; and what one takes beside its own.
+_KEPT: Final = 64 << 20
+_ENTRY: Final = 256
 #: How many bytes a line ends with that only this line can end with: its hash.
 _ENDING: Final = 64 + len(b'"}\n')
 # macOS has no fdatasync.
@@ -106,7 +112,13 @@ class Journal:
         self._place: Final = os.path.realpath(path)
         #: Where the file ends: the last entry's ``seq``, hash and time, and the size. Replaced whole, never in parts.
         self._end = (seq, head, ts, size)
+        #: Why nothing is written any more.
         self._broken: str | None = None
+        #: What has happened and is not in the file: the entries by the ``seq`` that they are going to have, and their size.
+        self._kept: dict[int, _Entry] = {}
+        self._kept_bytes = 0
+        #: Whether an entry can't just be written: nothing is any more, or something is kept that comes first.
+        self._stopped = False
         #: Whether that is since the file is not there any more as it was written.
         self._gone = False
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
@@ -198,10 +210,8 @@ class Journal:
             self._wake()
         elif len(reads) > _PENDING:
             # A loop that reads faster than the file takes it waits here: what is pending would have no bound.
-            try:
+            with suppress(LogWriteError):
                 self.flush()
-            except LogWriteError:
-                self.lost += 1
 
     def held(self) -> threading.RLock:
         """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
@@ -211,7 +221,7 @@ class Journal:
         # The hottest lines of tracekit: what is not needed for seq, chain and write stays out.
         middle = self._middles.get(kind) or self._middle(kind)
         while True:
-            if self._in_flight is not None or self._broken is not None:
+            if self._in_flight is not None or self._stopped:
                 self._settle()
             end = self._end
             before, head, last, size = end
@@ -275,7 +285,8 @@ class Journal:
         return (found.st_dev, found.st_ino) == self._file
 
     def _lose(self, why: str) -> NoReturn:
-        self._broken, self._gone = why, True
+        self._break(why)
+        self._gone = True
         raise self._error(why)
 
     def _owned(self) -> bool:
@@ -292,6 +303,83 @@ class Journal:
         if self._in_flight is not None:
             self._end = self._in_flight
             self._in_flight = None
+        if self._kept:
+            self._write_kept()
+
+    def _break(self, why: str) -> None:
+        """From now on nothing is written."""
+        self._broken = why
+        self._stopped = True
+
+    # -- what has happened, and could not be written -----------------------------------------------------------------------
+
+    @property
+    def keeps(self) -> int:
+        """How many entries are in memory alone, since they could not be written."""
+        return len(self._kept)
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be kept that no effect depends on."""
+        return self._kept_bytes < _KEPT
+
+    def keep(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        """Write an entry that says what has happened, now or as soon as that is possible; no other is written before. Its ``seq``.
+
+        For what ``append`` could not write, whose arguments it takes; once the log's own ``seq`` has come so far it is in the file, and
+        may be synced. ``LogWriteError`` where nothing will be written any more.
+        """
+        with self._lock:
+            for entry in (*self._entries_of(self._take_reads()), (kind, lane, parent, tail)):
+                seq = self._keep(entry)
+            with suppress(LogWriteError):
+                self._settle()
+        self._wake()  # it tries again and again
+        return seq
+
+    def _keep(self, entry: _Entry) -> int:
+        self._stopped = True
+        while self._broken is None:
+            last = self._in_flight or self._end
+            seq = max(last[0], next(reversed(self._kept), 0)) + 1
+            if self._kept.setdefault(seq, entry) is entry:
+                if (
+                    seq > self._end[0] or self._kept.get(seq) is not entry
+                ):  # else a signal handler has written that one meanwhile
+                    self._kept_bytes += len(entry[3]) + _ENTRY
+                    return seq
+                del self._kept[seq]
+        raise self._error(self._broken)
+
+    def _write_kept(self) -> None:
+        """Write what is kept, in order. Raises ``LogWriteError``; what could be written is in the file then."""
+        while self._kept:
+            if self._in_flight is not None:  # a signal handler interrupts
+                self._end, self._in_flight = self._in_flight, None
+            end = self._end
+            before, head, last, size = end
+            seq, entry = next(iter(self._kept.items()))
+            if seq <= before:  # it has been written
+                self._kept.pop(seq, None)
+                continue
+            ts = max(_time_ns(), last)
+            line, head = self._line(entry, seq, ts, head)
+            after = (seq, head, ts, size + len(line))
+            fd = self._fd
+            if self._end is not end:
+                continue
+            self._in_flight = after  # as in ``_write``
+            try:
+                written = _os_write(fd, line)
+            except OSError as error:
+                self._give_up(0, error)
+            if written != len(line):
+                self._complete(line, written)
+            if self._in_flight is after:
+                self._end = after
+                self._in_flight = None
+        self._kept_bytes = 0
+        self._stopped = self._broken is not None or bool(self._kept)
 
     def _middle(self, kind: str) -> bytes:
         middle = b',"run_id":%b,"type":%b,"ts_ns":' % (self._run, orjson.dumps(kind))
@@ -303,8 +391,10 @@ class Journal:
         entries = [*self._entries_of(taken), *after]
         entry = None
         try:
+            if self._stopped:
+                self._settle()
             while entries:
-                if self._in_flight is not None or self._broken is not None:
+                if self._in_flight is not None or self._stopped:
                     self._settle()
                 end = self._end
                 seq, head, last, size = end
@@ -312,11 +402,8 @@ class Journal:
                 lines: list[bytes] = []
                 for kind, lane, parent, tail in entries:
                     seq += 1
-                    middle = self._middles.get(kind) or self._middle(kind)
-                    above = b',"parent":%d' % parent if parent else b""
-                    body = b'{"v":1,"seq":%d%b%d,"lane":%d%b%b' % (seq, middle, ts, lane, above, tail)
-                    head = sha256(head + body).hexdigest().encode()
-                    lines += (body, b',"hash":"', head, b'"}\n')
+                    line, head = self._line((kind, lane, parent, tail), seq, ts, head)
+                    lines.append(line)
                 data = _join(lines)
                 entry = (seq, head, ts, size + len(data))
                 fd = self._fd
@@ -336,11 +423,21 @@ class Journal:
             return self.seq
         except BaseException:
             there = entry is not None and (entry is self._end or entry is self._in_flight)
-            if (
-                not there and len(taken) <= _PENDING
-            ):  # else a log that can't be written would let them grow without a bound
-                self._reads.extendleft(reversed(taken))
+            if not there:
+                if len(taken) <= _PENDING:
+                    self._reads.extendleft(reversed(taken))
+                else:  # a log that can't be written would let them grow without a bound
+                    self.lost += len(taken)
             raise
+
+    def _line(self, entry: _Entry, seq: int, ts: int, head: bytes) -> tuple[bytes, bytes]:
+        """An entry as it is written, and its hash; ``head`` is that of the one before."""
+        kind, lane, parent, tail = entry
+        middle = self._middles.get(kind) or self._middle(kind)
+        above = b',"parent":%d' % parent if parent else b""
+        body = b'{"v":1,"seq":%d%b%d,"lane":%d%b%b' % (seq, middle, ts, lane, above, tail)
+        head = sha256(head + body).hexdigest().encode()
+        return _join((body, b',"hash":"', head, b'"}\n')), head
 
     def _take_reads(self) -> list[_Read]:
         reads = self._reads
@@ -379,16 +476,23 @@ class Journal:
             try:
                 os.ftruncate(self._fd, self._end[3])
             except OSError as second:
-                self._broken = f"a torn line could not be cut back: {second}"
+                self._break(f"a torn line could not be cut back: {second}")
         raise self._error(str(error)) from error
 
     def _error(self, why: str) -> LogWriteError:
         return LogWriteError(
-            f"the log {self.path} can't be written: {why}",
+            f"the log {self.path} can't be written: {why}{self._lacking()}",
             run_id=self.run_id,
             path=self.path,
-            next_action=_GONE if self._gone else _MEND,
+            next_action=_GONE if self._gone else _WAITS if self._kept and self._broken is None else _MEND,
         )
+
+    def _lacking(self) -> str:
+        """What it lacks, as the end of a sentence."""
+        count = len(self._kept)
+        if not count:
+            return ""
+        return f"; it lacks {count} {'entry' if count == 1 else 'entries'} of what has happened"
 
     # -- durability ------------------------------------------------------------------------------------------------------
 
@@ -403,6 +507,8 @@ class Journal:
         while self._synced < want:
             if self._broken is not None:
                 raise self._error(self._broken)
+            if want > self._end[0] and want in self._kept:
+                raise self._error("there is no room")
             me = _get_ident()
             if not self._sync_lock.locked():
                 try:
@@ -427,8 +533,8 @@ class Journal:
         except OSError as error:
             if not self._owned():  # closed since it was looked at
                 self._lose(f"its descriptor was closed by the program ({error})")
-            self._broken = f"a sync failed: {error}"
-            raise self._error(self._broken) from error
+            self._break(f"a sync failed: {error}")
+            raise self._error(f"a sync failed: {error}") from error
         if reached > self._synced:
             self._synced = reached
 
@@ -458,8 +564,8 @@ class Journal:
                 gate.release()
 
     def flush(self) -> None:
-        """Write the pending reads of the clock and of random numbers."""
-        if self._reads:
+        """Write what is kept, and the pending reads of the clock and of random numbers."""
+        if self._reads or self._kept:
             with self._lock:
                 self._write_with_reads()
 
@@ -475,8 +581,8 @@ class Journal:
 
     def _tick(self) -> bool:
         """One round of the background thread: whether there was anything to do."""
-        worked = bool(self._reads)
-        try:
+        worked = bool(self._reads or self._kept)
+        with suppress(LogWriteError):  # who needs it is told; what is lost is counted where it is given up
             with self._lock:  # else an entry that another thread writes just now looks like somebody else's
                 self._look()
             self.flush()
@@ -485,9 +591,7 @@ class Journal:
                 due, self._due = self._due, self.seq
                 worked = worked or self._synced < self._due
                 self.sync(due)
-        except LogWriteError:
-            self.lost += 1
-        return worked
+        return worked and self._broken is None
 
     @_reality.off_loop()
     def close(self) -> None:
@@ -505,7 +609,7 @@ class Journal:
             self.sync()
         finally:
             with self._lock:
-                self._broken = self._broken or "the journal is closed"
+                self._break(self._broken or "the journal is closed")
                 if self._owned():
                     os.close(self._fd)
 
@@ -522,7 +626,8 @@ class Journal:
         if not self.closed and self._owned():
             os.close(self._fd)  # the parent keeps its own, and the lock with it
         self.closed = True
-        self._broken = "the journal belongs to the parent process"
+        self._break("the journal belongs to the parent process")
+        self._kept.clear()
         self._background = None
         self._asleep = True
 
@@ -553,7 +658,8 @@ class _Background:
                 self._quit.acquire(timeout=pause)
                 begun = _monotonic()
                 idle = 0 if self._journal._tick() else idle + 1
-                pause = min(max(_PAUSE, _REST * (_monotonic() - begun)), _LONGEST)
+                rest = _LONGEST if self._journal.keeps else _REST * (_monotonic() - begun)
+                pause = min(max(_PAUSE, rest), _LONGEST)
             self._journal._asleep = True
             # Whatever came between the last round and this line has seen us awake and not woken us.
             if self._journal._tick():

@@ -39,7 +39,7 @@ from ..errors import (
 from .budget import Budgeted
 
 if TYPE_CHECKING:
-    from .._runtime.recorder import Recording
+    from .._runtime.recorder import Append, Recording
 
 __all__ = [
     "Awaited",
@@ -262,7 +262,10 @@ class FirstStep(AroundStep):
         try:
             self.inner.done(output, info=info, data=data)
         except BaseException as error:
-            self._end(None, error, info)
+            if isinstance(error, LogWriteError) and error.kept:  # whoever asks again can do so when it is on the log
+                self._end(piece, None, info)
+            else:
+                self._end(None, error, info)
             raise
         if info is not None and info.get("abandoned"):
             self._end(None, self._left(), info)
@@ -273,7 +276,8 @@ class FirstStep(AroundStep):
         try:
             self.inner.failed(error, output=output, info=info)
         except BaseException as second:
-            self._end(None, second, info)
+            kept = isinstance(second, LogWriteError) and second.kept
+            self._end(None, error if kept else second, info)
             raise
         self._end(None, error, info)
 
@@ -435,19 +439,25 @@ class DuplicateStep(Step):
         session, spec = self.session, self.spec
         value = None if returned is None else returned.given(spec)
         if not session.state.ended:
-            place = session.place(self.scope.lane) if "suspended" in meta and not self.scope.live else b""
-            about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
-            meta["info"] = about
             try:
-                if error is None:
-                    fields = session.value(value, meta, spec=spec, step=self.seq)
-                else:
-                    about["final"] = True  # whether to try again was the first one's to decide
-                    fields = self._failure(error, meta)
-                session.outcome(self, spec.types.skipped, fields + place, meta, sync=False)
+                session.logged(self._skipped, value, error, meta)
             except LogWriteError:
                 session._unnoted()
         return Outcome(value, error, meta, {})
+
+    def _skipped(self, append: Append, value: Any, error: BaseException | None, meta: dict[str, Any]) -> int:
+        session, spec = self.session, self.spec
+        place = session.place(self.scope.lane) if "suspended" in meta and not self.scope.live else b""
+        about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
+        said = {**meta, "info": about}
+        if error is None:
+            fields = session.value(value, said, spec=spec, step=self.seq)
+        else:
+            about["final"] = True  # whether to try again was the first one's to decide
+            fields = self._failure(error, said)
+        seq = session.outcome(self, spec.types.skipped, fields + place, said, sync=False, append=append)
+        meta.update(said)
+        return seq
 
     def _failure(self, error: BaseException, meta: dict[str, Any]) -> bytes:
         session, own = self.session, self.spec.patterns

@@ -279,6 +279,7 @@ class _TranscribedReplay(Replay):
         output: object = None,
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
+        must: bool = False,
     ) -> int:
         meta = dict(signature or {})
         meta.pop("info", None)
@@ -286,7 +287,7 @@ class _TranscribedReplay(Replay):
         if OPAQUE in data:
             tree = steady(tree)
         about = {"kind": type, "name": self.redactor.redact_text(name)[0], "meta": self._encode(meta)[0], **tree}
-        seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info)
+        seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info, must=must)
         self._writer.step(self.file, scope, seq, **about)
         return seq
 

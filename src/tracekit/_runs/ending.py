@@ -105,8 +105,13 @@ def end_log(
                 journal.run_id, journal.seq, journal.head.decode(),
                 segment=segment_in(journal.path), durable=journal.durability != "none",
             )  # fmt: skip
-    except LogWriteError:
+    except LogWriteError as unwritten:
         if not isinstance(error, LogWriteError):
+            unwritten.tell(f"run {journal.run_id} has no end: {unwritten.what}")
+            unwritten.next_action = (
+                "free space or mend the device before the next run: what had been written is intact. `tracekit in-doubt` lists the effects "
+                "of which the log does not say what became of them"
+            )
             raise
     finally:
         session.state.ended = True

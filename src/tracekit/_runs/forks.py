@@ -167,6 +167,9 @@ class Segment:
     seq = 0
     lost = 0
     closed = False
+    #: Nothing is kept for a file that can't be made.
+    keeps = 0
+    room = False
 
     def __init__(
         self,
@@ -214,6 +217,9 @@ class Segment:
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
         return self.open().append(kind, lane, parent, tail, sync)
+
+    def keep(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        return self.open().keep(kind, lane, parent, tail, sync)
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
         self.open().read(kind, lane, parent, name, value)

@@ -83,8 +83,9 @@ class Around:
         output: object = None,
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
+        must: bool = False,
     ) -> int:
-        return self.inner.note(scope, type, name, input=input, output=output, signature=signature, info=info)
+        return self.inner.note(scope, type, name, input=input, output=output, signature=signature, info=info, must=must)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.clock_read(scope, function, real)

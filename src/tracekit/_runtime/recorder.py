@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
@@ -175,6 +177,8 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 #
 # Steps and timers that are being recorded.
 
+#: What an error says of an effect whose outcome could not be written.
+_EXECUTED: Final = "was executed; its outcome"
 #: Pieces of one stream are one text, in which a secret may be split.
 _STREAMED: Final = frozenset((str, bytes))
 #: A piece of a stream shorter than this needs no interning, however it is encoded.
@@ -220,34 +224,46 @@ class RecordedStep(Step):
             return self._inside
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        session, spec = self.session, self.spec
+        session = self.session
         if session.state.ended:
             return
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, [])
         self._in_pieces = True
         lane = self._reader()
         try:
-            if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
-                # The everyday piece: looked through for secrets already, as part of its stream.
-                tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
-            else:
-                meta = dict(info) if info else {}
-                arguments, known = b"", False
-                if self.given is not None:
-                    arguments, known = self._changed(self.given, output, meta)
-                fields = session.value(stored, meta, spec=spec, step=self.seq, known=known) + arguments
-                if replaced:
-                    meta["redacted"] = below(replaced, "/output")
-                    session.redacted_output(spec)
-                tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
-            if info and "suspended" in info and not (self.scope.live or spec.structural):
-                tail += session.place(lane)
-            if lane.id < 0:
-                session._enroll(lane)
-            session.log.journal.append(spec.types.chunk, lane.id, self.seq, tail)
-        except LogWriteError:
-            if self._unwritten():
-                raise
+            self._chunk(session.log.journal.append, lane, stored, replaced, output, info)
+        except LogWriteError as error:
+            rest = (lane, stored, replaced, output, info)
+            self._unwritten(error, "was begun; a piece of what it gives", self._chunk, *rest, whole=False)
+
+    def _chunk(
+        self,
+        append: Append,
+        lane: Lane,
+        stored: object,
+        replaced: list[Mark],
+        output: object,
+        info: Mapping[str, Any] | None,
+    ) -> int:
+        session, spec = self.session, self.spec
+        if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
+            # The everyday piece: looked through for secrets already, as part of its stream.
+            tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
+        else:
+            meta = dict(info) if info else {}
+            arguments, known = b"", False
+            if self.given is not None:
+                arguments, known = self._changed(self.given, output, meta)
+            fields = session.value(stored, meta, spec=spec, step=self.seq, known=known) + arguments
+            if replaced:
+                meta["redacted"] = below(replaced, "/output")
+                session.redacted_output(spec)
+            tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
+        if info and "suspended" in info and not (self.scope.live or spec.structural):
+            tail += session.place(lane)
+        if lane.id < 0:
+            session._enroll(lane)
+        return append(spec.types.chunk, lane.id, self.seq, tail)
 
     def _reader(self) -> Lane:
         """The lane of who takes a piece of it, or finds its end."""
@@ -278,9 +294,15 @@ class RecordedStep(Step):
         if session.state.before_outcome:
             self._leave()
         arguments, known = b"", False
-        if self.given is not None and not self.given.unchanged(output):
+        given = self.given
+        if given is not None and not given.unchanged(output):
             more: dict[str, Any] = {}
-            arguments, known = self._changed(self.given, output, more)
+            try:
+                arguments, known = self._changed(given, output, more)
+            except LogWriteError:  # what is large in it
+                more = {}
+                with suppress(LogWriteError):  # nothing is written any more, which the outcome meets with, too
+                    arguments, known = session.keeping(self._changed, given, output, more)
             if more:
                 info = {**(info or {}), **more}
         if info is None and self.scope.agent is None and not self._in_pieces:
@@ -292,21 +314,30 @@ class RecordedStep(Step):
                     tail += arguments
                 try:
                     session.log.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
-                except LogWriteError:
-                    if self._unwritten():
-                        raise
+                except LogWriteError as error:
+                    self._unwritten(error, _EXECUTED, self._plain_outcome, tail)
                 else:
                     if spec.effect:
                         session.in_doubt.pop(seq, None)
                 return
-        meta = dict(info) if info else {}
-        places: Places | None = [] if spec.lists else None
         try:
-            fields = session.value(output, meta, spec=spec, step=self.seq, places=places, data=data, known=known)
-            self._finish(spec.types.outcome, fields + arguments, meta, places)
-        except LogWriteError:
-            if self._unwritten():
-                raise
+            self._outcome(session.log.journal.append, output, info, data, arguments, known)
+        except LogWriteError as error:
+            self._unwritten(error, _EXECUTED, self._outcome, output, info, data, arguments, known)
+
+    def _outcome(
+        self,
+        append: Append,
+        output: object,
+        info: Mapping[str, Any] | None,
+        data: bytes | None,
+        arguments: bytes,
+        known: bool,
+    ) -> int:
+        spec, meta = self.spec, dict(info) if info else {}
+        places: Places | None = [] if spec.lists else None
+        fields = self.session.value(output, meta, spec=spec, step=self.seq, places=places, data=data, known=known)
+        return self._finish(append, spec.types.outcome, fields + arguments, meta, places)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session
@@ -314,21 +345,34 @@ class RecordedStep(Step):
             return
         if session.state.before_outcome:
             self._leave()
-        meta = dict(info) if info else {}
-        meta["failure"] = of_step(error, session, self, begun="start" not in meta)
+        begun = info is None or "start" not in info
+        failure = of_step(error, session, self, begun=begun)
         try:
-            fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
-            if output is not None:
-                fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
-            own = self.spec.patterns
-            if own is not None:
-                meta["failure"] = session.redactor.also(own).redact(meta["failure"])[0]
-            self._finish(
-                self.spec.types.error, fields + session.error(error, meta, own), meta, known=not lost(meta, output)
+            self._failure(session.log.journal.append, error, output, info, failure)
+        except LogWriteError as unwritten:
+            how = "was executed and raised" if begun else "was not executed:"
+            rest = (error, output, info, failure)
+            self._unwritten(
+                unwritten, f"{how} {type(error).__name__}; its outcome", self._failure, *rest, executed=begun
             )
-        except LogWriteError:
-            if self._unwritten():
-                raise
+
+    def _failure(
+        self,
+        append: Append,
+        error: BaseException,
+        output: object,
+        info: Mapping[str, Any] | None,
+        failure: dict[str, Any],
+    ) -> int:
+        session, own = self.session, self.spec.patterns
+        meta = {**(info or {}), "failure": failure}
+        fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
+        if output is not None:
+            fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
+        if own is not None:
+            meta["failure"] = session.redactor.also(own).redact(meta["failure"])[0]
+        fields += session.error(error, meta, own)
+        return self._finish(append, self.spec.types.error, fields, meta, known=not lost(meta, output))
 
     def _leave(self) -> None:
         write = self.session.state.before_outcome.pop(self.seq, None)
@@ -383,24 +427,83 @@ class RecordedStep(Step):
             session.redacted_output(spec)
         return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
 
+    def _plain_outcome(self, append: Append, tail: bytes) -> int:
+        seq = append(self.spec.types.outcome, self.scope.lane.id, self.seq, tail, self.spec.effect)
+        self.session.in_doubt.pop(self.seq, None)
+        return seq
+
     def _finish(
-        self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None, *, known: bool = True
-    ) -> None:
+        self,
+        append: Append,
+        kind: str,
+        fields: bytes,
+        meta: dict[str, Any],
+        places: Places | None = None,
+        *,
+        known: bool = True,
+    ) -> int:
         """Write the outcome. ``known``: whether it says what became of an effect."""
         session, lane = self.session, self._comes_to(meta)
         if "suspended" in meta and not (self.scope.live or self.spec.structural):  # the program itself ends a span
             fields += session.place(lane)
-        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect, lane=lane)
+        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect, lane=lane, append=append)
         if self.spec.effect and known:
             session.in_doubt.pop(self.seq, None)
         if places:
             session.encoder.remember(places, seq)
+        return seq
 
-    def _unwritten(self) -> bool:
-        """An outcome could not be logged. Whether the caller must get the error: an effect stays in doubt in the log."""
-        self.session.log.journal.lost += 1
-        self.session.report.warn("the log could not be written for a while: outcomes are missing from it")
-        return self.spec.effect
+    def _unwritten(
+        self,
+        error: LogWriteError,
+        how: str,
+        write: Callable[..., int],
+        *rest: Any,
+        executed: bool = True,
+        whole: bool = True,
+    ) -> None:
+        """What ``write(append, *rest)`` writes has happened, and could not be written: it is kept. ``whole``: it says all of the outcome.
+
+        Raises ``error``, and says so in it, to the caller of an effect, who must not get what no log has.
+        """
+        session, spec = self.session, self.spec
+        journal = session.log.journal
+        kept = False
+        if spec.effect or journal.room:
+            try:
+                seq = session.keeping(write, journal.keep, *rest)
+                kept = seq > journal.seq
+                if spec.effect and not kept:
+                    journal.sync(seq)
+                if not (spec.effect and kept):
+                    return
+            except LogWriteError as second:
+                error.what = second.what
+        journal.lost += 1
+        if not spec.effect:
+            session.report.warn("the log could not be written for a while: outcomes are missing from it")
+            return
+        session.report.warn(
+            "the log could not be written for a while: callers of effects got an error in place of what came of them"
+        )
+        doubt = ""
+        if spec.side_effect == "irreversible" and executed:
+            doubt = ", so the log has it in doubt" + (" until it is" if kept and whole else "")
+        error.tell(
+            f"{spec.family} {spec.name!r} {how} could not be written{' yet' if kept else ''}{doubt}: {error.what}"
+        )
+        error.run_id, error.step, error.executed, error.kept = session.run_id, self.seq, executed, kept
+        again = "don't call it again" if executed else "it may be called again"
+        if kept:
+            error.next_action = (
+                f"{again}; free space: what could not be written is kept in memory and written first, and until then no effect is "
+                "executed. If the run ends before, `tracekit in-doubt` lists the step"
+            )
+        else:
+            error.next_action = (
+                f"{again}; find out what was done: `tracekit in-doubt` lists the step, and how to settle it"
+            )
+        raise error
 
     def go(self) -> RecordedStep:
         return self
@@ -460,14 +563,19 @@ class RecordedTimer(Timer):
         if about:
             after += b"," + orjson.dumps(about)[1:-1]
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
-        if function in IN_LOOP:
-            tail += self._session.place(self._scope.lane, hop=bool(about and "hop" in about))
-        elif function not in ("future.begin", CUT_OFF) and not (call and function in QUEUES):
+        in_loop = function in IN_LOOP
+        if not in_loop and function not in ("future.begin", CUT_OFF) and not (call and function in QUEUES):
             self._scope.lane.captured = True
         try:
-            self._session.append(self._scope, "clock", tail)
+            self._session.logged(self._write, tail, in_loop, bool(about and "hop" in about))
         except LogWriteError:
             self._session.report.warn("the log could not be written for a while: timers are missing from it")
+
+    def _write(self, append: Append, tail: bytes, in_loop: bool, hop: bool) -> int:
+        session, scope = self._session, self._scope
+        if in_loop:
+            tail += session.place(scope.lane, hop=hop)
+        return session.append(scope, "clock", tail, append)
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------
@@ -475,6 +583,8 @@ class RecordedTimer(Timer):
 # The session that records: an intent record before the live call, its outcome before the caller gets it.
 
 T = TypeVar("T")
+#: ``Journal.append``, or ``keep``.
+Append = Callable[..., int]
 
 #: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all of it is in one line.
 MAX_ERROR: Final = 16 << 20
@@ -530,6 +640,8 @@ class Recording:
         self.raised: Final = Raised()
         #: Irreversible steps that have begun, and whose outcome is not known: pending, or failed in a way that says nothing.
         self.in_doubt: Final[dict[int, None]] = {}
+        #: Threads in which what is written has happened: what can't be written is kept.
+        self._keepers: Final[set[int]] = set()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
@@ -581,10 +693,11 @@ class Recording:
             if lane.id < 0:
                 self._enroll(lane)
             seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, spec.effect)
-        except LogWriteError:
+        except LogWriteError as error:
             if begun is not None:
                 begun.end()
             if spec.effect or (info is not None and "once" in info):
+                _not_executed(error, spec)
                 raise
             return self._unlogged(scope, request)
         if places:
@@ -629,10 +742,14 @@ class Recording:
 
     def intend(self, scope: Scope, request: Request) -> int:
         """Write the intent record of a step that is not made; raises ``LogWriteError`` whatever its class is."""
-        tail = self._intention(scope, request, None)
-        if scope.lane.id < 0:
-            self._enroll(scope.lane)
-        seq = self.log.journal.append(request.spec.types.intent, scope.lane.id, scope.parent, tail)
+        try:
+            tail = self._intention(scope, request, None)
+            if scope.lane.id < 0:
+                self._enroll(scope.lane)
+            seq = self.log.journal.append(request.spec.types.intent, scope.lane.id, scope.parent, tail)
+        except LogWriteError as error:
+            _not_executed(error, request.spec)
+            raise
         if not scope.live:
             scope.lane.last = seq
         self.steps += 1
@@ -642,16 +759,20 @@ class Recording:
         """Write that a call was not made, in the place of its intent record; returns ``error``."""
         spec = request.spec
         self.state.overran(error)
-        encoded = self.encoder.encode(request.input, own=spec.patterns)
         rendered = spec.render(self.redactor)
-        about: dict[str, Any] = {"family": spec.family}
-        self._mark_input(about, encoded, spec)
-        tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.patterns)
-        if not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
         kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
+
+        def write(append: Append) -> int:
+            encoded = self.encoder.encode(request.input, own=spec.patterns)
+            about: dict[str, Any] = {"family": spec.family}
+            self._mark_input(about, encoded, spec)
+            tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.patterns)
+            if not encoded.whole:
+                tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
+            return self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}), append)
+
         try:
-            seq = self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}))
+            seq = self.logged(write)
         except LogWriteError:
             self._unnoted()
         else:
@@ -692,6 +813,7 @@ class Recording:
         *,
         sync: bool,
         lane: Lane | None = None,
+        append: Append | None = None,
     ) -> int:
         """Write the outcome of ``step``, which comes to ``lane``: its own, unless said."""
         tail = b',"step":%d%b' % (step.seq, fields)
@@ -700,7 +822,7 @@ class Recording:
         scope = step.scope
         if scope.agent is not None:
             tail = self._agent(scope) + tail
-        return self.log.journal.append(kind, (lane or scope.lane).id, step.seq, tail, sync)
+        return (append or self.log.journal.append)(kind, (lane or scope.lane).id, step.seq, tail, sync)
 
     def value(
         self,
@@ -814,23 +936,27 @@ class Recording:
         output: object = None,
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
+        must: bool = False,
     ) -> int:
+        fields = (scope, type, name, input, output, signature, info)
         try:
-            return self._note(scope, type, name, input, output, dict(signature or {}), dict(info or {}))
+            return self._note(self.log.journal.append, *fields) if must else self.logged(self._note, *fields)
         except LogWriteError:
             self._unnoted()
             return 0
 
     def _note(
         self,
+        append: Append,
         scope: Scope,
         type: str,
         name: str,
         input: object,
         output: object,
-        meta: dict[str, Any],
-        about: dict[str, Any],
+        signature: Mapping[str, Any] | None,
+        info: Mapping[str, Any] | None,
     ) -> int:
+        meta, about = dict(signature or {}), dict(info or {})
         encoded, answer = self._noted(input, "input"), self._noted(output, "output")
         self._mark(about, encoded, f"the input of {type} {name!r}")
         self._mark(about, answer, f"the output of {type} {name!r}")
@@ -847,14 +973,15 @@ class Recording:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(name, encoded).encode()
         if cause:
             tail += b',"cause":%b' % orjson.dumps(cause)
+        seq = self.append(scope, type, tail + self.meta(meta), append)
         self.steps += 1
-        return self.append(scope, type, tail + self.meta(meta))
+        return seq
 
     def _noted(self, value: object, at: str) -> Encoded:
         plain = self._plain(value, [])
         return self.encoder.encode(value, at=at) if plain is None else Encoded(plain, value, [], [], True)
 
-    def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
+    def append(self, scope: Scope, kind: str, tail: bytes, append: Append | None = None) -> int:
         """One entry in the scope's lane."""
         if self.state.ended:
             self._late_warning(kind)
@@ -863,7 +990,40 @@ class Recording:
             scope.lane.captured = True
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        return self.log.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
+        return (append or self.log.journal.append)(kind, scope.lane.id, scope.parent, tail)
+
+    def logged(self, write: Callable[..., int], *rest: Any) -> int:
+        """Write what has happened by ``write(append, *rest)``; it is kept where it can't be written.
+
+        ``LogWriteError`` where nothing will be written any more, or too much is kept already.
+        """
+        try:
+            return write(self.log.journal.append, *rest)
+        except LogWriteError:
+            journal = self.log.journal  # that of a segment is made with its first entry
+            if not journal.room:
+                raise
+            return self.keeping(write, journal.keep, *rest)
+
+    def keeping(self, write: Callable[..., T], *rest: Any) -> T:
+        """Call ``write(*rest)``: parts of what it writes, which stand in entries of their own, are kept where they can't be written."""
+        me, keepers = get_ident(), self._keepers
+        if me in keepers:
+            return write(*rest)
+        keepers.add(me)
+        try:
+            return write(*rest)
+        finally:
+            keepers.discard(me)
+
+    def _part(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
+        """An entry that another one needs."""
+        try:
+            return self.log.journal.append(kind, lane, parent, tail)
+        except LogWriteError:
+            if get_ident() not in self._keepers:
+                raise
+            return self.log.journal.keep(kind, lane, parent, tail)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()
@@ -915,7 +1075,10 @@ class Recording:
     def snapshot(self, name: str, state: Any) -> Any:
         if not self.state.ended:
             tail = b',"name":%b,"output":%b' % (orjson.dumps(name), dumps_in_order(state))
-            self.log.journal.append("random", 0, ROOT, tail)
+            try:
+                self.logged(lambda append: append("random", 0, ROOT, tail))
+            except LogWriteError:
+                self._unnoted()
         return None
 
     def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
@@ -965,7 +1128,7 @@ class Recording:
             about["under"] = lane.under
         if process:
             about["process"] = True
-        self.log.journal.append("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+        self._part("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
         self._last_lane = number
         return number
 
@@ -989,7 +1152,7 @@ class Recording:
         return 0
 
     def _write_blob(self, data: bytes) -> int:
-        return self.log.journal.append("blob", 0, ROOT, b',"output":%b' % data)
+        return self._part("blob", 0, ROOT, b',"output":%b' % data)
 
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""
@@ -1098,6 +1261,12 @@ class Recording:
             return
         what = self.redactor.redact_text(what)[0]
         warn(f"{what} came after run {self.run_id} had ended and is not in its trace")
+
+
+def _not_executed(error: LogWriteError, spec: Spec) -> None:
+    """Say so in ``error``, that of an intent record which could not be written."""
+    error.tell(f"{spec.family} {spec.name!r} was not executed: {error.what}")
+    error.executed = False
 
 
 def encode_reads(values: list[Any]) -> bytes:

@@ -1662,6 +1662,7 @@ class Replay:
         output: object = None,
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
+        must: bool = False,
     ) -> int:
         if self.state.ended:
             raise self.late(type, name, False)

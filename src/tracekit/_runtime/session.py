@@ -741,8 +741,12 @@ class Session(Protocol):
         output: object = None,
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
+        must: bool = False,
     ) -> int:
-        """A one-entry step (``decision``, ``data`` …): recorded, or compared whole with the recorded one. Returns its seq."""
+        """A one-entry step (``decision``, ``data`` …): recorded, or compared whole with the recorded one. Returns its seq.
+
+        Where the log can't be written it has happened all the same, and is written later; with ``must`` it has not (0).
+        """
         ...
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:

@@ -397,11 +397,13 @@ class Ledger:
             if cause.run_id is not None:
                 info["cause"] = [Origin(cause.run_id, cause.segment, cause.seq).as_dict()]
         session = scope.session
-        seq = session.note(scope, entry, name, input=input, output=output, signature=meta, info=info)
+        seq = session.note(scope, entry, name, input=input, output=output, signature=meta, info=info, must=True)
         if not seq:
             raise LogWriteError(
                 f"the {kind} of {name!r} could not be written; it did not happen",
                 run_id=session.run_id,
+                path=session.log.path,
+                executed=False,
                 next_action="see why the log can't be written, or why the run had ended",
             )
         return Ref(kind, seq, session.run_id, segment_in(session.log.path))
