@@ -671,6 +671,15 @@ def test_why_this_path() -> None:
     assert why(recorded(bill))["why_this_path"]["entries"] == []
 
 
+def test_why_this_path_names_what_the_model_asked_for() -> None:
+    """A tool that a model asked for is named, whether or not the function that the program runs for it is a traced tool."""
+    path = recorded(conversation)
+    told = why(path)["why_this_path"]
+    assert told["text"] == "The model chose the tools: entry 2 asked for look; 5 asked for look."
+    assert told["entries"] == [2, 5]
+    assert why(recorded(lambda: ask([], TOOLS), bill))["why_this_path"]["entries"] == [2]
+
+
 def test_why_an_empty_run_is_no_replay() -> None:
     """A run in which nothing was captured is not said to be replayable."""
     assert why(recorded())["can_be_replayed"]["answer"] is False

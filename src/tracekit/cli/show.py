@@ -744,7 +744,7 @@ def _why_this_path(view: RunView) -> Answer:
         texts = [f"{entry.get('name', entry['type'])} → {short(entry.get('output'), 40)}" for entry in chosen[:4]]
         more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
         return f"It decided {'; '.join(texts)}{more}.", places
-    asked = {place: tools for one in view.files for place, tools in _asked_for_tools(one).items()}
+    asked = _asked_for_tools(view)
     if asked:
         texts = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
         more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
@@ -760,23 +760,10 @@ def _found(view: RunView, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], l
     return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
 
 
-def _asked_for_tools(file: FileView) -> dict[int | str, list[str]]:
-    """Model calls that asked for tools, and the tools called between each and the next model call."""
-    asked: dict[int | str, list[str]] = {}
-    current: list[str] | None = None
-    for step in file.steps.values():
-        if step.kind == "llm":
-            current = None
-            if _wants_tools(step):
-                current = asked.setdefault(step.place, [])
-        elif step.kind == "tool" and current is not None:
-            current.append(step.name)
-    return {seq: tools for seq, tools in asked.items() if tools}
-
-
-def _wants_tools(step: StepView) -> bool:
-    reasons = step.ended_with.get("finish_reasons") or ()
-    return any(reason in ("tool_calls", "tool_use", "function_call") for reason in reasons)
+def _asked_for_tools(view: RunView) -> dict[int | str, list[str]]:
+    """The names of the tools that each model call asked for, whoever ran them."""
+    calls = [(step, step.call) for one in view.files for step in one.steps.values() if step.kind == "llm"]
+    return {step.place: [one.name for one in call.requested] for step, call in calls if call and call.requested}
 
 
 # -- which fallback -----------------------------------------------------------------------------------
