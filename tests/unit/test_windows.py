@@ -84,6 +84,23 @@ async def beside_it(ids: Ids) -> list[Any]:
     return [*seen, ids.new(), task.result()]
 
 
+async def left_open(ids: Ids) -> list[Any]:
+    """Streams that nobody reads to the end: the loop closes them when it ends."""
+    kept = [pieces(3) for _ in range(3)]
+    first = [await anext(stream) for stream in kept]
+
+    async def watched() -> AsyncIterator[str]:
+        try:
+            yield ids.new()
+        finally:
+            ids.new()
+
+    mine = [watched() for _ in range(3)]
+    first += [await anext(one) for one in mine]
+    asyncio.get_running_loop().kept = kept, mine  # type: ignore[attr-defined]
+    return [*first, ids.new()]
+
+
 async def one_call(ids: Ids) -> list[Any]:
     return [ids.new(), [one async for one in pieces(2)], ids.new()]
 
@@ -106,7 +123,15 @@ async def beside_a_thread(ids: Ids) -> list[Any]:
     return [*first, ids.new(), seen]
 
 
-PROGRAMS = [read_to_its_end_elsewhere, a_task_a_piece, begun_in_a_task, beside_it, in_a_thread, beside_a_thread]
+PROGRAMS = [
+    read_to_its_end_elsewhere,
+    a_task_a_piece,
+    begun_in_a_task,
+    beside_it,
+    left_open,
+    in_a_thread,
+    beside_a_thread,
+]
 
 
 def whole(program: Callable[[Ids], Any]) -> list[Any]:

@@ -31,6 +31,7 @@ __all__ = [
     "PASS",
     "STDLIB",
     "by_observer",
+    "by_tracekit",
     "by_user",
     "called_back",
     "caller",
@@ -94,6 +95,8 @@ _unwanted: set[str] = set()  # packages that never are, not imported yet
 #: A cache, of a file's name and what was named: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
+#: A cache, of a file's name: whether it is of tracekit or of an integration.
+_ours: dict[str, bool] = {}
 #: A cache, of a file's name: the installed package that it is of; empty: none.
 _libraries: dict[str, Any] = {}
 
@@ -131,6 +134,15 @@ def importing() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def by_tracekit() -> bool:
+    """Whether the function that calls this one was called by tracekit itself or by an integration."""
+    file = _getframe(2).f_code.co_filename
+    own = _ours.get(file)
+    if own is None:
+        own = _ours[file] = _is_own(_package_of(_abspath(file)))
+    return own
 
 
 def walk(frame: FrameType | None) -> bool:

@@ -17,9 +17,11 @@ from contextlib import nullcontext
 from contextvars import Context, ContextVar
 from sys import _getframe
 from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
 
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter
+from .callers import by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
 from .threads import ASYNCIO, Entered, InOrder, enclose, entered, name_of, parent_lane, started_by_user
 from .timers import scope_of_timers
@@ -39,6 +41,8 @@ def patches(switch: Switch) -> list[Patch]:
         once(BaseEventLoop, "call_at", _call_at),
         once(Timeout, "reschedule", _reschedule),
         once(BaseEventLoop, "shutdown_default_executor", _outside),
+        once(BaseEventLoop, "_asyncgen_firstiter_hook", _first_iterated),
+        once(BaseEventLoop, "shutdown_asyncgens", _shutdown_asyncgens),
         once(futures, "_chain_future", _chain),
     ]
     uvloop = loaded("uvloop")
@@ -245,6 +249,53 @@ def _outside(original: Any) -> Any:
 
     shutdown_default_executor.__qualname__ = "BaseEventLoop.shutdown_default_executor"
     return shutdown_default_executor
+
+
+class _Opened(WeakKeyDictionary[Any, bool]):
+    """The asynchronous generators that a loop has begun and not ended, for it to close them at its end: in the order of their beginning,
+    and whether each began inside a live step or for tracekit itself: a replay has none, or others."""
+
+    def add(self, generator: Any) -> None:
+        self.setdefault(generator, False)
+
+    def discard(self, generator: Any) -> None:
+        self.pop(generator, None)
+
+
+def _first_iterated(original: Any) -> Any:
+    def _asyncgen_firstiter_hook(self: Any, agen: Any) -> None:
+        scope = current.get()
+        if scope is not None and type(self._asyncgens) is WeakSet:
+            self._asyncgens = _Opened(dict.fromkeys(self._asyncgens, False))
+        original(self, agen)
+        if scope is not None and (scope.live or by_tracekit()) and type(self._asyncgens) is _Opened:
+            self._asyncgens[agen] = True
+
+    _asyncgen_firstiter_hook.__qualname__ = "BaseEventLoop._asyncgen_firstiter_hook"
+    return _asyncgen_firstiter_hook
+
+
+def _shutdown_asyncgens(original: Any) -> Any:
+    """The generators of live steps, and ours, are closed after the run's own, in no lane: they would be counted among those."""
+
+    async def shutdown_asyncgens(self: Any) -> None:
+        inside: list[Any] = []
+        if type(self._asyncgens) is _Opened:
+            inside = [generator for generator, live in self._asyncgens.items() if live]
+        for generator in inside:
+            self._asyncgens.discard(generator)
+        await original(self)
+        if inside:
+            for generator in inside:
+                self._asyncgens.add(generator)
+            token = current.set(None)
+            try:
+                await original(self)
+            finally:
+                current.reset(token)
+
+    shutdown_asyncgens.__qualname__ = "BaseEventLoop.shutdown_asyncgens"
+    return shutdown_asyncgens
 
 
 def _call_later(original: Any) -> Any:
