@@ -80,6 +80,13 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
             f"  next    {command}    (without `tracekit run`: the plugin replays and records the test)",
             "          tracekit run -m pytest -m 'not tracekit'    (to record a run of the tests that have none of their own)",
         ]
+    if run.is_empty:
+        first = "--tracekit-update" if _exists(run) else "--record-mode=once"
+        return [
+            "  next    have captured what the test asks for: a client that tracekit knows, or @traced_tool; then record it:",
+            f"          {command} {first}",
+            "          a test that asks for nothing needs no recording: take the mark, or the fixture tracekit_run, off it",
+        ]
     if not _exists(run):
         return [f"  record  {command} --record-mode=once"]
     lines = []

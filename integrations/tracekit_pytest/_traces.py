@@ -27,6 +27,7 @@ from tracekit.integration import (
     current,
     entered,
     family_of,
+    gives_anything,
     instrumented,
     is_segment,
     lend,
@@ -64,6 +65,10 @@ _RUN: Final = pytest.StashKey["TestRun"]()
 
 class MissingTraceError(TraceError):
     """A test has no recording, and none is made in this mode."""
+
+
+class NothingCapturedError(TraceError):
+    """A test was recorded, and nothing was captured in it: a replay would have nothing to give it, and fails."""
 
 
 class InsideAnotherRunError(RunStateError):
@@ -129,6 +134,16 @@ class TestRun:
     def is_inside_another(self) -> bool:
         """Whether it can't begin, since a run is open around it."""
         return isinstance(self.failure, InsideAnotherRunError)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was captured in it: where it is recorded now, or in the trace that it is replayed from."""
+        if isinstance(self.failure, NothingCapturedError):
+            return True
+        try:
+            return self.path.exists() and not gives_anything(str(self.path))
+        except (TracekitError, OSError, IndexError):
+            return False
 
     # -- its course ----------------------------------------------------------------------------------------------------------
 
@@ -243,6 +258,8 @@ class TestRun:
                 self.failure = error
             if recorded:
                 self._keep_or_publish(error is None and self.failure is None)
+        if recorded and self.failure is not None and error is None:
+            raise self.failure
 
     def _keep_or_publish(self, passed: bool) -> None:
         """The recording of a test that passed takes the place of the one before; of one that failed it stays where it is."""
@@ -251,6 +268,8 @@ class TestRun:
         own = next((file for file in whole if not is_segment(str(file))), None)
         if own is None:
             return
+        if passed and not gives_anything(str(own)):
+            passed, self.failure = False, NothingCapturedError("nothing was captured while the test was recorded")
         if not passed:
             self.kept = own
             return

@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from ._runtime.process import NextRun as NextRun
     from ._runtime.process import next_run as next_run
     from ._runtime.redaction import Redactor as Redactor
+    from ._runtime.replayer import gives_anything as gives_anything
     from ._runtime.session import Outcome as Outcome
     from ._runtime.session import Scope as Scope
     from ._runtime.session import Session as Session
@@ -267,6 +268,7 @@ _HOMES: Final = {
     "forbidding": "_capture.guard",
     "from_json": "_values",
     "given": "_capture.calls",
+    "gives_anything": "_runtime.replayer",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "is_segment": "_journal.store",
@@ -404,6 +406,7 @@ __all__ = [
     "forbidding",
     "from_json",
     "given",
+    "gives_anything",
     "here",
     "instrumented",
     "is_segment",

@@ -253,6 +253,31 @@ def test_a_test_without_a_recording_fails_before_it_does_anything(suite: Suite) 
     assert suite.effects == ["x", "x"]
 
 
+def test_a_test_in_which_nothing_is_captured_fails_when_it_is_recorded(suite: Suite) -> None:
+    """It does not wait until its replay fails in CI; no trace is written, and nothing offers to record the same again."""
+    suite.file("test_none.py", "import os, pytest\nfrom agent import remind\n@pytest.mark.tracekit\n"
+               "def test_it():\n    if os.path.exists('sends'): remind('x')\n")  # fmt: skip
+    trace = suite.root / "traces/test_none/test_it.jsonl"
+    advice = [
+        "  next    have captured what the test asks for: a client that tracekit knows, or @traced_tool; then record it:",
+        "          pytest test_none.py::test_it --record-mode=once",
+        "          a test that asks for nothing needs no recording: take the mark, or the fixture tracekit_run, off it",
+    ]
+    for mode in ("once", "new_episodes", "all", "rewrite"):
+        done = suite.run(f"--record-mode={mode}")
+        assert outcomes(done) == {"FAILED": 1}, done.stdout
+        assert "nothing was captured while the test was recorded" in done.stdout
+        assert reports(done)["test_it"][-len(advice) :] == advice
+        assert not trace.exists()
+    suite.file("sends", "")
+    passed(suite.run("--record-mode=once"), 1)
+    (suite.root / "sends").unlink()
+    before = trace.read_bytes()
+    done = suite.run("--tracekit-update")
+    assert outcomes(done) == {"FAILED": 1}, done.stdout
+    assert trace.read_bytes() == before
+
+
 FAILING = """
 import os, socket
 import pytest

@@ -17,7 +17,7 @@ from orjson import loads
 
 from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of, read_by_library
 from .._journal.reader import TAIL, Trace
-from .._journal.store import shown_as
+from .._journal.store import beside, shown_as
 from .._journal.vault import KEY_VARIABLE
 from .._reality import running_loop
 from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
@@ -586,6 +586,17 @@ class Index:
                     if self._first_child[child]:
                         stack.append(child)
                 child = self._next_sibling[child]
+
+
+def gives_anything(path: str) -> bool:
+    """Whether a replay of the run in this file has anything to give to the program: a step, a read or an input, or a child process.
+
+    Where it has not, nothing was captured, and the replay fails.
+    """
+    if beside(path):
+        return True
+    with Trace(path) as trace:
+        return Index(trace.entries()).supplies
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
