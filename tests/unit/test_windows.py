@@ -85,20 +85,22 @@ async def beside_it(ids: Ids) -> list[Any]:
 
 
 async def left_open(ids: Ids) -> list[Any]:
-    """Streams that nobody reads to the end: the loop closes them when it ends."""
-    kept = [pieces(3) for _ in range(3)]
-    first = [await anext(stream) for stream in kept]
+    """Streams that nobody reads to the end: the loop closes them when it ends, one after another."""
+    kept: list[Any] = [pieces(3) for _ in range(3)]
+    seen: list[Any] = [await anext(stream) for stream in kept]
 
-    async def watched() -> AsyncIterator[str]:
+    async def watched(n: int) -> AsyncIterator[str]:
         try:
             yield ids.new()
         finally:
-            ids.new()
+            seen.append([n, ids.new()])
 
-    mine = [watched() for _ in range(3)]
-    first += [await anext(one) for one in mine]
-    asyncio.get_running_loop().kept = kept, mine  # type: ignore[attr-defined]
-    return [*first, ids.new()]
+    for n in range(8):
+        kept.append(watched(n))
+        seen.append(await anext(kept[-1]))
+    asyncio.get_running_loop().kept = kept  # type: ignore[attr-defined]
+    seen.append(ids.new())
+    return seen
 
 
 async def one_call(ids: Ids) -> list[Any]:
