@@ -253,6 +253,7 @@ unit/test_schedule.py
 unit/test_secret_formats.py
 unit/test_sessions.py
 unit/test_testing_kit.py
+unit/test_journal_kept.py
 unit/test_timers.py
 unit/test_values.py
 """

@@ -227,27 +227,36 @@ class RecordedStep(Step):
         session = self.session
         if session.state.ended:
             return
-        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, [])
+        stored: Any = output
+        replaced: list[Mark] = []
+        if type(output) in _STREAMED:
+            stored, replaced = self._without_secrets(output)
         self._in_pieces = True
         lane = self._reader()
+        # The everyday piece: looked through for secrets already, as part of its stream.
+        everyday = type(stored) is str and not (replaced or info) and len(stored) < _PIECE and self.given is None
         try:
-            self._chunk(session.log.journal.append, lane, stored, replaced, output, info)
+            if everyday and lane.id >= 0:
+                tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
+                session.log.journal.append(self.spec.types.chunk, lane.id, self.seq, tail)
+            else:
+                self._chunk(session.log.journal.append, lane, stored, everyday, replaced, output, info)
         except LogWriteError as error:
-            rest = (lane, stored, replaced, output, info)
+            rest = (lane, stored, everyday, replaced, output, info)
             self._unwritten(error, "was begun; a piece of what it gives", self._chunk, *rest, whole=False)
 
     def _chunk(
         self,
         append: Append,
         lane: Lane,
-        stored: object,
+        stored: Any,
+        everyday: bool,
         replaced: list[Mark],
         output: object,
         info: Mapping[str, Any] | None,
     ) -> int:
         session, spec = self.session, self.spec
-        if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
-            # The everyday piece: looked through for secrets already, as part of its stream.
+        if everyday:
             tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
         else:
             meta = dict(info) if info else {}
@@ -938,10 +947,13 @@ class Recording:
         info: Mapping[str, Any] | None = None,
         must: bool = False,
     ) -> int:
-        fields = (scope, type, name, input, output, signature, info)
         try:
-            return self._note(self.log.journal.append, *fields) if must else self.logged(self._note, *fields)
+            return self._note(self.log.journal.append, scope, type, name, input, output, signature, info)
         except LogWriteError:
+            journal = self.log.journal
+            if journal.room and not must:
+                with suppress(LogWriteError):
+                    return self.keeping(self._note, journal.keep, scope, type, name, input, output, signature, info)
             self._unnoted()
             return 0
 
