@@ -65,6 +65,35 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     assert "connect" in found["stopped"][0]
 
 
+WAITING = (
+    TOOL
+    + """
+import threading
+
+reached = threading.Event()
+
+@traced_tool(side_effect="read_only")
+def go():
+    reached.set()
+
+waiting = threading.Thread(target=reached.wait)
+waiting.start()
+go()
+waiting.join()
+"""
+)
+
+
+def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> None:
+    """Where nothing goes on in a replay, nothing has changed since the recording: the mend is how threads hand over what they share."""
+    place.program(WAITING, "waiting.py")
+    assert place.cli("run", "waiting.py").returncode == 0
+    done = place.cli("doctor", "--json", "--run", "last", "--", "waiting.py")
+    (found,) = json.loads(done.stdout)["findings"]
+    assert found["code"] == "waits", found
+    assert "queue or a future" in found["mend"]
+
+
 def test_nothing_is_found_in_the_mended_program(place: Place, outside: str) -> None:
     """A run of it that is there is examined by replays alone: no run is written, exit code 0."""
     assert place.cli("run", "clean.py", outside).returncode == 0

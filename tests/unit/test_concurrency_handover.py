@@ -283,7 +283,7 @@ def test_the_functions_of_the_standard_library_are_as_before(tmp_path: Path) -> 
 
 def test_threads_that_race_are_named_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where threads share something that is not recorded the message says so, once, and only the block raises the failure."""
-    first = ["a"]
+    first = ["a b"]
 
     def program() -> None:
         threads = [threading.Thread(target=lambda: ask(first[0])) for _ in range(3)]
@@ -295,7 +295,7 @@ def test_threads_that_race_are_named_and_quiet(tmp_path: Path, capsys: pytest.Ca
     before = threading.excepthook
     with record("race", store=tmp_path) as run:
         program()
-    first[0] = "b"
+    first[0] = "b a"  # what they share came about in another order
     with pytest.raises(DivergenceError, match="thread order may differ"), replay(run):
         program()
     said = capsys.readouterr().err
@@ -303,6 +303,27 @@ def test_threads_that_race_are_named_and_quiet(tmp_path: Path, capsys: pytest.Ca
     assert said.count("[divergence]") == 1
     assert "Traceback" not in said
     assert threading.excepthook is before
+
+
+def test_a_changed_prompt_of_a_thread_is_no_matter_of_order(tmp_path: Path) -> None:
+    """The same step with another input is what changed: no order of threads is blamed, and no other step is offered."""
+    prompt = ["where is order 1042?"]
+
+    def program() -> None:
+        threads = [threading.Thread(target=ask, args=(f"{prompt[0]} {n}",)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with record("prompts", store=tmp_path) as run:
+        program()
+    prompt[0] = "where is the order 1042, please?"
+    with pytest.raises(DivergenceError) as failed, replay(run):
+        program()
+    assert "please" in str(failed.value)
+    assert "thread order" not in str(failed.value)
+    assert "nearest recorded step" not in str(failed.value)
 
 
 COLLECTED = """\

@@ -576,6 +576,30 @@ def test_nothing_can_move(tmp_path: Path, program: Callable[[], None], capsys: p
     assert "everything in the program waits" in capsys.readouterr().err
 
 
+def test_a_thread_of_a_package_that_waits_is_named_with_the_package(tmp_path: Path) -> None:
+    """A thread in which no code of the program runs is named with the line of the package that waits in it, not with one of tracekit's;
+    and that threads may wait for one another is said."""
+    package: dict[str, Any] = {}
+    exec(compile("def work(event):\n    event.wait()\n", "/opt/site-packages/pool.py", "exec"), package)
+
+    def program() -> None:
+        event = threading.Event()
+        _reached[0] = lambda _: event.set()
+        thread = threading.Thread(target=package["work"], args=(event,), name="of the package")
+        thread.start()
+        reaches(1)
+        thread.join()
+
+    with record("stuck", store=tmp_path) as run:
+        program()
+    with pytest.raises(TraceExhaustedError, match="everything in the program waits") as failed, replay(run) as session:
+        program()
+    assert "thread 'of the package' at /opt/site-packages/pool.py:2" in str(failed.value)
+    assert f"{os.sep}tracekit{os.sep}_" not in str(failed.value)
+    assert "thread order may differ" in str(failed.value)
+    assert "everything_waits" in {reason.code for reason in session.report.verdict.reasons}
+
+
 # -- beside threads that are none of the run's -----------------------------------------------------------------------------
 
 

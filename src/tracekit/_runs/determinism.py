@@ -523,6 +523,8 @@ def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
     if transcript.failure is None or one.failure is None:
         return f"{transcript}: {_failure_text(transcript)}"
     mine, theirs = one.failure[0], transcript.failure[0]
+    if _waits(one) and _waits(transcript):
+        return f"{transcript} waits as well: what its threads share without a queue or a future is not recorded"
     if mine["text"] == theirs["text"]:
         return (
             f"{transcript} differs from it in the same way: what the program depends on is another one than in the recording "
@@ -533,6 +535,12 @@ def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
         if found:
             return f"{transcript} differs there as well, in another way\n{labelled_differences(found, one.name, transcript.name)}"
     return f"{transcript} differs in another way\n{_indented(theirs['text'])}"
+
+
+def _waits(transcript: Transcript) -> bool:
+    """Whether the replay ended since nothing could go on in it, not since the program did something else."""
+    reasons = [one for about in transcript.reports.values() for one in about["verdict"]["reasons"]]
+    return any(one["code"] == "everything_waits" for one in reasons)
 
 
 def _runs(replays: Sequence[Transcript], expected: Collection[str]) -> Iterator[Difference]:

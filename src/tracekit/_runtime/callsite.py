@@ -17,7 +17,7 @@ from typing import Final
 from .. import _reality
 from .session import current
 
-__all__ = ["at_prompt", "caller", "is_user_code", "prompt", "say", "warn", "warn_of_replay"]
+__all__ = ["at_prompt", "caller", "is_own", "is_package", "is_user_code", "prompt", "say", "warn", "warn_of_replay"]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -38,11 +38,35 @@ def is_user_code(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     path = os.path.abspath(filename)
-    if path.startswith(_HERE) or "/site-packages/" in path or "/dist-packages/" in path:
+    if _is_own(path) or "/site-packages/" in path or "/dist-packages/" in path:
         return False
-    if f"{os.sep}tracekit_" in path and f"{os.sep}integrations{os.sep}" in path:
-        return False
-    return not path.startswith(_STDLIB) and not path.startswith(sys.prefix + os.sep + "lib")
+    return not _is_of_python(path)
+
+
+@lru_cache(maxsize=4096)
+@_reality.off_loop()
+def is_package(filename: str) -> bool:
+    """Whether a file is of an installed package: neither the user's own, nor the standard library's, nor tracekit's."""
+    path = os.path.abspath(filename)
+    return ("/site-packages/" in path or "/dist-packages/" in path) and not _is_own(path)
+
+
+@lru_cache(maxsize=4096)
+@_reality.off_loop()
+def is_own(filename: str) -> bool:
+    """Whether a file is tracekit's, or one of its integrations'."""
+    return _is_own(os.path.abspath(filename))
+
+
+def _is_own(path: str) -> bool:
+    if path.startswith(_HERE):
+        return True
+    place = (f"{os.sep}integrations{os.sep}", f"{os.sep}site-packages{os.sep}tracekit_")
+    return f"{os.sep}tracekit_" in path and any(one in path for one in place)
+
+
+def _is_of_python(path: str) -> bool:
+    return path.startswith((*_STDLIB, sys.prefix + os.sep + "lib"))
 
 
 def caller() -> str | None:

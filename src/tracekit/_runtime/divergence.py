@@ -436,14 +436,20 @@ def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedEr
     )
 
 
-def everything_waits(run_id: str, waiting: Iterable[str]) -> TraceExhaustedError:
-    """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``."""
+def everything_waits(run_id: str, waiting: Iterable[str], several: bool) -> TraceExhaustedError:
+    """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``.
+
+    ``several``: threads take part, and may wait for one another.
+    """
+    here = "if the run was killed here, this is where its log ends; else look for what the program now waits for"
+    unset = "what the body of a tool, or a transport of the program's own below a client, sets is not set in a replay"
+    others = ", and threads may wait for one another: let them hand over what they share by a queue or a future"
     return TraceExhaustedError(
         "everything in the program waits, and the recording has nothing more to deliver to it"
-        + "".join(f"\n  {line}" for line in waiting),
+        + "".join(f"\n  {line}" for line in waiting)
+        + (THREAD_ORDER if several else ""),
         run_id=run_id,
-        next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for: what the body "
-        "of a tool, or a transport of the program's own below a client, sets is not set in a replay",
+        next_action=f"{here}: {unset}{others if several else ''}",
     )
 
 

@@ -2090,7 +2090,11 @@ class Replay:
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
         children = self.state.children
         failure, moves = (None, False) if children is None else children.stuck(waiting)
-        return None if moves else self.fail(failure or divergence.everything_waits(self.run_id, waiting))
+        if moves:
+            return None
+        if failure is not None:
+            return self.fail(failure)
+        return self.fail(divergence.everything_waits(self.run_id, waiting, self.threads.several), "everything_waits")
 
     def _slow(self, seq: int | None, waiting: list[str]) -> None:
         """The next event has been waited for for long."""
@@ -2105,7 +2109,7 @@ class Replay:
         say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{said}")
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
-        near = self._nearest(kind, data, None)
+        near = self._nearest_text(self._nearest(kind, data, None))
         steps = self.index.intents.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
@@ -2136,7 +2140,14 @@ class Replay:
         same_kind = recorded["name"] == rendered.name or spec.family == "llm"
         same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
         skipped = self._not_made_here(scope)
-        near = self._nearest(spec.family, data, seq) + (self._beside() if skipped is None else "")
+        found = self._nearest(spec.family, data, seq)
+        another = recorded["name"] != rendered.name and spec.family != "llm"
+        near = ""
+        # The same step with another field is what changed there: no other step has to do with it, and no order of steps.
+        if another or (found is not None and found[1]):
+            near = self._nearest_text(found)
+        if skipped is None and (near or another or _is_reordered(dumps(recorded["input"]), data)):
+            near += self._beside()
         if spec.family in ("llm", "http"):
             near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
         harmless = same_kind and spec.side_effect != "irreversible"
@@ -2185,7 +2196,7 @@ class Replay:
             )
         )
 
-    def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
+    def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> tuple[int, bool] | None:
         candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
         for (_lane, family), steps in self.index.intents.items():
             if family == kind:
@@ -2193,7 +2204,9 @@ class Replay:
                     if seq != mismatched and self._used[seq] != 2 and len(candidates) < _NEIGHBOURS:
                         entry = self.trace.entry(seq)
                         candidates.append((seq, entry, dumps(self.trace.expand(entry.get("input")))))
-        near = nearest(data, candidates)
+        return nearest(data, candidates)
+
+    def _nearest_text(self, near: tuple[int, bool] | None) -> str:
         if near is None:
             return ""
         seq, equal = near
@@ -2343,6 +2356,11 @@ class Replay:
                 entry = self.trace.entry(seq)
                 left.append({"seq": seq, "type": entry["type"], "name": entry.get("name")})
         return left
+
+
+def _is_reordered(one: bytes, other: bytes) -> bool:
+    """Whether two inputs are made of the same in another order, as of a list that threads share."""
+    return len(one) == len(other) and sorted(one) == sorted(other)
 
 
 def _unwinds() -> bool:

@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, sleep
-from .callsite import is_user_code
+from .callsite import is_own, is_package, is_user_code
 from .lane import Lane
 from .process import process
 
@@ -569,11 +569,10 @@ class ThreadMonitor:
         frames, threads = _frames(), dict(_known_threads())
         for member in self._members.values():
             frame = frames.get(member.ident)
-            line = None if frame is None else _line(frame)
             if frame is None or (found and (loop := _resting_loop(frame)) is not None and len(_watched(loop)) <= 1):
                 continue
             name = threads[member.ident].name if member.ident in threads else str(member.native)
-            found.append(f"thread {name!r} at {line or _place(frame)}")
+            found.append(f"thread {name!r} at {_line_or_nearest(frame)}")
         return found
 
     def others(self) -> list[str]:
@@ -1079,6 +1078,18 @@ def _line(frame: FrameType | None) -> str | None:
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else _place(frame)
+
+
+def _line_or_nearest(frame: FrameType) -> str:
+    """The line of the user's code that a thread is at; in a thread that runs none, of a package, or else the one that is not tracekit's."""
+    kinds: list[Callable[[str], bool]] = [is_user_code, is_package, lambda name: not is_own(name)]
+    for kind in kinds:
+        found: FrameType | None = frame
+        while found is not None and not kind(found.f_code.co_filename):
+            found = found.f_back
+        if found is not None:
+            return _place(found)
+    return _place(frame)
 
 
 def _place(frame: FrameType) -> str:

@@ -82,6 +82,8 @@ _DIFFERS: Final = {
     "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and let nothing depend on hash()",
     "chance": "it differs from one process to the next: let threads hand over what they make by a queue, a future or a list each, and let "
     f"no id(), address or process id reach a step; or read it {_IN_A_TOOL}",
+    "waits": "threads or tasks wait for one another, or for what only the body of a tool does, which a replay does not run: let them hand "
+    "over what they share by a queue or a future, and let a tool return what the program waits for",
     "today": f"it is another one than in the recording, in the same way each time: read what it depends on {_IN_A_TOOL}",
 }
 #: What to do about what keeps a run from being replayed, by the code of the reason.
@@ -176,6 +178,8 @@ class _Difference(NamedTuple):
     where: str | None
     text: str
     blocked: bool = False
+    #: Whether nothing could go on there: the program did nothing else than in the recording.
+    waits: bool = False
 
     @property
     def key(self) -> object:
@@ -222,6 +226,9 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
     for key, one in found.items():
         if one.blocked:
             continue
+        if one.waits:
+            findings.append(Finding("waits", one.text, one.where, _DIFFERS["waits"], one.run, one.step))
+            continue
         code = "order" if same and key not in by_chance else "chance" if len(texts[key]) > 1 or not same else "today"
         findings.append(Finding(code, one.text, one.where, _DIFFERS[code], one.run, one.step))
     stopped = next((one for did in seen for one in did if one.blocked), None)
@@ -241,7 +248,7 @@ def _differences(did: Transcript, run: str) -> list[_Difference]:
                 or (None if step is None else did.steps.get(name, {}).get(step, (b"", ""))[1])
                 or None
             )
-            one = _Difference(name, step, where, _text(reason))
+            one = _Difference(name, step, where, _text(reason), waits=reason["code"] == "everything_waits")
             (follow if reason["code"] in _FOLLOWS else found).append(one)
     if did.failure is not None:
         about, where = did.failure
