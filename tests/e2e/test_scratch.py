@@ -121,6 +121,24 @@ def test_what_a_replay_writes_can_be_kept(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("layered")
+def test_where_its_output_goes_is_no_file_of_the_program(place: Place) -> None:
+    """A shell's redirections of standard output and error are nothing that the program writes: the replay leaves them, and names none."""
+    place.program(BEGIN + "print(look('one'), flush=True)\nprint(look('two'), file=sys.stderr, flush=True)\n")
+    line = [sys.executable, "-c", "from tracekit.cli import main; main()", "run", "agent.py"]
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "TMPDIR": str(place.directory.parent / "temporary")}
+    printed = [place.directory / name for name in ("out", "err")]
+    with open(printed[0], "w") as out, open(printed[1], "w") as err:
+        subprocess.run(line, cwd=place.directory, env=environment, stdout=out, stderr=err, check=True)
+    assert [path.read_text().splitlines()[0] for path in printed] == ["one", "two"]
+    for name in ("out", "err"):
+        assert f'"name":"{name}"' not in place.runs[0].read_text()
+    again = cli(place, "replay", "last")
+    assert again.returncode == 0, again.stderr
+    assert "tracekit: files:" not in again.stderr
+    assert "changed files" not in cli(place, "show", "last", "--why").stdout
+
+
+@pytest.mark.usefixtures("layered")
 def test_a_lasting_database_is_as_it_was(place: Place) -> None:
     """A replay starts from the database that the recorded run found, whoever opens it, also where it is gone; and leaves today's alone."""
     place.program(

@@ -591,6 +591,7 @@ class _Tree:
         tree = cls()
         versions, contents = tree.versions, tree.contents
         known, kept = ({}, {}) if before is None else (before.versions, before.contents)
+        printed = _printed_into()
         left, total = [directory], 0
         unread: list[tuple[str, bool]] = []
         while left:
@@ -611,6 +612,8 @@ class _Tree:
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except OSError:
+                    continue
+                if (about.st_dev, about.st_ino) in printed:
                     continue
                 versions[path] = version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
                 total += about.st_size
@@ -648,6 +651,17 @@ class _Tree:
         value: dict[str, Any] = {"size": len(content), "sha256": sha256(content).hexdigest()}
         files.take(value, name, content, inside)
         return value
+
+
+def _printed_into() -> set[tuple[int, int]]:
+    """The files that standard output and error go to, by device and number: whoever started the program opened them, and what it prints
+    is not what it writes."""
+    found = set()
+    for fd in (1, 2):
+        with suppress(OSError):
+            about = os.fstat(fd)
+            found.add((about.st_dev, about.st_ino))
+    return found
 
 
 def look_around(scope: Scope) -> Callable[[], None]:
