@@ -107,6 +107,28 @@ def test_a_step_of_a_run_that_has_ended_is_settled_beside_it(tmp_path: Path, tol
     assert len(doubts(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("told", [{"output": None}, {"not_done": True}])
+def test_what_was_in_a_step_of_a_run_that_has_ended_is_settled_with_it(tmp_path: Path, told: dict[str, Any]) -> None:
+    """The time limit of the inner one failed both; who finds out about the outer one has found out about the inner one."""
+
+    @traced_tool(side_effect="irreversible", timeout_ms=20)
+    async def inner() -> None:
+        await asyncio.Event().wait()
+
+    @traced_tool(side_effect="irreversible")
+    async def outer() -> None:
+        await inner()
+
+    with record("paid", store=tmp_path) as run, pytest.raises(StepTimeoutError):
+        asyncio.run(outer())
+    first, second = recovery.in_doubt(tmp_path).in_doubt
+    assert (first.inside, second.inside) == (None, first.step)
+    assert recovery.settle(run.id, first.step, reason="asked the bank", store=tmp_path, **told) == 0
+    assert recovery.in_doubt(tmp_path) == InDoubt()
+    with pytest.raises(RecoveryRefusedError, match=f"was settled with step {first.step}"):
+        recovery.settle(run.id, second.step, reason="the other one", store=tmp_path, **told)
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
@@ -143,6 +165,7 @@ def test_a_payment_that_is_being_made_is_running(tmp_path: Path) -> None:
         begun.set()
         assert go.wait(60)
 
+    python("-c", "pass")  # what starts processes for the tests is started outside the run
     with record("paying", store=tmp_path) as run:
         payer = threading.Thread(target=pay, args=("o-17",))
         payer.start()

@@ -22,7 +22,7 @@ from .._runtime.redaction import StreamRedactor
 from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
-from .._values import quick, to_json
+from .._values import from_json, quick, to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .callers import called_back, telemetry
 from .guard import Attempt, everywhere, observe
@@ -311,6 +311,31 @@ def whole(
 def body_of(message: Mapping[str, Any]) -> bytes:
     """The bytes of the body of a recorded message; empty where it has none."""
     return decode(message["body"], message["format"]) if "format" in message else b""
+
+
+def answer_problem(output: Any) -> str | None:
+    """Why this is no answer in the form of the log; ``None`` where it is one."""
+    if not isinstance(output, Mapping):
+        return "it is no object"
+    status, headers, format = output.get("status"), output.get("headers", {}), output.get("format")
+    if type(status) is not int or not 100 <= status <= 599:
+        return "it has no 'status', a number like 200"
+    if not isinstance(headers, Mapping) or "$t" in headers:
+        return "its 'headers' are no object"
+    for name, value in headers.items():
+        values = value if isinstance(value, list) else [value]
+        if name != name.lower() or not all(isinstance(one, str) for one in values):
+            return f"its header {name!r} is not a name in lower case with a text, or a list of them"
+    if "body" not in output or not isinstance(format, str):
+        return "it has no 'body' with its 'format', which is \"json\" or \"text\""
+    try:
+        body = from_json(output["body"])
+        decode(body, format)
+        if format not in ("text", "bytes") or isinstance(body, str | bytes):
+            return None
+    except (KeyError, TypeError, ValueError):
+        pass
+    return f"its 'body' can't be written in the 'format' {format!r}"
 
 
 def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:

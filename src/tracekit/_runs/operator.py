@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from .. import _reality
+from .._capture.http import answer_problem
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
@@ -24,12 +25,16 @@ from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, Ru
 from . import block
 from .children import RecordedChildren
 from .recovery import (
+    HTTP_FORM,
     Decision,
     decided,
+    inside_of,
     keep_settlement,
     key_of,
+    named,
     owner_of,
     refused,
+    settlements,
     store_at,
     store_of,
 )
@@ -38,6 +43,7 @@ from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
 __all__ = [
     "FINAL",
     "Aborted",
+    "Settled",
     "abort",
     "completed",
     "operator",
@@ -148,13 +154,13 @@ def completed(session: Recording) -> None:
 _NEXT: Final = "`tracekit show` shows the run as it is"
 
 
-def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> bool:
-    """Settle ``step`` of the run at ``path``, which has ended; false where it has not, or nothing is in doubt of that step."""
+def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
+    """Settle ``step`` of the run at ``path``, which has ended; ``None`` where it has not, or nothing is in doubt of that step."""
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
         if verdict.state != "complete" or not 0 < step <= verdict.count:
-            return False
+            return None
         entry = trace.entry(step)
         digest = key_of(entry)
 
@@ -162,9 +168,19 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             about: dict[str, object] = {"code": "not_settleable", "text": text}
             return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
 
-        found = RecoveredLog(trace.entries()).steps.get(step)
+        log = RecoveredLog(trace.entries())
+        found = log.steps.get(step)
         if found is None or not (found.left_in_doubt if digest is None else _open(found)):
-            return False
+            return None
+        told = settlements(trace)
+        if digest is None and (around := [one for one in log.settled_with(found) if told(one.seq) is not None]):
+            raise no(f"step {step}, {found.family} {found.name!r}, was settled with {named(around[:1])}, around it")
+        _check_form(found, done, tree)
+        along = tuple(
+            one
+            for one in log.steps.values()
+            if one.left_in_doubt and told(one.seq) is None and any(around is found for around in log.settled_with(one))
+        )
         redactor = Redactor.of_process((), where.root, create=True)
         tree, secret = redactor.redact(tree)
         if secret and digest is not None:
@@ -181,7 +197,14 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             raise no(f"step {step}, {found.family} {found.name!r}, was settled before")
         if digest is not None and not Keys(where.root).settle(digest, owner_of(path, step), said):
             raise no(f"the key of step {step}, tool {found.name!r}, was settled before, or belongs to another run now")
-    return True
+    return Settled(0, along)
+
+
+class Settled(NamedTuple):
+    """A settlement: the entry that says so (0: it stands beside the log), and the steps inside that were settled with it."""
+
+    seq: int
+    along: tuple[RecoveredStep, ...] = ()
 
 
 def _open(step: RecoveredStep) -> bool:
@@ -211,10 +234,11 @@ def settle(
     """Resolve a step that is in doubt, pending or failed: it was done and returned ``output``, or it was ``not_done``.
 
     A step that was done answers with ``output`` when the run is resumed (a generator: with the list of all its items, those that the
-    log has first); one that was not done is made again. Where the program has gone on with its error, it keeps the error: then this
-    only says that somebody has looked. As long as nothing was done since, a settlement can be corrected by another. ``reason`` and
-    ``by`` (the user of the operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run
-    that another process runs, and for a step that has nothing to settle.
+    log has first); one that was not done is made again. Either is said of what is in doubt inside the step, too.
+    Where the program has gone on with its error, it keeps the error: then this only says that somebody has looked. As long as nothing
+    was done since, a settlement can be corrected by another. ``reason`` and ``by`` (the user of the operating system)
+    go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run that another process runs, and for a step
+    that has nothing to settle.
 
     A step that a run left in doubt when it ended can be settled too, and a call that happens once in the whole store
     (``exactly_once="store"``), for the runs that will ask for it. That stands beside the log, which stays as it is, and 0 is returned.
@@ -224,7 +248,7 @@ def settle(
     tree = None if not_done else to_json(output)
     if contains_opaque(tree) is not None:
         raise ValueError(f"this output can't be recorded: {contains_opaque(tree)}")
-    return settle_as(run, step, tree, done=not not_done, reason=reason, by=by, store=store)
+    return settle_as(run, step, tree, done=not not_done, reason=reason, by=by, store=store).seq
 
 
 def settle_as(
@@ -236,28 +260,33 @@ def settle_as(
     reason: str,
     by: str | None = None,
     store: str | os.PathLike[str] | None = None,
-) -> int:
-    """The same with the output as a trace writes it."""
+) -> Settled:
+    """The same with the output as a trace writes it; returns also what was settled with the step."""
     if not reason.strip():
         raise ValueError("a settlement needs a reason")
     if type(step) is not int or step < 1:
         raise ValueError(f"a step is the number of an entry, from 1, not {step!r}")
     run = store_at(store).find(run)
-    if settle_ended(run, step, tree, done=done, reason=reason, by=by):
-        return 0
+    if (ended := settle_ended(run, step, tree, done=done, reason=reason, by=by)) is not None:
+        return ended
     if done:
         _rebuildable(tree)
     looked: list[RecoveredStep] = []
+    along: list[RecoveredStep] = []
 
     def look(trace: Trace, decision: Decision) -> None:
-        found = _settleable(RecoveredLog(trace.entries(damaged=True)), step, done, decision)
+        log = RecoveredLog(trace.entries(damaged=True))
+        found = _settleable(log, step, done, decision)
+        _check_form(found, done, tree)
         if done and found.chunks:
             _all_items(trace, found, tree)
         looked.append(found)
+        along.extend(_along(log, found, done))
 
     with reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
         found = looked[0]
-        about = {"reason": "settled", "settled": {**who_and_why(session, by, reason), "done": done}}
+        said = {**who_and_why(session, by, reason), "done": done}
+        about = {"reason": "settled", "settled": said | ({"inside": [one.seq for one in along]} if along else {})}
         tail = b',"step":%d' % step
         if done:
             tree, redacted = session.redactor.redact(tree)
@@ -269,7 +298,37 @@ def settle_as(
         else:
             meta = {"info": about}
         tail += b',"meta":%b' % dumps_in_order(meta)
-        return session.log.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
+        if not done and not (found.state == "failed" and found.passed):
+            # Those inside first, each as if it had been settled alone: cut off in between, the step is in doubt still.
+            one_of = dumps_in_order({"info": {"reason": "settled", "settled": {**said, "with": step}}})
+            for one in reversed(along):
+                rest = b',"step":%d,"meta":%b' % (one.seq, one_of)
+                session.log.journal.append(FAMILIES[one.family].skipped, one.lane, one.seq, rest, True)
+        seq = session.log.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
+        return Settled(seq, tuple(along))
+
+
+def _along(log: RecoveredLog, step: RecoveredStep, done: bool) -> list[RecoveredStep]:
+    """What a person settles with ``step``: it was done with it, and is not made again; or it was not done, and is made again with it."""
+    if not done and not (step.state == "failed" and step.passed):
+        return inside_of(log, step)[0]
+    return [
+        one
+        for one in log.steps.values()
+        if one.effect
+        and (one.open or one.covered == step.seq)
+        and any(around is step for around in log.settled_with(one))
+    ]
+
+
+def _check_form(step: RecoveredStep, done: bool, tree: Any) -> None:
+    """``ValueError`` unless an output of an HTTP exchange is an answer in the form of a trace."""
+    if done and step.family == "http" and (problem := answer_problem(tree)):
+        raise ValueError(
+            f"step {step.seq}, http {step.name!r}, was answered with a message, and this is none: {problem}. "
+            f"It looks like this: {HTTP_FORM}; "
+            'a body that is no JSON is a text, with the format "text"'
+        )
 
 
 def _kind(step: RecoveredStep, done: bool) -> str:
@@ -297,23 +356,36 @@ def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> 
         )
     if step.went_on and not done:
         raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
-    if not done and not (step.state == "failed" and step.passed) and (inside := _stands_inside(log, step)):
-        listed = ", ".join(map(str, inside))
+    if step.covered:
+        around = log.steps[step.covered]
         raise _refused(
             decision,
-            f"inside {what} something was begun that can't be taken back (step {listed}), and making it again would do that again: "
-            "say what it gave, with --done",
+            f"{what} was settled with {named([around])}, around it, which answers for it: nothing is in doubt of it. If that was wrong, "
+            "settle the step around it again",
         )
+    if not done and not (step.state == "failed" and step.passed):
+        _check_inside(log, step, decision, what)
     return step
 
 
-def _stands_inside(log: RecoveredLog, step: RecoveredStep) -> list[int]:
-    """What was done inside a step and would be done again with it; a call that happens once is answered by its key."""
-    return [
-        inner.seq
-        for inner in log.below(step)
-        if not (inner.key_by is not None and inner.state == "done" and inner.hidden is None)
-    ]
+def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, what: str) -> None:
+    """Refuse to have a step made again in which something was done that would be done again with it."""
+    against = inside_of(log, step)[1]
+    if over := [one for one in against if not one.open]:
+        raise _refused(
+            decision,
+            f"inside {what} something was done that can't be taken back ({named(over)}), and making the step again would do that again. "
+            "Say with --done what the step gave, or give the run up with `tracekit recovery abort`",
+        )
+    if against:
+        first = ", ".join(
+            f"`tracekit recovery settle {decision.run_id} {one.seq} --done OUTPUT.json | --not-done`" for one in against
+        )
+        raise _refused(
+            decision,
+            f"inside {what} there is in doubt what is settled by itself ({named(against)}), and making the step again might do that again. "
+            f"Find out, and settle it first: {first}",
+        )
 
 
 def _unread(log: RecoveredLog, step: RecoveredStep) -> bool:

@@ -37,6 +37,7 @@ from ..errors import RecoveryRefusedError, RunNotFoundError, TraceError, Traceki
 
 __all__ = [
     "FOR",
+    "HTTP_FORM",
     "IN_DOUBT",
     "Decision",
     "InDoubt",
@@ -47,9 +48,11 @@ __all__ = [
     "decided",
     "decision_on",
     "in_doubt",
+    "inside_of",
     "keep_settlement",
     "key_of",
     "last_settled",
+    "named",
     "newer",
     "owner_of",
     "refused",
@@ -151,7 +154,9 @@ def decide(
     log = RecoveredLog(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
-        left = [step for step in log.steps.values() if step.left_in_doubt and not (settled and settled(step.seq))]
+        left = [
+            step for step in log.steps.values() if step.left_in_doubt and not (settled and _settled(log, step, settled))
+        ]
         reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
         return Decision(
             who,
@@ -186,6 +191,11 @@ def decide(
         tuple(step.seq for step in log.steps.values() if live and step.effect and step.state == "pending") + running,
         tuple(seq for seq in doubtful if seq in log.steps and log.steps[seq].undeclared) + undeclared,
     )
+
+
+def _settled(log: RecoveredLog, step: RecoveredStep, settled: Callable[[int], bool]) -> bool:
+    """Whether a person has settled a step of an ended run, or one around it."""
+    return settled(step.seq) or any(settled(around.seq) for around in log.settled_with(step))
 
 
 def newer(run_id: str, version: object) -> Decision:
@@ -247,9 +257,10 @@ def _of_the_log(log: RecoveredLog, verdict: Verdict, accept_lost_tail: bool) -> 
         text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
         yield {"code": "intact", "text": text}
     if verdict.torn_bytes:
-        text = (
-            f"the last line is torn: {verdict.torn_bytes} bytes, which no effect waited for, will be cut off and kept"
-        )
+        becomes = " will be cut off and kept"  # by whoever writes on; of a damaged log nobody does
+        if verdict.state == "broken" and not (verdict.lost_tail and accept_lost_tail):
+            becomes = " stay as they are: nothing is written to a damaged log"
+        text = f"the last line is torn: {verdict.torn_bytes} bytes, which no effect waited for,{becomes}"
         yield {"code": "torn_tail", "text": text, "bytes": verdict.torn_bytes}
     if log.durability == "none":
         yield {
@@ -357,16 +368,16 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
     elif step.may_have_happened:
         yield _in_doubt(step)
     elif step.state == "pending" and not step.duplicate:
-        yield _again(log, step)
+        if step.covered:
+            text = f"was settled with step {step.covered} around it: it is not made again"
+            yield _reason("settled", step, text) | {"with": step.covered}
+        else:
+            yield _again(log, step)
     elif step.settled:
-        how = {
-            "given_up": "it is made again",
-            "done": "its output is what was given",
-            "failed": "the program keeps its error",
-        }
-        yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
+        yield _reason("settled", step, f"was settled by hand: {_how_settled(log, step)}")
     if step.stands and not live:
-        around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
+        pending = (outer for outer in log.enclosing(step) if outer.state == "pending" and not outer.covered)
+        around = [outer for outer in pending if outer.seq != step.undoes]
         for outer in around:
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
             yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
@@ -381,6 +392,15 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
             yield _hidden(step, supplied)
         elif step.state == "failed":
             yield _reason("redacted_error", step, "failed, and the program is given the error with a placeholder in it")
+
+
+def _how_settled(log: RecoveredLog, step: RecoveredStep) -> str:
+    if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
+        done = "it was done" if step.said_done else "it was not done"
+        return f"{done}; the step around it has ended, so it is not made again"
+    if step.state == "given_up":
+        return f"it is made again{f' with step {step.inner} around it' if step.inner else ''}"
+    return "its output is what was given" if step.state == "done" else "the program keeps its error"
 
 
 def _in_doubt(step: RecoveredStep) -> Reason:
@@ -464,7 +484,8 @@ class UncertainStep(NamedTuple):
 
     ``arguments`` and ``idempotency_key`` are as the log has them, placeholders included; ``host`` is where it was made, ``time`` when it
     began. ``segment`` names the child process whose step it is; ``declared`` is false of a process of which nobody has said what it does.
-    ``code`` and ``text`` say why it is listed, ``what_to_do`` what then.
+    ``code`` and ``text`` say why it is listed, ``what_to_do`` what then. ``inside`` is the step in doubt around it, which is settled with
+    it, or ``None``.
     """
 
     run_id: str
@@ -481,6 +502,7 @@ class UncertainStep(NamedTuple):
     text: str
     what_to_do: str
     declared: bool = True
+    inside: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values: the time in ISO 8601, the age in seconds."""
@@ -540,6 +562,8 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
     now = _reality.time_ns()
     found: list[UncertainStep] = []
     with Trace(path) as trace:
+        verdict = store_of(path).judge_run(trace)
+        log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
         host = _host(trace, path)
         for step in steps:
             entry, running = trace.entry(step), step in decision.running
@@ -562,8 +586,9 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
                     timedelta(microseconds=max(0, now - began) // 1000),
                     str(reason["code"]),
                     str(reason["text"]),
-                    _what_to_do(path, step, running),
+                    "wait until it has ended" if running else _what_to_do(path, step, log, verdict, steps),
                     step not in decision.undeclared,
+                    None if running else next(_in_doubt_around(log, step, steps), None),
                 )
             )
     return found, decision.state != "broken"
@@ -578,13 +603,83 @@ def _host(trace: Trace, path: str) -> str | None:
     return None
 
 
-def _what_to_do(path: str, step: int, running: bool) -> str:
-    if running:
-        return "wait until it has ended"
-    settle = f"tracekit recovery settle {shown_as(path)} {step}"
+#: What ``settle --done`` takes for an HTTP exchange: an answer in the form of a trace.
+HTTP_FORM: Final = (
+    '{"status": 200, "headers": {"content-type": "application/json"}, "body": {"id": "p-1"}, "format": "json"}'
+)
+
+
+def inside_of(log: RecoveredLog, step: RecoveredStep) -> tuple[list[RecoveredStep], list[RecoveredStep]]:
+    """What was begun inside a step and can't be taken back: what is settled as not done together with it, and what forbids that.
+
+    A call that happens once, and has its outcome, is answered by its key when the body runs again.
+    """
+    along: list[RecoveredStep] = []
+    against: list[RecoveredStep] = []
+    for inner in log.below(step):
+        if inner.key_by is not None and inner.state == "done" and inner.hidden is None:
+            continue
+        # Open, or seen by a person who says that it was not done: whoever says so of the step says it of that, too.
+        undecided = inner.state == "pending" or (inner.state == "failed" and inner.said_done is not True)
+        together = undecided and any(around is step for around in log.settled_with(inner))
+        (along if together else against).append(inner)
+    return along, against
+
+
+def named(steps: Iterable[RecoveredStep]) -> str:
+    """Steps as a message lists them: ``step 33, http 'POST …'``."""
+    return "; ".join(f"step {step.seq}, {step.family} {step.name!r}" for step in steps)
+
+
+def _in_doubt_around(log: RecoveredLog, step: int, in_doubt: Collection[int]) -> Iterator[int]:
+    if step in log.steps:
+        yield from (around.seq for around in log.settled_with(log.steps[step]) if around.seq in in_doubt)
+
+
+def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_doubt: Collection[int]) -> str:
+    run = shown_as(path)
+    if verdict.state == "broken":
+        return _of_a_damaged_trace(run, verdict)
+    step = log.steps.get(seq)
+    if step is None:
+        return "upgrade tracekit, which does not know this effect"
+    if around := [*_in_doubt_around(log, seq, in_doubt)]:
+        return f"settle step {around[-1]} around it, which settles this one, too"
+    settle = "tracekit recovery settle " + run
+    # What is around it and would run again is settled as done in its place, since it would do this again.
+    again = [] if verdict.end else [outer for outer in log.settled_with(step) if outer.state == "pending"]
+    target = again[-1] if again else step
+    returned = "with what it returned" if target is step else f"with what {named([target])}, around it returned"
+    form = "" if target.family != "http" else f" (OUTPUT.json is the answer: {HTTP_FORM})"
+    done = f"`{settle} {target.seq} --done OUTPUT.json --reason TEXT`{form}"
+    against = [] if verdict.end or step.passed else inside_of(log, step)[1]
+    if over := [one for one in against if not one.open]:
+        give_up = f"`tracekit recovery abort {run} --reason TEXT`"
+        return (
+            f"find out whether it happened. Inside it there was done what would be done again with it ({named(over)}), so it can't "
+            f"be settled as not done: {returned}, {done}, or give the run up: {give_up}"
+        )
+    if against:
+        return (
+            f"find out whether it happened; settle first what is settled by itself inside it ({named(against)}). Then "
+            f"`{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}"
+        )
+    inner = [log.steps[one] for one in in_doubt if seq in _in_doubt_around(log, one, in_doubt)]
+    along = f"; both say it of what is inside it, too ({named(inner)})" if inner else ""
+    return f"find out whether it happened, then say so: `{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}{along}"
+
+
+def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:
+    """Nothing can be settled in it."""
+    if verdict.lost_tail:
+        return (
+            "find out whether it happened. The end of this trace was lost, so nothing can be settled in it; if the machine lost power "
+            f"then, `tracekit recovery abort {run} --accept-lost-tail --reason TEXT` ends the run, and after that "
+            "`tracekit in-doubt` says how to settle this"
+        )
     return (
-        f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or, with what it returned, "
-        f"`{settle} --done OUTPUT.json --reason TEXT`"
+        "find out whether it happened, and keep what you find: this trace is damaged, so nothing can be settled in it "
+        f"(`tracekit verify {run}` says where). Put an undamaged copy of the file in its place, if there is one"
     )
 
 

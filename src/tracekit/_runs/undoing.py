@@ -426,7 +426,7 @@ def _pending(log: RecoveredLog) -> Iterator[RecoveredStep]:
     return (
         step
         for step in log.steps.values()
-        if step.state == "pending" and step.side_effect != "read_only" and not step.duplicate
+        if step.state == "pending" and step.side_effect != "read_only" and not (step.duplicate or step.covered)
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from .._journal.store import shown_as
 from .._lazy import expression
 
 if TYPE_CHECKING:
@@ -261,10 +260,10 @@ def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
         done = "it was done" if said.get("done") else "it was not done"
         yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
     if step.state == "in doubt":
-        settle = f"tracekit recovery settle {shown_as(step.file.trace.path)} {step.seq}"
-        yield (
-            "what to do",
-            f"find out whether it happened, then say so: `{settle} --not-done --reason TEXT`, or `--done OUTPUT.json`",
+        from .recovery import uncertain_steps
+
+        yield from (
+            ("what to do", one.what_to_do) for one in uncertain_steps(step.file.trace.path)[0] if one.step == step.seq
         )
     entries = [str(step.seq)] + ([f"{step.chunks[0]} to {step.chunks[-1]}"] if step.chunks else [])
     yield "entries", ", ".join([*entries, *([str(step.answer)] if step.answer else [])])

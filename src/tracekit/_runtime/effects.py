@@ -333,8 +333,8 @@ class RecoveredStep:
     """
 
     __slots__ = (
-        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "lost", "name",
-        "outcome", "passed", "seq", "settled", "side_effect", "state", "type", "undeclared", "undoes", "went_on",
+        "attempt", "chunks", "covered", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "lost",
+        "name", "outcome", "passed", "said_done", "seq", "settled", "side_effect", "state", "type", "undeclared", "undoes", "went_on",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -357,6 +357,10 @@ class RecoveredStep:
         self.state: State = "pending"
         self.outcome = 0
         self.settled = False
+        #: What a person said of it last; ``None`` where nobody did.
+        self.said_done: bool | None = None
+        #: The step around it that a person has settled, and with it this one; or 0.
+        self.covered = 0
         self.in_doubt = False
         self.hidden: str | None = None
         self.chunks = 0
@@ -380,7 +384,12 @@ class RecoveredStep:
     @property
     def may_have_happened(self) -> bool:
         """Whether its effect may or may not have happened, and can't be taken back: with no end, any failure leaves that open."""
-        return self.effect and (self.state == "pending" or (self.state == "failed" and not self.settled))
+        return self.effect and self.open and not self.covered
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing says what became of it: it has no outcome, or a failure that nobody has looked at."""
+        return self.state == "pending" or (self.state == "failed" and not self.settled)
 
     @property
     def left_in_doubt(self) -> bool:
@@ -440,6 +449,29 @@ class RecoveredLog:
             yield (around := self.steps[seq])
             seq = around.inner
 
+    def settled_with(self, step: RecoveredStep) -> Iterator[RecoveredStep]:
+        """The steps around ``step`` that a person settles together with it, from the inside out.
+
+        A call that happens once is settled by itself, with what it did inside: it answers other calls than the one around it. So is
+        what undoes another step.
+        """
+        for one in (step, *self.enclosing(step)):
+            if one is not step:
+                yield one
+            if one.key_by is not None or one.undoes:
+                return
+
+    def _settle(self, step: RecoveredStep, done: bool) -> None:
+        """A person has settled ``step``: that speaks of what was open inside it, unless it is made again with the step."""
+        step.settled, step.said_done = True, done
+        for inner in self.steps.values():
+            if inner.duplicate or not any(around is step for around in self.settled_with(inner)):
+                continue
+            if step.state == "given_up":
+                inner.covered = 0
+            elif inner.open:
+                inner.covered = step.seq
+
     def below(self, step: RecoveredStep) -> Iterator[RecoveredStep]:
         """What stands of all that was done inside ``step``, but for what undid it."""
         for inner in self.steps.values():
@@ -476,7 +508,7 @@ class RecoveredLog:
             self.crossed.append(entry)
         elif kind == "recovery.settled":
             if (step := self.steps.get(entry.get("step", 0))) is not None:
-                step.settled = True
+                self._settle(step, _said_done(entry))
         elif kind == "recovery.started":
             if "abort" in _meta(entry)[0]:
                 self.abort = self.abort or seq
@@ -525,7 +557,6 @@ class RecoveredLog:
         if settled or "output" in entry:
             step.hidden = None if settled or not step.chunks else step.hidden
         step.outcome = entry["seq"]
-        step.settled = step.settled or settled
         step.duplicate = step.duplicate or "duplicate_of" in info or "duplicate_of" in meta
         step.in_doubt = bool(meta.get("in_doubt") or info.get("in_doubt"))
         if role == "skipped" and "output" not in entry and "error" not in entry:
@@ -540,6 +571,8 @@ class RecoveredLog:
         else:
             step.state = "done"
             self._hides(step, entry, meta)
+        if settled:
+            self._settle(step, step.state != "given_up")
         if step.chunks or step.family == "process":
             for streams in self._streams.values():
                 streams.discard(step.seq)
@@ -632,6 +665,11 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
         return {}, {}
     info = meta.get("info")
     return meta, info if isinstance(info, dict) else {}
+
+
+def _said_done(entry: Mapping[str, Any]) -> bool:
+    said = _meta(entry)[1].get("settled")
+    return isinstance(said, dict) and said.get("done") is True
 
 
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:

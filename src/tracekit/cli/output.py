@@ -453,7 +453,9 @@ def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
     for decision in decisions:
         found = True
         style = "bold green" if decision.decision == "resume" else "bold red"
-        line = Text(f"{decision.decision:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
+        # The decision on a run that has ended is no advice: it can't be aborted either.
+        word, style = ("ended", "bold") if decision.state == "complete" else (decision.decision, style)
+        line = Text(f"{word:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
         terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
         for reason in decision.reasons:
             mark = Text("  + ", style="green") if reason["code"] in FOR else Text("  - ", style="red")

@@ -240,7 +240,8 @@ def _count(where: Store) -> None:
 def in_doubt(store: str | None, as_json: bool) -> None:
     """List every irreversible step that may or may not have happened, over all runs, those that have ended included.
 
-    Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do. Apart: steps that a live process
+    Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do; what is in doubt inside another
+    step is listed under that, and settled with it ("inside" has its number). Apart: steps that a live process
     is making right now, and processes without a declared side effect. As JSON lines: the same, "state" in_doubt or running,
     "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged); 2 if there is no store; else 0.
 
@@ -274,20 +275,41 @@ def _print_steps(found: InDoubt, where: Store) -> None:
         for title, style, steps in groups:
             if not steps:
                 continue
-            console.print(f"{title}: {len(steps)} {'step' if len(steps) == 1 else 'steps'}", style=style, markup=False)
-            for one in steps:
-                _print_uncertain(console, one)
+            within = sum(one.inside is not None for one in steps)
+            nested = f", {within} of them inside another" if within else ""
+            count = f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}{nested}"
+            console.print(f"{title}: {count}", style=style, markup=False)
+            for one, depth in _under_each_other(steps):
+                _print_uncertain(console, one, depth)
     if not (found.in_doubt or found.running or found.undeclared or found.unreadable):
         output.message(f"Nothing is in doubt in {where.root}.")
 
 
-def _print_uncertain(console: Any, one: UncertainStep) -> None:
+def _under_each_other(steps: Sequence[UncertainStep]) -> Iterator[tuple[UncertainStep, int]]:
+    """Each step, followed by those inside it, which are settled with it; and how deep it is."""
+    inside: dict[tuple[str, str | None, int | None], list[UncertainStep]] = {}
+    listed = {(one.run_id, one.segment, one.step) for one in steps}
+    stack: list[tuple[UncertainStep, int]] = []
+    for one in reversed(steps):
+        around = (one.run_id, one.segment, one.inside)
+        if around in listed:
+            inside.setdefault(around, []).append(one)
+        else:
+            stack.append((one, 0))
+    while stack:
+        one, depth = stack.pop()
+        yield one, depth
+        stack += [(inner, depth + 1) for inner in inside.get((one.run_id, one.segment, one.step), ())]
+
+
+def _print_uncertain(console: Any, one: UncertainStep, depth: int) -> None:
     from rich.text import Text
 
+    indent = "  " * (depth + 1)
     given = one.arguments if isinstance(one.arguments, dict) and "$t" not in one.arguments else {"": one.arguments}
     arguments = ", ".join(f"{name}={brief(value, 60)}" if name else brief(value, 120) for name, value in given.items())
     place = one.run_id if one.segment is None else f"{one.run_id}.{one.segment}"
-    line = Text(f"  {printable(one.name or '?')}", style="bold") + Text(f"({printable(arguments)})")
+    line = Text(f"{indent}{printable(one.name or '?')}", style="bold") + Text(f"({printable(arguments)})")
     line += Text(f"  {printable(place)} step {one.step}", style="cyan")
     line += Text("" if one.idempotency_key is None else f"  key {brief(one.idempotency_key, 60)}")
     since = (
@@ -295,8 +317,8 @@ def _print_uncertain(console: Any, one: UncertainStep) -> None:
     )
     line += Text(since + ("" if one.host is None else f" on {printable(one.host)}"), style="dim")
     console.print(line, soft_wrap=True)
-    console.print(Text(f"    {one.code}: ", style="dim") + Text(printable(one.text)), soft_wrap=True)
-    console.print(Text(f"    {printable(one.what_to_do)}", style="dim"), soft_wrap=True)
+    console.print(Text(f"{indent}  {one.code}: ", style="dim") + Text(printable(one.text)), soft_wrap=True)
+    console.print(Text(f"{indent}  {printable(one.what_to_do)}", style="dim"), soft_wrap=True)
 
 
 @recovery.command("abort", short_help="Give a run up, and undo what can be undone.")
@@ -376,9 +398,11 @@ def settle(
 ) -> None:
     """Say what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
 
-    OUTPUT.json holds its output as traces write it (`tracekit show RUN --json --expand`). Who and why is kept in the log. Exit code: 0
-    settled, 4 refused (nothing is in doubt, the run has ended, or another process runs it), 1 its log is damaged. A call that happens
-    once in the whole store is settled after its run has ended, too: beside its key.
+    What is in doubt inside STEP is settled with it: settle a tool, not the request that it was making. OUTPUT.json holds what STEP gave,
+    as traces write it (`tracekit show RUN --json --expand`); of an HTTP request that is {"status", "headers", "body", "format"}, as
+    `in-doubt` shows. Who and why is kept in the log. Exit code: 0 settled, 4 refused (nothing is in doubt, the run has ended, or another
+    process runs it), 1 its log is damaged. A call that happens once in the whole store is settled after its run has ended, too: beside
+    its key.
 
     \b
     Examples:
@@ -395,14 +419,20 @@ def settle(
         path = located(run, output.local(store))
         tree = None if done is None else _tree(done)
         try:
-            seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
+            seq, along = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--done") from None
         if as_json:
-            output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None})
+            inside = [one.seq for one in along]
+            output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None, "inside": inside})
         else:
-            where = f"entry {seq}" if seq else "beside its key: the run has ended"
-            output.console().print(f"step {step} is settled ({where})", markup=False)
+            where = f"entry {seq}" if seq else "beside the log: the run has ended"
+            console = output.console()
+            console.print(f"step {step} is settled ({where})", markup=False)
+            what = "not done" if done is None else "done"
+            for one in along:
+                line = f"  with it, as {what}: step {one.seq}, {one.family} {one.name!r}, inside it"
+                console.print(printable(line), markup=False, soft_wrap=True)
 
 
 def _tree(file: BinaryIO) -> Any:
