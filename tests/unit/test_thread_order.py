@@ -600,6 +600,29 @@ def test_a_thread_of_a_package_that_waits_is_named_with_the_package(tmp_path: Pa
     assert "everything_waits" in {reason.code for reason in session.report.verdict.reasons}
 
 
+def test_a_task_of_a_package_that_waits_is_named_with_the_package(tmp_path: Path) -> None:
+    """The same for a task whose coroutine is a package's: it is named with the package's innermost line."""
+    package: dict[str, Any] = {}
+    code = "async def inner(event):\n    await event.wait()\nasync def work(event):\n    await inner(event)\n"
+    exec(compile(code, "/opt/site-packages/pool.py", "exec"), package)
+
+    def program() -> None:
+        async def main() -> None:
+            event = asyncio.Event()
+            _reached[0] = lambda _: event.set()
+            task = asyncio.create_task(package["work"](event), name="of the package")
+            await reaches_later(1)
+            await task
+
+        asyncio.run(main())
+
+    with record("stuck", store=tmp_path) as run:
+        program()
+    with pytest.raises(TraceExhaustedError) as failed, replay(run):
+        program()
+    assert "task 'of the package' (work) at /opt/site-packages/pool.py:2" in str(failed.value)
+
+
 # -- beside threads that are none of the run's -----------------------------------------------------------------------------
 
 

@@ -1081,15 +1081,21 @@ def _line(frame: FrameType | None) -> str | None:
 
 
 def _line_or_nearest(frame: FrameType) -> str:
-    """The line of the user's code that a thread is at; in a thread that runs none, of a package, or else the one that is not tracekit's."""
+    """The line that a thread is at; see ``_most_telling``."""
+    frames = [frame]
+    while (outer := frames[-1].f_back) is not None:
+        frames.append(outer)
+    return _place(_most_telling(frames))
+
+
+def _most_telling(frames: Sequence[FrameType]) -> FrameType:
+    """Of frames, the innermost first, that of the user's code; where there is none, of a package, or else one that is not tracekit's."""
     kinds: list[Callable[[str], bool]] = [is_user_code, is_package, lambda name: not is_own(name)]
     for kind in kinds:
-        found: FrameType | None = frame
-        while found is not None and not kind(found.f_code.co_filename):
-            found = found.f_back
-        if found is not None:
-            return _place(found)
-    return _place(frame)
+        for frame in frames:
+            if kind(frame.f_code.co_filename):
+                return frame
+    return frames[0]
 
 
 def _place(frame: FrameType) -> str:
@@ -1097,19 +1103,18 @@ def _place(frame: FrameType) -> str:
 
 
 def _line_of_task(coroutine: Any) -> str | None:
-    """Where the innermost coroutine of the user's waits."""
-    found = None
+    """Where a task waits: the line of the innermost of its coroutines that is the user's; see ``_most_telling``."""
+    frames: list[FrameType] = []
     while coroutine is not None:
         for kind in ("cr", "gi", "ag"):
             frame = getattr(coroutine, f"{kind}_frame", None)
             if frame is not None:
-                if found is None or is_user_code(frame.f_code.co_filename):
-                    found = _place(frame)
+                frames.insert(0, frame)
                 coroutine = getattr(coroutine, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
                 break
         else:
             break
-    return found
+    return _place(_most_telling(frames)) if frames else None
 
 
 def _qualname(coroutine: Any) -> str:
