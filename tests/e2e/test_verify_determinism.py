@@ -150,6 +150,27 @@ def test_a_file_that_differs(place: Place) -> None:
     assert "in the same way: what the program depends on is another one than in the recording" in done.stderr
 
 
+def test_threads_that_wait_for_one_another(place: Place) -> None:
+    """Where both replays wait for what was never recorded, nothing is said to be another one than in the recording."""
+    waits = """
+    import threading
+    reached = threading.Event()
+    @traced_tool(side_effect="read_only")
+    def go():
+        reached.set()
+    waiting = threading.Thread(target=reached.wait)
+    waiting.start()
+    go()
+    waiting.join()
+    """
+    recorded(place, waits)
+    done, _ = verified(place)
+    assert done.returncode == 1
+    assert "everything in the program waits" in done.stderr
+    assert "waits as well" in done.stderr
+    assert "is another one than in the recording" not in done.stderr
+
+
 def test_an_environment_that_differs(place: Place) -> None:
     """A variable that is read into a prompt is another one here."""
     recorded(place, "ask(os.environ['TENANT'])  # here", TENANT="acme")

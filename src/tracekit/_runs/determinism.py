@@ -524,7 +524,10 @@ def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
         return f"{transcript}: {_failure_text(transcript)}"
     mine, theirs = one.failure[0], transcript.failure[0]
     if _waits(one) and _waits(transcript):
-        return f"{transcript} waits as well: what its threads share without a queue or a future is not recorded"
+        return (
+            f"{transcript} waits as well: what threads or tasks share without a queue or a future, and what the body of a tool sets, "
+            "is not recorded"
+        )
     if mine["text"] == theirs["text"]:
         return (
             f"{transcript} differs from it in the same way: what the program depends on is another one than in the recording "
