@@ -941,6 +941,7 @@ def _get_from(natives: list[int], queue: Any) -> None:
 
 
 @cache
+@off_loop()
 def _futex() -> int:
     """The number of the system call in which a thread waits for a Python lock, at its address; 0 where that is not to be seen."""
     found = {_waited_for(lock) for lock in (allocate_lock(), RLock())}
