@@ -40,7 +40,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 __all__ = ["SDKS", "command", "forking", "python", "started"]
 
@@ -479,19 +479,14 @@ def _spare() -> None:
             sys._no_more = _End(_STATUS[0])  # type: ignore[attr-defined]
 
 
-#: Taken before a program runs, in which it may be another one.
-_exit: Final = os._exit
-
-
 class _End:
-    """The last that there is in ``sys``. When it goes, nothing is left of the program, and the process ends as it would at last:
-    without taking apart the interpreter, which takes longer still."""
+    """The last that there is in ``sys``. When it goes, nothing is left of the program, and the process ends as it would at last, with what
+    C has to do at its end, without taking apart the interpreter, which takes longer still."""
 
     def __init__(self, status: int) -> None:
-        self._flush, self._exit, self._status = ctypes.PyDLL(None).fflush, _exit, status
+        self._exit, self._status = ctypes.PyDLL(None).exit, status
 
     def __del__(self) -> None:
-        self._flush(None)  # what libraries in C have printed
         self._exit(self._status)
 
 
