@@ -86,6 +86,8 @@ class ReplayedChild:
         self.path: Final = path
         self.pool: Final = pool
         self.pid = 0
+        #: The process that forked it, where that is not this one: a fork server, which hears of its end and passes that on.
+        self._server = 0
         #: Whether the recording has it as a step as well.
         self.is_step = False
         self.warnings: list[str] = []
@@ -108,8 +110,11 @@ class ReplayedChild:
     def admitted(self) -> AbstractContextManager[None]:
         return guard.allow()
 
+    @_reality.off_loop()
     def started(self, pid: int) -> None:
         self.pid = pid
+        _, parent = _state_of(pid)
+        self._server = 0 if parent == os.getpid() else parent
 
     def not_started(self, scope: Scope, error: OSError) -> None:
         self._fail(self._error("ReplayError", f"the process {self.path} could not be started: {error}", None, None))
@@ -122,16 +127,16 @@ class ReplayedChild:
 
     @_reality.off_loop()
     def runs(self) -> bool:
+        """Whether it runs, or has ended and a fork server has yet to say so."""
         if not self.pid:
             return False
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # awaited by the program, or another's child (a fork server's)
-            try:
-                with open(f"/proc/{self.pid}/stat", "rb") as file:
-                    return file.read().rpartition(b")")[2].split()[0] != b"Z"
-            except OSError:
-                return False
+        except ChildProcessError:  # awaited by the program, or another's child
+            state, parent = _state_of(self.pid)
+            if state == "Z":
+                return parent == self._server != 0
+            return bool(state) or _state_of(self._server)[0] not in ("", "S", "Z")
 
     def state(self) -> IdleState | None:
         """What it says of itself now; ``None`` if it has ended, or does not listen yet."""
@@ -474,6 +479,16 @@ def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending])
 # A process may have been started by the run's program itself, or by something in between: a shell, a launcher, a script.
 #
 # Whatever that does besides starting a Python program could not be answered in a replay.
+
+
+def _state_of(pid: int) -> tuple[str, int]:
+    """The state of a process as the kernel names it (``"S"``: it waits), empty where there is none, and its parent."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, parent = file.read().rpartition(")")[2].split()[:2]
+            return state, int(parent)
+    except OSError:
+        return "", 0
 
 
 def started_as(words: list[str]) -> list[list[str]]:
