@@ -263,16 +263,22 @@ def test_what_an_executor_loses_is_not_lost(report: CorpusReport) -> None:
 
 
 def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
-    """A program that kills the process it was forked by crashed; it is tried once more, and the others are judged as ever."""
+    """A program that kills the process it was forked by, and goes on for ever, crashed and is ended with it; it is tried once more, and the
+    others are judged as ever."""
+    held = shop.parent / "held"
     (shop / "murder.py").write_text(
         (shop / "shop.py").read_text()
-        + textwrap.dedent("""
+        + textwrap.dedent(f"""
             import ctypes
 
             @record("shop")
             def murder(order):
                 if order == 2:
+                    file = open({str(held)!r}, "w")
+                    fcntl.flock(file, fcntl.LOCK_EX)
                     ctypes.CDLL(None).kill(os.getppid(), 9)
+                    while True:
+                        pass
                 return agent.__wrapped__(order)
             """)
     )
@@ -282,6 +288,8 @@ def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
         report.runs[1].text
         == "its process ended with exit code 1: twice, the process that replays runs has ended with it"
     )
+    with held.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> None:

@@ -12,6 +12,7 @@ import filecmp
 import os
 import re
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -22,11 +23,12 @@ from typing import Any, Final, NamedTuple
 
 from .. import _reality
 
-__all__ = ["Change", "ScratchLayer", "adopt_orphans", "available", "enter"]
+__all__ = ["Change", "ScratchLayer", "adopt_orphans", "available", "end_with_parent", "enter"]
 
 _NEW_NS: Final = 0x00020000
 _NEW_USER: Final = 0x10000000
 _NEW_NET: Final = 0x40000000
+_PARENT_DEATH_SIGNAL: Final = 1
 _CHILD_SUBREAPER: Final = 36
 
 
@@ -117,6 +119,12 @@ def _library() -> Any:
 def adopt_orphans() -> bool:
     """Become the parent of what the children of this process leave behind; whether the system has that."""
     return sys.platform.startswith("linux") and not _call("prctl", _CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """End this process at once, whatever it does, where the one that made it dies: on Linux. Elsewhere it goes on."""
+    if sys.platform.startswith("linux"):
+        _call("prctl", _PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _loopback_up() -> bool:

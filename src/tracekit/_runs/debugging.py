@@ -27,7 +27,6 @@ import io
 import json
 import os
 import reprlib
-import signal
 import socket
 import sys
 import threading
@@ -39,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from .. import _reality
 from .._capture import callers
+from .._capture.isolation import end_with_parent
 from .._runtime.callsite import is_user_code, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
@@ -54,8 +54,6 @@ __all__ = ["Place", "RemoteDebugger", "places"]
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
 _NEXT: Final = 0
-#: ``PR_SET_PDEATHSIG``
-_END_WITH_PARENT: Final = 1
 #: At most so many children of one value are listed.
 _MOST: Final = 1000
 
@@ -177,7 +175,7 @@ class RemoteDebugger:
                 os.set_inheritable(file, False)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
-        _end_with_parent()
+        end_with_parent()
         if self._hidden is not None:
             self._hide()
         self._before: Final = sys.breakpointhook
@@ -495,15 +493,6 @@ class _Saying(io.StringIO):
         except _GoneError:
             _leave()
         return len(text)
-
-
-def _end_with_parent() -> None:
-    """Where the other process dies, this one ends at once, whatever it does: on Linux. Elsewhere it does so at the next step."""
-    if sys.platform == "linux":
-        import ctypes
-
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 def _leave() -> NoReturn:

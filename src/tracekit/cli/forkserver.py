@@ -264,6 +264,7 @@ class _Server:
         status = 1
         try:
             os.setpgid(0, 0)
+            isolation.end_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in (self._jobs.fileno(), self._replies, self._woken, self._wakes):
