@@ -185,7 +185,9 @@ def test_damage_in_a_compressed_run_is_found(tmp_path: Path) -> None:
     content, copy = content_of(Path(run.path)), tmp_path / "copy.jsonl"
     for at in (*range(30, len(packed), 17), len(packed) - 1):
         copy.write_bytes(packed[:at] + bytes([packed[at] ^ 0x41]) + packed[at + 1 :])
-        assert call("verify", str(copy)).exit_code == (0 if content_of(copy) == content else 1), at
+        # Of the same content a header may be refused all the same: zlib knows flags that Python's gzip does not look at.
+        found = call("verify", str(copy)).exit_code
+        assert found == 1 or (found == 0 and content_of(copy) == content), at
     for length in range(24, len(packed), 31):
         copy.write_bytes(packed[:length])
         assert call("verify", str(copy)).exit_code == 1, length
