@@ -42,12 +42,14 @@ def teach(library: Library, name: str) -> None:
             **library.also(response),
             "elapsed": seconds,
             "request": getattr(response, "_request", None),
+            **({"history": response.history} if response.history else {}),
         }
 
     def response(recorded: dict[str, Any]) -> Any:
         answer = Answer(Outcome(recorded, None, {}, {}))
         stream = library.ByteStream(answer.content) if answer.read else unkept()
         made = library.response(answer, recorded["request"], stream)
+        made.history = recorded.get("history", [])
         if answer.read:
             made.read()
         if recorded["elapsed"] is not None:

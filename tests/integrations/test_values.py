@@ -102,6 +102,33 @@ def test_a_tool_may_return_a_response(instrumented: None, provider: StubProvider
     assert first == second
 
 
+def test_a_response_has_the_redirects_that_led_to_it(instrumented: None) -> None:
+    """The answers before it, with their requests."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        moved = request.url.path == "/old"
+        return (
+            httpx.Response(301, headers={"location": "/new"}, text="moved")
+            if moved
+            else httpx.Response(200, text="new")
+        )
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def get() -> httpx.Response:
+        with httpx.Client(transport=httpx.MockTransport(answer), follow_redirects=True) as client:
+            return client.get("http://shop/old")
+
+    def program() -> Any:
+        response = get()
+        before = [
+            (one.status_code, one.text, one.headers["location"], str(one.request.url)) for one in response.history
+        ]
+        return [response.text, str(response.url), before]
+
+    _run, first, second = both(program)
+    assert first == second == ["new", "http://shop/new", [(301, "moved", "/new", "http://shop/old")]]
+
+
 def test_a_body_that_is_not_in_the_trace_says_so(instrumented: None) -> None:
     """A response that nobody has read, and the body of a request, are not taken for empty ones."""
 
