@@ -411,14 +411,12 @@ class Answer:
 
     __slots__ = (
         "complete", "content", "elapsed", "error", "headers", "http_version", "raised", "read", "reason", "status",
-        "text", "url", "wire",
+        "text", "wire",
     )  # fmt: skip
 
     def __init__(self, outcome: Outcome) -> None:
-        self._read(outcome.output if isinstance(outcome.output, dict) else {}, outcome.error, outcome.meta)
-
-    def _read(self, output: Mapping[str, Any], error: BaseException | None, meta: Mapping[str, Any]) -> None:
-        self.error = error
+        output: Mapping[str, Any] = outcome.output if isinstance(outcome.output, dict) else {}
+        self.error = outcome.error
         self.raised: str | None = output.get("raised")
         self.text: str = output.get("text", "")
         recorded = output.get("head", output)
@@ -426,10 +424,9 @@ class Answer:
         self.headers = pairs(recorded.get("headers", {}))
         self.http_version: str = recorded.get("http_version", "HTTP/1.1")
         self.reason: str | None = recorded.get("reason")
-        self.url: str | None = recorded.get("url")
         self.wire: Mapping[str, Any] = recorded.get("wire", {})
         self.complete: bool = output.get("complete", True)
-        self.elapsed: float = meta.get("elapsed", 0.0)
+        self.elapsed: float = outcome.meta.get("elapsed", 0.0)
         self.read = "format" in recorded
         self.content = None if "head" in output else body_of(recorded)
 

@@ -582,7 +582,7 @@ class Journal:
     def _tick(self) -> bool:
         """One round of the background thread: whether there was anything to do."""
         worked = bool(self._reads or self._kept)
-        with suppress(LogWriteError):  # who needs it is told; what is lost is counted where it is given up
+        with suppress(LogWriteError):  # who needs it gets the error; what is lost is counted where it is given up
             with self._lock:  # else an entry that another thread writes just now looks like somebody else's
                 self._look()
             self.flush()

@@ -1,7 +1,7 @@
 """Request bodies that begin like an earlier one of the run: a conversation sends its history again with each turn.
 
-Only what is new in such a body is parsed. Its value is what parsing all of it gives, and whoever works on it next is told which elements of
-which list an earlier body had already.
+Only what is new in such a body is parsed. Its value is what parsing all of it gives, and it says which elements of which list an
+earlier body had already.
 
 A body is taken apart at the list in which it first differed from another: what stands before the list's first element, the
 elements, and the rest. One that has the same bytes up to the end of an element is parsed without them. JSON can be read in one
