@@ -509,7 +509,7 @@ def _goes_on(*, word: bool) -> str:
     """
     colon = ":" if word else r":(?![ ]?[a-z]{1,30}[ ,;)])"
     return (
-        rf"(?:[=>\\\"'\]0-9]|{colon}|[ \t](?:=|{colon})|{_WORD_BEGINS}"
+        rf"(?![ \t][^=:])(?:[=>\\\"'\]0-9]|{colon}|[ \t](?:=|{colon})|{_WORD_BEGINS}"
         rf"|[_.-]{{1,2}}(?:{_WORD_BEGINS}|[0-9=:>\\\"'\]]|[ \t][=:>]))"
     )
 
@@ -944,7 +944,7 @@ _ANCHORS: Final = (
         rf"|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
-        quick=rf"p(?:ass(?:w(?:or|)d|phrase|code|){_GOES_ON}|w(?:d|){_GOES_ON}|i[a-f0-9]{{{_FOLLOW}}})",
+        quick=rf"p(?:ass(?>w(?:or|)d|phrase|code|){_GOES_ON}|w(?:d|){_GOES_ON}|i[a-f0-9]{{{_FOLLOW}}})",
     ),
     Anchor(
         "c",
@@ -959,7 +959,7 @@ _ANCHORS: Final = (
         rf"auth(?>(?:orization)?){_IS_CREDENTIAL}",
         True,
         _named,
-        quick=rf"auth(?:orization|){_goes_on(word=True)}",
+        quick=rf"auth(?>(?:orization)?){_goes_on(word=True)}",
     ),
     Anchor("=", r"=(?<=(?:key|sig|ure|uth)=)(?=[^&;#\s\"'<>\\]{8})", True, _query, "?&;"),
     # keys: where their prefix ends, or begins
