@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from ._traces import TestRun, Traces
@@ -52,25 +53,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """The two options that pytest-recording has as well, where it is not installed: their values are the same."""
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
+    """The two options that pytest-recording has as well, where nobody else has them: their values are the same.
+
+    Once plugins and the first conftest files are loaded, since an option that is added twice ends the session.
+    """
+    yield
     group = parser.getgroup("tracekit", "recorded runs as tests")
-    for name, options in (
-        (
-            "--record-mode",
-            {
-                "choices": MODES,
-                "default": None,
-                "help": "none: replay only (the default); once: record what has no recording; new_episodes: replay, and record what comes "
-                "after its end; all: record everything anew; rewrite: the same, the old recordings removed first",
-            },
-        ),
-        ("--block-network", {"action": "store_true", "help": "no test reaches the network, but while it is recorded"}),
-    ):
-        try:
-            group.addoption(name, **options)
-        except ValueError:  # "already added"
-            pass
+    options: dict[str, dict[str, Any]] = {
+        "--record-mode": {
+            "choices": MODES,
+            "default": None,
+            "help": "none: replay only (the default); once: record what has no recording; new_episodes: replay, and record what comes "
+            "after its end; all: record everything anew; rewrite: the same, the old recordings removed first",
+        },
+        "--block-network": {"action": "store_true", "help": "no test reaches the network, but while it is recorded"},
+    }
+    there = vars(parser.parse_known_args([]))
+    for name, about in options.items():
+        if name.removeprefix("--").replace("-", "_") not in there:
+            group.addoption(name, **about)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -549,16 +549,19 @@ def test_a_suite_that_does_not_use_it_pays_nothing(suite: Suite) -> None:
     passed(suite.run("test_plain.py", fresh=True), 1)
 
 
-def test_beside_pytest_recording_the_options_are_shared(suite: Suite) -> None:
-    """Another plugin that has ``--record-mode`` and ``--block-network`` loads before or after this one; both get what was given."""
+@pytest.mark.parametrize("of", ["plugin", "group", "conftest"])
+def test_beside_pytest_recording_the_options_are_shared(of: str, suite: Suite) -> None:
+    """Another plugin, or a conftest file, that has ``--record-mode`` and ``--block-network``, in a group of its own or in none: it is
+    loaded before or after this plugin, and both get what was given."""
     suite.file(
-        "other_recording.py",
-        "def pytest_addoption(parser):\n    parser.addoption('--record-mode', choices=('none', 'once'))\n"
-        "    parser.addoption('--block-network', action='store_true')\n",
+        "conftest.py" if of == "conftest" else "other_recording.py",
+        f"def pytest_addoption(parser):\n    group = parser.getgroup('recording') if {of == 'group'} else parser\n"
+        "    group.addoption('--record-mode', choices=('none', 'once'))\n    group.addoption('--block-network', action='store_true')\n",
     )
     suite.file("test_one.py", "from agent import remind\ndef test_it(tracekit_run, request):\n    remind('x')\n"
                "    assert request.config.getoption('--record-mode') == 'once'\n")  # fmt: skip
-    passed(suite.run("-p", "other_recording", "--record-mode=once", PYTHONPATH=str(suite.root)), 1)
+    loaded = () if of == "conftest" else ("-p", "other_recording")
+    passed(suite.run(*loaded, "--record-mode=once", PYTHONPATH=str(suite.root)), 1)
     assert suite.traces() == ["test_one/test_it.jsonl"]
 
 
