@@ -44,7 +44,8 @@ class Environment:
     def install(self, extras: str) -> None:
         """Install this checkout, editable, with the comma-separated ``extras``, unless that was done already."""
         stamp = self.home / f".tracekit-{extras.replace(',', '-')}"
-        wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()).hexdigest()
+        made_of = [ROOT / "pyproject.toml", *sorted((ROOT / "src/tracekit/_native").glob("*.[ch]"))]
+        wanted = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + str(ROOT).encode()).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
             return
         _say(f"installing tracekit-replay[{extras}] into {self.home}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(site: Path, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "HOME": str(place)}
+def run(site: Path, place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "HOME": str(place), **variables}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=place,
@@ -91,6 +93,36 @@ def test_nothing_else_is_in_the_wheel(site: Path) -> None:
     files = [Path(line.split(",")[0]) for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines()]
     packages = {file.parts[0] for file in files if not file.parts[0].endswith(".dist-info")}
     assert packages == {"tracekit", *(name for name in packages if name.startswith("tracekit_"))}
-    kinds = {".py", ".typed", ".json", ".txt", ".md", ".css", ".js"}
+    kinds = {".py", ".typed", ".json", ".txt", ".md", ".css", ".js", ".so"}
     assert {file.suffix for file in files if file.parts[0] in packages} <= kinds
     assert not [file for file in files if any(part.startswith(".") or part == "__pycache__" for part in file.parts)]
+
+
+def test_without_a_compiler(tmp_path: Path) -> None:
+    """Where the C extension can't be compiled it is left out: the wheel is one for every machine, and does the same."""
+    wheel = build(tmp_path, CC="/bin/false")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    assert not [*site.rglob("*.so"), *site.rglob("*.c")]
+    done = run(site, tmp_path, "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["same"], told["exact"]) == (True, True)
+    assert "without its C extension" in run(site, tmp_path, "-m", "tracekit", "-V").stdout
+
+
+@pytest.mark.skipif(not find_spec("tracekit._native._compiled"), reason="no C extension here: no compiler, perhaps")
+def test_with_a_compiler(site: Path, tmp_path: Path) -> None:
+    """The wheel of an unpacked sdist has the C extension, for this platform and each CPython from 3.11 on, and says so in its name."""
+    with tarfile.open(build(tmp_path, "sdist")) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (root,) = (tmp_path / "unpacked").iterdir()
+    wheel = build(tmp_path, root=root)
+    assert "-cp311-abi3-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == ["tracekit/_native/_compiled.abi3.so"]
+    assert "with its C extension" in run(site, tmp_path, "-m", "tracekit", "-V").stdout
+    pure = run(site, tmp_path, "-m", "tracekit", "-V", TRACEKIT_PURE="1")
+    assert "without its C extension" in pure.stdout

@@ -37,10 +37,13 @@ class Installed:
         )
 
 
-def build(into: Path) -> Path:
-    """Build the wheel with the backend that is installed here, as ``pip`` would."""
-    code = f"import os, sys; from hatchling.build import build_wheel; sys.stdout.write(build_wheel({str(into)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+def build(into: Path, kind: str = "wheel", root: Path = ROOT, **variables: str) -> Path:
+    """Build the wheel (or the ``sdist``) of a checkout with the backend that is installed here, as ``pip`` would."""
+    code = (
+        f"import sys; from hatchling.build import build_{kind}; sys.stdout.write('\\n' + build_{kind}({str(into)!r}))"
+    )
+    env = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return into / done.stdout.split()[-1]
 

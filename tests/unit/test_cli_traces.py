@@ -136,8 +136,9 @@ def test_exit_codes() -> None:
 
 
 def test_version() -> None:
-    """``--version`` prints the version of the package."""
-    assert call("--version").stdout == f"tracekit {tracekit.__version__}\n"
+    """``--version`` prints the version of the package, and in which form its functions are."""
+    said = call("--version").stdout
+    assert re.fullmatch(rf"tracekit {re.escape(tracekit.__version__)} \(with(out)? its C extension\)\n", said)
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from .._lazy import expression
+from .._native import plain
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .exceptions import RECIPES
@@ -126,7 +127,7 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
     """
     kind = type(value)
     if kind is dict or kind is list:
-        if _plain(value):  # type: ignore[arg-type]
+        if plain(value, _LEVELS, _PLAIN_WIDTH):  # type: ignore[arg-type]
             return value
     elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
         return value
@@ -208,41 +209,6 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Tree]:
                 changed = value.copy()
             changed[key] = tree
     return value if changed is None else changed
-
-
-def _plain(value: dict[str, Any] | list[Any]) -> bool:
-    """Whether orjson writes ``value`` faithfully as it is. Level by level: cycles and depth end in the slow walk."""
-    level: list[Any] = [value]
-    left = _LEVELS - 1
-    try:
-        while True:
-            below: list[Any] = []
-            for node in level:
-                if type(node) is dict:
-                    for key in node:
-                        if type(key) is not str or "$" in key or not key.isascii():
-                            return False
-                    node = node.values()
-                for leaf in node:
-                    kind = type(leaf)
-                    if kind is str:
-                        if not leaf.isascii() and not _encodable(leaf):
-                            return False
-                    elif kind is int:
-                        if not -9223372036854775808 <= leaf <= 18446744073709551615:
-                            return False
-                    elif kind is dict or kind is list:
-                        below.append(leaf)
-                    elif leaf is not None and kind is not bool and (kind is not float or leaf - leaf != 0.0):
-                        return False
-            if not below:
-                return True
-            left -= 1
-            if left < 0 or len(below) > _PLAIN_WIDTH:
-                return False
-            level = below
-    except RuntimeError:  # changed by another thread meanwhile
-        return False
 
 
 def _encodable(text: str) -> bool:

@@ -184,9 +184,10 @@ def _first_line(point: Announcement) -> str:
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
+        from .._native import FORM
         from .._version import __version__
 
-        click.echo(f"tracekit {__version__}")
+        click.echo(f"tracekit {__version__} ({'with' if FORM == 'C' else 'without'} its C extension)")
         ctx.exit()
 
 
