@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import tracekit
 from tests.crash.agent import INEXACT, REFUSED, RUN
 from tests.support.ledger import effects, marks
 from tests.support.oracle import Log
+from tests.support.recovered import free_decision
 from tracekit import recovery
 from tracekit.integration import Store
 from tracekit.testing import CRASH_POINTS, RECOVERY_POINTS
@@ -236,21 +236,13 @@ class Life:
 
     def _decided(self, log: Log) -> recovery.Decision:
         """The decision of tracekit, which must be that of the oracle."""
-        decision = self._free()
+        decision = free_decision(Path(self.store.root))
         opinion = log.opinion()
         assert decision.decision == opinion.decision, f"{self}: {decision} is not {opinion}"
         if not log.finished:
             assert decision.in_doubt == opinion.in_doubt, f"{self}: {decision} is not {opinion}"
         self.told.append(f"{decision.decision} {[reason['code'] for reason in decision.refusals]}")
         return decision
-
-    def _free(self) -> recovery.Decision:
-        """The decision once nobody holds the log: what a process had just forked to start another outlives it by a moment."""
-        until = time.monotonic() + 10
-        while True:
-            [decision] = recovery.scan(self.store.root, all=True)
-            if time.monotonic() > until or "held" not in {reason["code"] for reason in decision.reasons}:
-                return decision
 
     def _refused(self) -> None:
         """A run that must not go on does not: nothing is done, nothing is written."""

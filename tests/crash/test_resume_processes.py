@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from tracekit import recovery
+from tests.support.recovered import free_decision
 
 WORKER = """
 import os, sys, time
@@ -80,7 +80,7 @@ def test_a_process_is_not_started_twice(way: str, tmp_path: Path) -> None:
             ).returncode
 
     assert run("program.py", way) == -signal.SIGKILL
-    (decision,) = recovery.scan(tmp_path / "store")
+    decision = free_decision(tmp_path / "store")
     assert decision.decision == "abort"
     assert {reason["code"] for reason in decision.refusals} <= {
         "process_started",

@@ -683,3 +683,59 @@ def test_a_call_that_does_not_await_waits_for_the_other_tasks(tmp_path: Path) ->
     with replay(path, store=tmp_path / "same") as session:
         program()
     assert session.report.exact
+
+
+@pytest.mark.parametrize("way", ["task", "thread"])
+def test_what_goes_live_comes_after_all_that_the_log_has(way: str, tmp_path: Path) -> None:
+    """A call that was cut off is made again when the others have got what the log has for them, and not in between: the log says so."""
+    hold = threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    async def long(n: int) -> int:
+        done[f"long {n}"] += 1
+        while not hold.is_set():
+            await asyncio.sleep(0.001)
+        return n
+
+    @traced_tool(side_effect="read_only")
+    def long_in_thread(n: int) -> int:
+        done[f"long {n}"] += 1
+        hold.wait(60)
+        return n
+
+    def program() -> list[str]:
+        said: list[str] = []
+
+        async def one() -> None:
+            await (long(0) if way == "task" else asyncio.to_thread(long_in_thread, 0))
+            said.append("long")
+
+        async def other() -> None:
+            await ask(1, 3)
+            said.append("ask")
+            hold.set()
+
+        async def main() -> None:
+            await asyncio.gather(other(), one())
+
+        asyncio.run(main())
+        return said
+
+    with record("beside") as run:
+        assert program() == ["ask", "long"]
+    hold.set()
+    ended = of_type(run, "tool.return")[0]["seq"]
+    store = tmp_path / "once"
+    cut(run, ended, store)
+    for then in ("twice", None):
+        done.clear()
+        with resume("last", store=store) as again:
+            resumed = program()
+        assert done == {"long 0": 1}
+        with replay("last", store=store) as session:
+            assert program() == resumed
+        assert session.report.exact
+        if then is not None:  # killed again just before the call is begun once more
+            given_up = next(e["seq"] for e in entries(again) if e["type"] == "tool.skipped")
+            store = tmp_path / then
+            cut(again, given_up, store)

@@ -209,11 +209,12 @@ class Followed(Replay):
 
     @property
     def complete(self) -> bool:
-        """Whether the program has made every recorded step, and its threads have handed over what they had.
+        """Whether the program has made every recorded step and got every event, and its threads have handed over what they had.
 
-        An item that is taken by one thread now, and was taken by another then, would lead them another way.
+        What goes live before an event of the log comes after it in the file, and so in a replay. An item that is taken by one thread
+        now, and was taken by another then, would lead them another way.
         """
-        return self.stepped and all(self._used[seq] for seq in self._moves.copy())
+        return self.stepped and self.schedule.exhausted and all(self._used[seq] for seq in self._moves.copy())
 
     def skip_hop(self, seq: int) -> None:
         super().skip_hop(seq)
@@ -322,7 +323,7 @@ class Followed(Replay):
 #
 # The session that resumes: it answers from the log while that lasts, and records from there on.
 #
-# Nothing goes live before the program has made every recorded step: a program that no longer follows its log is noticed while
+# Nothing goes live before the program has followed the log to its end: a program that no longer follows its log is noticed while
 # that is harmless. Then the log is *open*: what was never recorded may happen.
 
 T = TypeVar("T")

@@ -184,6 +184,11 @@ class Schedule:
         """The last event that was handed out in order, or 0."""
         return self._events[self._next - 1] if self._next else 0
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether every recorded event has been handed out, skipped or overtaken."""
+        return self._next >= self._count
+
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def wait(self, seq: int | None) -> None:
