@@ -78,7 +78,7 @@ class Chat(_Cohere):
     content = ("messages",)
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        found = _told(b"".join(pieces), b'"message-start"', b'"message-end"')
+        found = _events_in(b"".join(pieces), b'"message-start"', b'"message-end"')
         first, last = (_of_type(found, name) for name in ("message-start", "message-end"))
         delta = last.get("delta")
         return _meta({**(delta if isinstance(delta, dict) else {}), "id": first.get("id") or last.get("id")})
@@ -88,7 +88,7 @@ class Chat(_Cohere):
 
     def read(self, body: object) -> Reading:
         if isinstance(body, bytes):
-            return _reading(_message(_told(body)), self.stream([body]))
+            return _reading(_message(_events_in(body)), self.stream([body]))
         message = body.get("message") if isinstance(body, dict) else None
         return _reading(message if isinstance(message, dict) else {}, self.response(body, {}))
 
@@ -160,7 +160,7 @@ class Rerank(_Cohere):
     content = ("documents",)
 
 
-def _told(stream: bytes, *wanted: bytes) -> list[dict[str, Any]]:
+def _events_in(stream: bytes, *wanted: bytes) -> list[dict[str, Any]]:
     """The events of a stream; with ``wanted`` only those that have one of these texts in them."""
     found = (json_value(data) for _, data in events(stream) if not wanted or any(text in data for text in wanted))
     return [event for event in found if isinstance(event, dict)]
@@ -219,7 +219,7 @@ def _refusal(text: str, answer: Mapping[str, Any]) -> str | None:
 def _whole(stream: bytes) -> dict[str, Any]:
     """The answer of the first version that ends its stream; before the end, the texts so far."""
     sse = stream.lstrip()[:1] != b"{"
-    lines = [line for line in (_told(stream) if sse else json_lines(stream)) if isinstance(line, dict)]
+    lines = [line for line in (_events_in(stream) if sse else json_lines(stream)) if isinstance(line, dict)]
     for line in lines[::-1]:
         if isinstance(line.get("response"), dict):
             return {**line["response"], "finish_reason": line.get("finish_reason")}

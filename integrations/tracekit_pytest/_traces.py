@@ -564,7 +564,7 @@ class Traces:
         ours = isinstance(error, TracekitError) and (
             isinstance(error, ReplayError | MissingTraceError) or error is run.failure
         )
-        told = run.failure is not None and call.when == "teardown"
+        reported = run.failure is not None and call.when == "teardown"
         if ours:
             assert excinfo is not None
             text = report_of(error, run, item)  # type: ignore[arg-type]
@@ -577,7 +577,7 @@ class Traces:
             _hide_own_frames(excinfo.value)
         report = yield
         if ours:
-            if told:  # the test has failed by it already
+            if reported:  # the test has failed by it already
                 report.outcome, report.longrepr = "passed", None
             elif call.when == "setup":
                 report.when = "call"  # the replay of the test fails, whichever of its parts was running

@@ -1458,7 +1458,7 @@ def _begun(
         guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
     inherited = [stream for stream in ("stdout", "stderr") if stream not in about]
     if inherited and not captured.live:
-        session.state.extras.of(_Inherited).tell(session, name, inherited)
+        session.state.extras.of(_Inherited).report(session, name, inherited)
     return captured
 
 
@@ -1466,11 +1466,11 @@ class _Inherited:
     """Whether a replay has said that what processes write to the streams that they inherit is not shown."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._reported = False
 
-    def tell(self, session: Session, name: str, streams: list[str]) -> None:
-        if not self._told:
-            self._told = True
+    def report(self, session: Session, name: str, streams: list[str]) -> None:
+        if not self._reported:
+            self._reported = True
             session.report.warn(
                 f"{name} inherited {' and '.join(streams)}: what such a process writes there is not in the trace, and not shown now"
             )

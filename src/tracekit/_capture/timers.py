@@ -356,7 +356,7 @@ def _is_free(scope: Scope, semaphore: Any, at_once: Callable[[], Any], wait: Cal
 
 
 def _is_done(scope: Scope, future: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
-    if _is_told_of(future):
+    if _is_called_back_for(future):
         return at_once()
     return scope.session.question(scope, "Future.done", future.done, lambda answer: _until_done(future, answer))
 
@@ -392,7 +392,7 @@ def _until_done(future: Any, answer: object) -> None:
 
 def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_of: _Scope) -> Any:
     def ask(self: Any) -> Any:
-        if current.get() is None or not by_user() or _is_told_of(self):
+        if current.get() is None or not by_user() or _is_called_back_for(self):
             return original(self)
         scope = scope_of()
         if scope is None:
@@ -403,13 +403,13 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
     return ask
 
 
-def _is_told_of(future: object) -> bool:
+def _is_called_back_for(future: object) -> bool:
     """Whether this thread is in a callback that says that ``future`` is done."""
-    told = getattr(_own, "told", None)
-    return told is not None and any(one is future for one in told)
+    found = getattr(_own, "called_back_for", None)
+    return found is not None and any(one is future for one in found)
 
 
-class _Told:
+class _DoneCallback:
     """A callback of a future. Whether that is done, or was cancelled, is no question in it, whoever calls it: the thread that has brought
     the result, or the one that adds the callback a moment later."""
 
@@ -419,12 +419,12 @@ class _Told:
         self._callback: Final = callback
 
     def __call__(self, future: Any) -> Any:
-        before = getattr(_own, "told", None)
-        _own.told = (*(before or ()), future)
+        before = getattr(_own, "called_back_for", None)
+        _own.called_back_for = (*(before or ()), future)
         try:
             return self._callback(future)
         finally:
-            _own.told = before
+            _own.called_back_for = before
 
     def __repr__(self) -> str:
         return repr(self._callback)
@@ -432,7 +432,7 @@ class _Told:
 
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> None:
-        original(self, fn if current.get() is None else _Told(fn))
+        original(self, fn if current.get() is None else _DoneCallback(fn))
 
     add_done_callback.__qualname__ = original.__qualname__
     return add_done_callback

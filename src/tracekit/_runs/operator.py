@@ -172,14 +172,16 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
         found = log.steps.get(step)
         if found is None or not (found.left_in_doubt if digest is None else _open(found)):
             return None
-        told = settlements(trace)
-        if digest is None and (around := [one for one in log.settled_with(found) if told(one.seq) is not None]):
+        settled = settlements(trace)
+        if digest is None and (around := [one for one in log.settled_with(found) if settled(one.seq) is not None]):
             raise no(f"step {step}, {found.family} {found.name!r}, was settled with {named(around[:1])}, around it")
         _check_form(found, done, tree)
         along = tuple(
             one
             for one in log.steps.values()
-            if one.left_in_doubt and told(one.seq) is None and any(around is found for around in log.settled_with(one))
+            if one.left_in_doubt
+            and settled(one.seq) is None
+            and any(around is found for around in log.settled_with(one))
         )
         redactor = Redactor.of_process((), where.root, create=True)
         tree, secret = redactor.redact(tree)
