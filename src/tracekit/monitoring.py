@@ -271,7 +271,7 @@ def _prometheus() -> Any:
     except ModuleNotFoundError:
         raise RunStateError(
             "metrics need the package prometheus-client, which is not installed",
-            next_action="pip install 'tracekit-replay[metrics]'",
+            next_action="pip install prometheus-client uvicorn",
         ) from None
     return prometheus_client
 

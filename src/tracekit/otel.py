@@ -55,7 +55,7 @@ class _Sdk:
         except ModuleNotFoundError:
             raise RunStateError(
                 "spans need the OpenTelemetry SDK, which is not installed",
-                next_action="pip install 'tracekit-replay[otel]'",
+                next_action="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
             ) from None
         self._trace: Final = trace
         self._sdk: Final = sdk
@@ -95,7 +95,7 @@ def _exporter(endpoint: str | None) -> SpanExporter:
     except ModuleNotFoundError:
         raise RunStateError(
             "sending spans needs the OTLP exporter of OpenTelemetry, which is not installed",
-            next_action="pip install 'tracekit-replay[otel]'",
+            next_action="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         ) from None
     if endpoint is not None and urlsplit(endpoint).path in ("", "/"):
         endpoint = f"{endpoint.rstrip('/')}/v1/traces"

@@ -54,3 +54,19 @@ def test_no_generated_file_is_tracked() -> None:
     generated = re.compile(r"(^|/)(__pycache__|\.venv|dist|build|\.tracekit|\.[a-z]+_cache|\.hypothesis)(/|$)|\.pyc$")
     names = [str(path.relative_to(ROOT)) for path in tracked()]
     assert [name for name in names if generated.search(name) and not name.startswith("tests/golden/")] == []
+
+
+def test_what_a_message_says_to_install_can_be_installed() -> None:
+    """`pip install …` in a message names packages that an extra brings: that works wherever tracekit itself came from."""
+    extras = CONFIG["project"]["optional-dependencies"].values()
+    known = {re.split(r"[\[<>=]", one)[0] for extra in extras for one in extra} - {"tracekit-replay"}
+    known |= {"brotli"}  # of a message on a cassette
+    told = {
+        name: [*re.findall(r"pip install ([\w -]+)", (ROOT / name).read_text("utf-8"))]
+        for name in (str(path.relative_to(ROOT)) for path in tracked())
+        if name.startswith("src/") and name.endswith(".py")
+    }
+    named = {package for found in told.values() for words in found for package in words.partition(" or ")[0].split()}
+    assert len(named) > 5
+    assert named <= known
+    assert not [name for name in told if re.search(r"pip install .?tracekit-replay", (ROOT / name).read_text("utf-8"))]

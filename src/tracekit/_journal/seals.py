@@ -199,7 +199,7 @@ def _library(why: str) -> None:
     except ImportError as error:
         raise TraceError(
             f"{why}, and the package that signs is not installed",
-            next_action="pip install 'tracekit-replay[sign]'",
+            next_action="pip install cryptography",
         ) from error
 
 

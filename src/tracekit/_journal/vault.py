@@ -59,7 +59,7 @@ def _cipher() -> Any:
     except ImportError as error:
         raise TraceError(
             f"{KEY_VARIABLE} is set, and the package that encrypts the vault is not installed",
-            next_action=f"pip install 'tracekit-replay[vault]', or unset {KEY_VARIABLE}",
+            next_action=f"pip install cryptography, or unset {KEY_VARIABLE}",
         ) from error
     return AESGCM
 

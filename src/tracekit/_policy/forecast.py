@@ -272,5 +272,5 @@ def _unpriced(models: Sequence[str]) -> UnknownPriceError:
         f"the price of {named} is not known, so dollars can't be estimated",
         model=named,
         provider=None,
-        next_action="say it (`--price MODEL=INPUT,OUTPUT`, dollars for a million tokens), or pip install 'tracekit-replay[prices]'",
+        next_action="say it (`--price MODEL=INPUT,OUTPUT`, dollars for a million tokens), or `pip install genai-prices`",
     )

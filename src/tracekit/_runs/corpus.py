@@ -905,7 +905,7 @@ class _OnRay(Executor):
         except ImportError:
             raise RunStateError(
                 "runs are replayed on Ray by its package, which is not there",
-                next_action='pip install "tracekit-replay[ray]"',
+                next_action="pip install ray",
             ) from None
         self._started = not self._ray.is_initialized()
         if self._started:

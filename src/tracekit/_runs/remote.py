@@ -120,13 +120,13 @@ class _Remote:
         except ModuleNotFoundError:
             raise RunStateError(
                 f"{url} is a URL, and the package fsspec is not installed",
-                next_action="pip install 'tracekit-replay[remote]'",
+                next_action="pip install fsspec",
             ) from None
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            extra = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}.get(scheme)
-            how = f"pip install 'tracekit-replay[{extra}]'" if extra else "install what it names"
+            package = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(scheme)
+            how = f"pip install {package}" if package else "install what it names"
             raise RunStateError(f"{url} can't be read: {error}", next_action=how) from None
         except ValueError as error:
             raise TraceError(

@@ -156,7 +156,7 @@ def _package() -> Any:
     except ModuleNotFoundError:
         raise RunStateError(
             "amounts in US dollars need prices, and the package genai-prices is not installed",
-            next_action="pip install 'tracekit-replay[prices]', or say the prices: Budget(usd=…, prices={…})",
+            next_action="pip install genai-prices, or say the prices: Budget(usd=…, prices={…})",
         ) from None
     return genai_prices
 

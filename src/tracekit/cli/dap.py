@@ -729,7 +729,7 @@ class Adapter:
             if failed is not None:
                 raise RefusedError(
                     f"going line by line takes debugpy where the program runs, which has none ({failed})",
-                    "pip install 'tracekit-replay[debug]'",
+                    "pip install debugpy",
                 )
             try:
                 self._lines = LineDebugger(replay.socket, self._line_reached)

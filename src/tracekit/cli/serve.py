@@ -49,7 +49,7 @@ def serve(store: str | None, host: str, port: int, min_free: str) -> None:
         except ModuleNotFoundError:
             raise RunStateError(
                 "`tracekit serve` needs the package uvicorn, which is not installed",
-                next_action="pip install 'tracekit-replay[metrics]', or mount tracekit.monitoring.asgi_app()",
+                next_action="pip install prometheus-client uvicorn, or mount tracekit.monitoring.asgi_app()",
             ) from None
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

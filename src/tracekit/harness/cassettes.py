@@ -164,9 +164,7 @@ def _load(path: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise TraceError(
-            f"{path} is YAML, and PyYAML is not installed", next_action="pip install 'tracekit-replay[vcr]'"
-        ) from None
+        raise TraceError(f"{path} is YAML, and PyYAML is not installed", next_action="pip install PyYAML") from None
     try:
         return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
