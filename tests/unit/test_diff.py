@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from typing import Any
@@ -75,6 +76,15 @@ def test_what_differs_is_named_by_step_and_field() -> None:
         {"path": "output", "recorded": "A", "actual": "B"},
     ]
     assert (changes[0]["step"], changes[1]["other_step"], changes[2]["step"]) == (2, None, None)
+
+
+def test_long_values_are_shown_from_where_they_differ() -> None:
+    """However long what is equal before it is."""
+    run("one", lambda: look("a" * 500 + " first"))
+    run("two", lambda: look("a" * 500 + " other"))
+    said = call("diff", "one", "two").stdout
+    assert re.search(r"input\.order: …a+ first → …a+ other", said)
+    assert re.search(r"output: …A+ FIRST → …A+ OTHER", said)
 
 
 def test_errors_are_compared_by_what_they_say() -> None:

@@ -40,7 +40,7 @@ from .reading import read_run, taken_in
 from .recovery import store_of
 from .remote import fetched_run, fetched_store, is_url, runs_at
 from .replaying import kinds_that_go_live
-from .wording import brief, dollars, plural, short
+from .wording import both_sides, dollars, plural, short
 
 __all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "regress"]
 
@@ -406,10 +406,7 @@ def _led_to(report: CorpusReport) -> str:
 
 def _group_html(report: CorpusReport, group: Group) -> str:
     first = group.runs[0]
-    fields = "".join(
-        f"<tr><td>{safe(one.get('path'))}</td><td><del>{_side(one, 'recorded')}</del></td><td><ins>{_side(one, 'actual')}</ins></td></tr>"
-        for one in first.differences[:_FIELDS_OF_GROUP]
-    )
+    fields = "".join(map(_field_row, first.differences[:_FIELDS_OF_GROUP]))
     table = f"<table><tr><th>field</th><th>recorded</th><th>now</th></tr>{fields}</table>" if fields else ""
     flips = first.changes["decisions"] if first.changes is not None else ()
     behind = [f"{one['name']} (step {one['step']})" for flip in flips for one in flip["behind"]]
@@ -421,8 +418,9 @@ def _group_html(report: CorpusReport, group: Group) -> str:
     )
 
 
-def _side(one: Mapping[str, Any], side: str) -> str:
-    return safe(brief(one[side], 400)) if side in one else "<i>not there</i>"
+def _field_row(one: Mapping[str, Any]) -> str:
+    recorded, now = map(safe, both_sides(one, 400))
+    return f"<tr><td>{safe(one.get('path'))}</td><td><del>{recorded}</del></td><td><ins>{now}</ins></td></tr>"
 
 
 def _table(report: CorpusReport, runs: Sequence[JudgedRun]) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "FRAME",
     "arguments_text",
     "asked_text",
+    "both_sides",
     "brief",
     "dollars",
     "duration",
@@ -35,6 +36,8 @@ __all__ = [
 # -- values ------------------------------------------------------------------------------------------------------------
 
 _SPACE: Final = expression(r"\s+")
+#: So much of a value is looked at for where it differs.
+_LONGEST: Final = 100_000
 
 
 def short(value: object, most: int = 96) -> str:
@@ -53,6 +56,18 @@ def brief(value: object, most: int = 96) -> str:
     """A recorded value in one line of at most ``most`` characters, as Python would write it; a text as itself."""
     text = value if isinstance(value, str) else _written(value, [2 * most + 8])
     return short(text, most)
+
+
+def both_sides(difference: Mapping[str, Any], most: int = 96) -> tuple[str, str]:
+    """The two values of a ``difference`` as ``brief`` has them; of long ones what is around the place from which on they differ."""
+    one, other = (
+        brief(difference[side], _LONGEST) if side in difference else "(not there)" for side in ("recorded", "actual")
+    )
+    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = min(same - most // 3, max(len(one), len(other)) - most)
+    if start > 1:
+        one, other = f"…{one[start + 1 :]}", f"…{other[start + 1 :]}"
+    return short(one, most), short(other, most)
 
 
 def _written(value: object, left: list[int]) -> str:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from .. import _reality
 from .effects import EffectTree
@@ -68,6 +68,9 @@ class ProcessRole:
         #: The number of the run that its program has opened last.
         self.ordinal = 0
         self.ordinaling = threading.RLock()
+
+    #: Whether it says at the end, however the program ends, why a replay has failed.
+    reports_failures: ClassVar[bool] = False
 
     # -- the runs that its program opens ---------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from .encoding import oversized, stand_in
 from .inputs import LeftStates, OwnFiles, ReplayedInputs
 from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
+from .process import process
 from .progress import PlaceIndex
 from .redaction import STAND_IN, Originals, Redactor, marks_of
 from .schedule import Schedule, can_go_on, go_on
@@ -2044,6 +2045,8 @@ class Replay:
                 if not self.state.ended or code == "late":
                     brief = error.fresh()
                     brief.next_action = None  # that comes at the end, in the words of whoever reports it
+                    if process.role.reports_failures:
+                        brief.what = error.what.partition("\n")[0]
                     say(f"the replay has failed: {brief}")
                 self.schedule.fail()
                 return error

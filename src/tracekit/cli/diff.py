@@ -12,7 +12,7 @@ import click
 from .._runs.comparing import Comparison, EndDifference, Op, StepDifference, compare
 from .._runs.reading import RunView
 from . import output
-from .output import brief, dollars, duration, located, printable
+from .output import both_sides, dollars, duration, located, printable
 from .show import line_of, print_text, print_turn, unified
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _print_fields(console: Console, fields: tuple[Mapping[str, Any], ...]) -> No
             console.print(f"    {printable(one['path'])}:", markup=False)
             print_text(console, unified(before, now))
             continue
-        sides = [brief(one[side], 120) if side in one else "(not there)" for side in ("recorded", "actual")]
+        sides = both_sides(one, 120)
         console.print(f"    {printable(one['path'])}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
     if len(fields) > _MOST:
         console.print(f"    … {len(fields) - _MOST} more (--json)", markup=False)

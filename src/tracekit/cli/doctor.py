@@ -25,7 +25,7 @@ from .._runtime.boundary import Crossing, uncaptured
 from ..errors import RunNotFoundError, RunStateError
 from . import output
 from .launch import first_meta, siblings
-from .output import brief, located, printable
+from .output import both_sides, located, printable
 from .replay import program_of, replay_instructions
 from .run import LikePython, launcher, record_instructions
 from .verify_determinism import replayed
@@ -264,7 +264,7 @@ def _differences(did: Transcript, run: str) -> list[_Difference]:
 def _text(reason: Mapping[str, Any]) -> str:
     """A reason with the fields that differ, in a line."""
     fields = [
-        f"{one['path']}: {' → '.join(brief(one[side], 60) if side in one else '(not there)' for side in ('recorded', 'actual'))}"
+        f"{one['path']}: {' → '.join(both_sides(one, 60))}"
         for one in (reason.get("differences") or ())[:3]
         if isinstance(one, Mapping) and "path" in one
     ]

@@ -382,6 +382,8 @@ _NAMES: Final = expression(r'"(\w+)"')
 class ReplayedRuns(ProcessRole):
     """A replayed program: its runs, each replayed from its own file when the program opens it."""
 
+    reports_failures = True
+
     def __init__(
         self,
         command: Program | None,

@@ -18,7 +18,7 @@ from .. import _reality
 from .._journal.store import Store
 from .._lazy import expression
 from .._runs.remote import fetched_run, fetched_store, is_url
-from .._runs.wording import brief, dollars, duration, local_time, printable, short, time_span
+from .._runs.wording import both_sides, brief, dollars, duration, local_time, printable, short, time_span
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -47,6 +47,7 @@ __all__ = [
     "Line",
     "age",
     "aside",
+    "both_sides",
     "brief",
     "complete_run",
     "console",

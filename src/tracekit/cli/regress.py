@@ -18,7 +18,7 @@ from .._runs.replaying import ignored_fields, kinds_that_go_live
 from .._runs.wording import dollars, plural
 from ..failures import FailureType
 from . import output
-from .output import brief, moment, named, printable, short
+from .output import both_sides, moment, named, printable, short
 from .replay import ALLOW_HOST, IGNORE, ISOLATE, LIVE_ENV, LIVE_FILES, STRICT, by_kind, live_kinds
 from .report import check_page, write_page
 
@@ -270,7 +270,7 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
     first = group.runs[0]
     console.print(f"  {short(first.text.partition(chr(10))[0], 300)}", markup=False, soft_wrap=True)
     for one in first.differences[:_FIELDS]:
-        sides = [brief(one[side], 60) if side in one else "(not there)" for side in ("recorded", "actual")]
+        sides = both_sides(one, 60)
         console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
     if len(first.differences) > _FIELDS:
         console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)", markup=False)
