@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_the_page_on_how_it_works_has_these_floors() -> None:
 
 
 def test_files_that_the_page_on_how_it_works_names_are_there() -> None:
-    """Each path of a source file is where docs/how-it-works.md says; functions and constants that it names exist."""
+    """Each path of a source file is where docs/how-it-works.md says; functions, classes and constants that it names exist."""
     page = (ROOT / "docs/how-it-works.md").read_text("utf-8")
     folders = [ROOT / "src/tracekit", ROOT / "src", ROOT / "integrations", ROOT]
     paths = re.findall(r"`(\w+/[\w/]+\.(?:py|json))`", page)
@@ -57,6 +58,9 @@ def test_files_that_the_page_on_how_it_works_names_are_there() -> None:
     assert [name for name in used if f"def {name}(" not in sources and f"class {name}(" not in sources] == []
     constants = set(re.findall(r"`(_?[A-Z][A-Z_]+)`", page))
     assert [name for name in constants if not re.search(rf"^{name}: Final", sources, re.MULTILINE)] == []
+    classes = {name for name in re.findall(r"`([A-Z][a-z]\w*)`", page) if not hasattr(builtins, name)}
+    assert len(classes) > 10
+    assert [name for name in classes if not re.search(rf"^(class )?{name}\b", sources, re.MULTILINE)] == []
 
 
 EXTENSIONS = re.compile(r"\btracekit\.(agents|harness)\b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -101,6 +102,50 @@ def test_every_error_is_exported() -> None:
     for name in errors.__all__:
         if name in tracekit.__all__:
             assert getattr(tracekit, name) is getattr(errors, name)
+
+
+#: Where the codes of the verdict are on its page: by the function that makes the reason, what stands before and after them.
+_TABLES = {
+    "_against_a_replay": ("| reason against a replay |", "\n\n"),
+    "_lacking": ("| reason against a replay |", "\n\n"),
+    "_against_running_it": ("| reason against running it again |", "\n\n"),
+    "_with_effects": ("| reason against running it again |", "\n\n"),
+    "inexact": ("| reason | |", "\n\n"),
+    "remark": ("| remark |", "\n\n"),
+    "allow": ("What the caller allowed: ", "\n\n"),
+    "unknown": ("## Was this replay exact?", "\n## "),
+}
+
+
+def codes() -> list[tuple[str, str]]:
+    """Each code that a reason of the verdict is made with, and what makes it: a function of the verdict, a method of a report, a module."""
+    found = []
+    for path in (Path(tracekit.__file__).parent).rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            for call in ast.walk(node):
+                if not isinstance(call, ast.Call) or not call.args or not isinstance(call.args[0], ast.Constant):
+                    continue
+                made = ast.unparse(call.func)
+                reported = re.fullmatch(r"(?:\w+\.)*_?report\.(inexact|remark|allow|unknown)", made)
+                if reported:
+                    found.append((reported[1], call.args[0].value))
+                elif made in ("Reason", "_of_steps") and path.name == "verdict.py":
+                    found.append((getattr(node, "name", ""), call.args[0].value))
+    return found
+
+
+def test_the_page_of_the_verdict_has_every_code() -> None:
+    """Each where it belongs: among the reasons against a replay, the remarks, what the caller allowed …"""
+    page = (DOCS / "verdict.md").read_text("utf-8")
+    made = codes()
+    assert {maker for maker, _ in made} == {*_TABLES, ""}
+    missing = []
+    for maker, code in made:
+        before, after = _TABLES.get(maker, ("", "\0"))
+        assert before in page, before
+        if f"`{code}`" not in page.partition(before)[2].partition(after)[0] if before else f"`{code}`" not in page:
+            missing.append((maker, code))
+    assert missing == []
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:

@@ -15,6 +15,15 @@ from tools.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 
+
+def test_every_suite_is_on_the_page_for_contributors() -> None:
+    """CONTRIBUTING.md says of each directory of tests what is tested there, and names no other."""
+    there = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    table = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("| in `tests/` |")[2].partition("\n\n")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first))) == sorted(there)
+
+
 TESTS = """
 import time
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Stages around a session: contracts, calls that happen once, budgets and what models cost."""
+"""Policies, as sessions around the one that writes the log: calls that happen once, and budgets; what a contract may say; forecasts."""

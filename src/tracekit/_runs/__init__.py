@@ -1,1 +1,1 @@
-"""Where runs are opened and closed: recorded, replayed, resumed, and decided about after a crash."""
+"""Runs as a whole: opened and ended (recorded, replayed, resumed), decided about after a crash, and read, compared and shown."""
