@@ -118,6 +118,123 @@ def test_plain_shared() -> None:
     assert compiled.plain(value, 188, 50_000) is pure.plain(value, 188, 50_000) is False
 
 
+def both_noted(value: Any) -> bytes | None:
+    """What both make of a value by the short way: the bytes, and the containers met, one by one."""
+    met: list[Any] = []
+    met_in_python: list[Any] = []
+    data = compiled.noted(value, met)
+    assert data == pure.noted(value, met_in_python)
+    if data is not None:
+        assert [id(one) for one in met] == [id(one) for one in met_in_python]
+    return data  # type: ignore[no-any-return]
+
+
+@settings(max_examples=400)
+@given(value=VALUES)
+def test_noted(value: Any) -> None:
+    """The stored bytes of a value, or that it takes another way; and nothing is changed in it."""
+    before = repr(value)
+    both_noted(value)
+    assert repr(value) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"customer": "ACME", "lines": (1, 2, (3.5, [])), "nan": [float("nan"), {"inf": float("-inf")}]},
+        [-0.0, 1e22, 1e16, 1e-5, 5e-324, 0.1, 2**64 - 1, -(2**63)],
+        {"$t": 1},
+        {"a": {"b$": (1,)}},
+        ["$t", {"a": "$"}],
+        2**64,
+        10**400,
+        -(2**63) - 1,
+        "half \ud800",
+        {"half \ud800": 1},
+        {1: (2,)},
+        {Text("a"): (2,)},
+        {"a": Text("b")},
+        [Number(1)],
+        [True, None, Number],
+        (),
+        [[]] * 199,
+        [[]] * 200,
+        [()] * 199,
+        [()] * 200,
+        CYCLE,
+        {"one": b"bytes"},
+        *(nested(levels) for levels in (93, 94, 95, 187, 188, 189, 199, 200, 201, 400)),
+        *((nested(levels),) for levels in (93, 94, 95, 186, 187, 188, 198, 199, 200)),
+    ],
+    ids=lambda value: f"{type(value).__name__} {str(value)[:30]!a}",
+)
+def test_noted_at_its_limits(value: Any) -> None:
+    """What is refused, and the last thing that is not, at every limit."""
+    both_noted(value)
+
+
+def test_noted_while_the_collector_runs() -> None:
+    """A finalizer that changes the value while it is copied does no harm."""
+    import gc
+
+    class Changing:
+        def __del__(self) -> None:
+            target.clear()
+            others.clear()
+
+    threshold = gc.get_threshold()
+    try:
+        for _ in range(50):
+            others: list[Any] = [(number, [float("nan")]) for number in range(30)]
+            target: dict[str, Any] = {"others": others, **{str(number): (number,) for number in range(30)}}
+            trash: list[Any] = [Changing()]
+            trash.append(trash)
+            del trash
+            gc.set_threshold(1)
+            compiled.noted(target, [])
+            gc.set_threshold(*threshold)
+            gc.collect()
+    finally:
+        gc.set_threshold(*threshold)
+
+
+@given(
+    seq=st.integers(1, 2**62),
+    ts=st.integers(-(2**62), 2**62),
+    lane=st.integers(0, 2**40),
+    parent=st.integers(0, 2**62),
+    middle=st.binary(max_size=100),
+    tail=st.one_of(st.binary(max_size=3000), st.sampled_from([b"", b"x" * 100_000])),
+)
+def test_line(seq: int, ts: int, lane: int, parent: int, middle: bytes, tail: bytes) -> None:
+    """The line of an entry, and its hash."""
+    head = b"a1" * 32
+    assert compiled.line(head, seq, middle, ts, lane, parent, tail) == pure.line(
+        head, seq, middle, ts, lane, parent, tail
+    )
+
+
+def test_line_refuses() -> None:
+    """What is no line's part is a mistake of the caller's, and never a line."""
+    good = (b"a" * 64, 1, b"m", 2, 3, 4, b"t")
+    assert compiled.line(*good)
+    for at, wrong in (
+        (0, b"short"),
+        (0, "a" * 64),
+        (1, "1"),
+        (1, None),
+        (1, 2**63),
+        (2, "m"),
+        (3, 1.5),
+        (4, None),
+        (6, "t"),
+    ):
+        with pytest.raises((TypeError, OverflowError)):
+            compiled.line(*good[:at], wrong, *good[at + 1 :])
+    with pytest.raises(TypeError):
+        compiled.line(*good[:-1])
+
+
 def test_plain_refuses() -> None:
     """What is no dictionary and no list is a mistake of the caller's."""
     for wrong in ((1, 2, 3), ([], 0, 3), ([],), ([], "1", 2)):

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import Context
-from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import orjson
 
 from .. import _reality
+from .._native import line as _line
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
 
@@ -228,12 +228,7 @@ class Journal:
             seq, ts = before + 1, _time_ns()
             if ts < last:
                 ts = last
-            if parent:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
-            else:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
-            head = sha256(head + body).hexdigest().encode()
-            line = _join((body, b',"hash":"', head, b'"}\n'))
+            line, head = _line(head, seq, middle, ts, lane, parent, tail)
             length = len(line)
             entry = (seq, head, ts, size + length)
             fd = self._fd
@@ -433,11 +428,7 @@ class Journal:
     def _line(self, entry: _Entry, seq: int, ts: int, head: bytes) -> tuple[bytes, bytes]:
         """An entry as it is written, and its hash; ``head`` is that of the one before."""
         kind, lane, parent, tail = entry
-        middle = self._middles.get(kind) or self._middle(kind)
-        above = b',"parent":%d' % parent if parent else b""
-        body = b'{"v":1,"seq":%d%b%d,"lane":%d%b%b' % (seq, middle, ts, lane, above, tail)
-        head = sha256(head + body).hexdigest().encode()
-        return _join((body, b',"hash":"', head, b'"}\n')), head
+        return _line(head, seq, self._middles.get(kind) or self._middle(kind), ts, lane, parent, tail)
 
     def _take_reads(self) -> list[_Read]:
         reads = self._reads

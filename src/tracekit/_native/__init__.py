@@ -9,11 +9,11 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from .pure import plain
+    from .pure import line, noted, plain
 
-_FUNCTIONS: Final = ("plain",)
+_FUNCTIONS: Final = ("line", "noted", "plain")
 
-__all__ = ["FORM", "plain"]
+__all__ = ["FORM", "line", "noted", "plain"]
 
 
 def _chosen() -> Any:

@@ -9,14 +9,79 @@
 #define TRACEKIT_SOURCES ""
 #endif
 
+/* The options of orjson that write nothing as what it is not. */
+static PyObject *
+options_in_order(PyObject *orjson)
+{
+    static const char *const names[] = {
+        "OPT_PASSTHROUGH_DATACLASS", "OPT_PASSTHROUGH_DATETIME", "OPT_PASSTHROUGH_SUBCLASS",
+    };
+    long options = 0;
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
+        PyObject *option = PyObject_GetAttrString(orjson, names[i]);
+        if (option == NULL) {
+            return NULL;
+        }
+        options |= PyLong_AsLong(option);
+        Py_DECREF(option);
+    }
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(options);
+}
+
 static int
 module_exec(PyObject *module)
 {
-    if (tracekit_add_values(module) < 0) {
+    NativeState *state = PyModule_GetState(module);
+    PyObject *orjson = PyImport_ImportModule("orjson");
+    if (orjson == NULL) {
+        return -1;
+    }
+    state->dumps = PyObject_GetAttrString(orjson, "dumps");
+    state->in_order = options_in_order(orjson);
+    Py_DECREF(orjson);
+    PyObject *hashlib = PyImport_ImportModule("hashlib");
+    if (hashlib == NULL) {
+        return -1;
+    }
+    state->sha256 = PyObject_GetAttrString(hashlib, "sha256");
+    Py_DECREF(hashlib);
+    state->hexdigest = PyUnicode_InternFromString("hexdigest");
+    if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->hexdigest == NULL) {
+        return -1;
+    }
+    if (tracekit_add_journal(module) < 0 || tracekit_add_values(module) < 0) {
         return -1;
     }
     /* Which sources it was made of: a test says where an installation is older than its checkout. */
     return PyModule_AddStringConstant(module, "SOURCES", TRACEKIT_SOURCES);
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    NativeState *state = PyModule_GetState(module);
+    Py_VISIT(state->dumps);
+    Py_VISIT(state->in_order);
+    Py_VISIT(state->sha256);
+    Py_VISIT(state->hexdigest);
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    NativeState *state = PyModule_GetState(module);
+    Py_CLEAR(state->dumps);
+    Py_CLEAR(state->in_order);
+    Py_CLEAR(state->sha256);
+    Py_CLEAR(state->hexdigest);
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    (void)module_clear((PyObject *)module);
 }
 
 static PyModuleDef_Slot module_slots[] = {
@@ -28,7 +93,11 @@ static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "tracekit._native._compiled",
     .m_doc = "The functions of tracekit._native.pure, in C.",
+    .m_size = sizeof(NativeState),
     .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC

@@ -8,6 +8,16 @@
 
 #include <string.h>
 
+/* What belongs to one module object: functions of other packages, looked up when it is made. */
+typedef struct {
+    PyObject *dumps;     /* orjson.dumps */
+    PyObject *in_order;  /* its options for keys as they come, as codec.dumps_in_order has them */
+    PyObject *sha256;    /* hashlib.sha256 */
+    PyObject *hexdigest; /* the name of a method */
+} NativeState;
+
+/* journal.c */
+int tracekit_add_journal(PyObject *module);
 /* values.c */
 int tracekit_add_values(PyObject *module);
 

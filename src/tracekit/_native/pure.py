@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
-__all__ = ["plain"]
+import orjson
+
+__all__ = ["line", "noted", "plain"]
+
+# -- the journal's lines -----------------------------------------------------------------------------------------------
+
+
+def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, tail: bytes) -> tuple[bytes, bytes]:
+    """An entry as it is written, and its hash; ``head`` is that of the one before.
+
+    ``middle`` stands between ``seq`` and the time, ``tail`` is the rest of the object, from its leading comma. ``parent`` 0 leaves that
+    key out.
+    """
+    if parent:
+        body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
+    else:
+        body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
+    head = sha256(head + body).hexdigest().encode()
+    return b"".join((body, b',"hash":"', head, b'"}\n')), head
+
 
 # -- values ------------------------------------------------------------------------------------------------------------
+
+#: A list or dictionary may begin at so many levels; and so many containers are looked into. Both stand in values.c, too.
+_LEVELS: Final = 188
+_CONTAINERS: Final = 200
+_IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_orjson_dumps: Final = orjson.dumps
 
 
 def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
@@ -54,3 +80,66 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def noted(value: object, seen: list[Any]) -> bytes | None:
+    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes another way.
+
+    The lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
+
+    Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
+    """
+    try:
+        tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
+        data = _orjson_dumps(tree, None, _IN_ORDER)
+    except (TypeError, RuntimeError, _Involved):
+        return None
+    if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
+        for node in seen:
+            if type(node) is dict and "$" in "".join(node):
+                return None
+    if len(seen) > _LEVELS // 2 and data.count(b"[") + data.count(b"{") > _LEVELS:
+        return None  # it may be nested too deep
+    return data
+
+
+class _Involved(Exception):
+    """A value is not for the quick way."""
+
+
+_ATOMS: Final = frozenset((str, int, bool, type(None)))
+
+
+def _tagged(value: Any, seen: list[Any]) -> Any:
+    """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
+    kind = type(value)
+    if kind is dict:
+        return _tagged_mapping(value, seen)
+    if kind is list or kind is tuple:
+        seen.append(value)
+        if len(seen) > _CONTAINERS:
+            raise _Involved
+        items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
+        return items if kind is list else {"$t": "tuple", "v": items}
+    if kind is float:
+        return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
+    if kind in _ATOMS:
+        return value
+    raise _Involved
+
+
+def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
+    seen.append(value)
+    if len(seen) > _CONTAINERS:
+        raise _Involved
+    changed: dict[str, Any] | None = None
+    for key, item in value.items():
+        kind = type(item)
+        if kind in _ATOMS or (kind is float and item - item == 0.0):
+            continue
+        tree = _tagged(item, seen)
+        if tree is not item:
+            if changed is None:
+                changed = value.copy()
+            changed[key] = tree
+    return value if changed is None else changed

@@ -130,7 +130,197 @@ plain(PyObject *Py_UNUSED(module), PyObject *args)
     return yes < 0 ? NULL : PyBool_FromLong(yes);
 }
 
+/* -- the short way ------------------------------------------------------------------------------------------------- */
+
+/* A list or dictionary may begin at so many levels, and so many containers are looked into: as in pure.py. */
+#define LEVELS 188
+#define CONTAINERS 200
+
+/* What a look at a value says: AS_IT_IS or TAGS (a tuple or a float in it needs one) where it is for the short way. */
+typedef enum { FAILED = -1, INVOLVED, AS_IT_IS, TAGS } Kind;
+
+/* Nothing is allocated for the garbage collector here, so it does not run, and nobody changes what is iterated. */
+static Kind
+kind_of(PyObject *value, PyObject *seen)
+{
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || value == Py_None || PyBool_Check(value)) {
+        return AS_IT_IS;
+    }
+    if (PyFloat_CheckExact(value)) {
+        return isfinite(PyFloat_AsDouble(value)) ? AS_IT_IS : TAGS;
+    }
+    int is_dict = PyDict_CheckExact(value), is_list = PyList_CheckExact(value);
+    if (!is_dict && !is_list && !PyTuple_CheckExact(value)) {
+        return INVOLVED;
+    }
+    if (PyList_Append(seen, value) < 0) {
+        return FAILED;
+    }
+    if (PyList_Size(seen) > CONTAINERS) {
+        return INVOLVED;
+    }
+    Kind whole = is_dict || is_list ? AS_IT_IS : TAGS, part = AS_IT_IS;
+    if (is_dict) {
+        PyObject *key, *item;
+        Py_ssize_t position = 0;
+        while (part > INVOLVED && PyDict_Next(value, &position, &key, &item)) {
+            part = kind_of(item, seen);
+            whole = part == TAGS ? TAGS : whole;
+        }
+    } else {
+        Py_ssize_t size = is_list ? PyList_Size(value) : PyTuple_Size(value);
+        for (Py_ssize_t i = 0; part > INVOLVED && i < size; i++) {
+            part = kind_of(is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i), seen);
+            whole = part == TAGS ? TAGS : whole;
+        }
+    }
+    return part > INVOLVED ? whole : part;
+}
+
+static PyObject *tagged(PyObject *value, Py_ssize_t *left);
+
+/* {"$t": name, "v": value}; it takes the reference to the value. */
+static PyObject *
+with_tag(const char *name, PyObject *value)
+{
+    return value == NULL ? NULL : Py_BuildValue("{sssN}", "$t", name, "v", value);
+}
+
+static PyObject *
+tagged_mapping(PyObject *value, Py_ssize_t *left)
+{
+    PyObject *key, *item, *copy = PyDict_Copy(value);
+    Py_ssize_t position = 0;
+    while (copy != NULL && PyDict_Next(copy, &position, &key, &item)) {
+        /* Only values of keys that are there change, which PyDict_Next allows; another key would run its own code. */
+        PyObject *tree = PyUnicode_CheckExact(key) ? tagged(item, left) : NULL;
+        if (tree == NULL || (tree != item && PyDict_SetItem(copy, key, tree) < 0)) {
+            Py_CLEAR(copy);
+        }
+        Py_XDECREF(tree);
+    }
+    return copy;
+}
+
+static PyObject *
+tagged_items(PyObject *value, Py_ssize_t *left)
+{
+    PyObject *copy = PySequence_List(value);
+    for (Py_ssize_t i = 0; copy != NULL && i < PyList_Size(copy); i++) {
+        PyObject *tree = tagged(PyList_GetItem(copy, i), left);
+        if (tree == NULL || PyList_SetItem(copy, i, tree) < 0) { /* it takes the reference */
+            Py_CLEAR(copy);
+        }
+    }
+    return copy;
+}
+
+/* A copy as orjson writes it faithfully, looked at anew: to make it may run the garbage collector, and so anything. At most so many
+ * containers are left. NULL without an exception: it is not for the short way. */
+static PyObject *
+tagged(PyObject *value, Py_ssize_t *left)
+{
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || value == Py_None || PyBool_Check(value)) {
+        return Py_NewRef(value);
+    }
+    if (PyFloat_CheckExact(value)) {
+        return isfinite(PyFloat_AsDouble(value)) ? Py_NewRef(value) : with_tag("float", PyObject_Repr(value));
+    }
+    if (--*left < 0) {
+        return NULL;
+    }
+    if (PyDict_CheckExact(value)) {
+        return tagged_mapping(value, left);
+    }
+    if (PyList_CheckExact(value)) {
+        return tagged_items(value, left);
+    }
+    return PyTuple_CheckExact(value) ? with_tag("tuple", tagged_items(value, left)) : NULL;
+}
+
+/* Whether a dictionary has a key that might be taken for a tag: 1, 0, or -1 with an exception. */
+static int
+has_dollar(PyObject *mapping)
+{
+    PyObject *key, *item;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(mapping, &position, &key, &item)) {
+        if (!PyUnicode_CheckExact(key)) { /* orjson has seen none */
+            return 1;
+        }
+        Py_ssize_t at = PyUnicode_FindChar(key, '$', 0, PyUnicode_GetLength(key), 1);
+        if (at != -1) {
+            return at < 0 ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether orjson's bytes say what the value is: no key in it looks like a tag, and it is not nested too deep. 1, 0 or -1. */
+static int
+faithful(PyObject *data, PyObject *seen)
+{
+    const char *bytes = PyBytes_AsString(data);
+    Py_ssize_t size = PyBytes_Size(data), met = PyList_Size(seen);
+    if (memchr(bytes, '$', (size_t)size) != NULL) { /* in a tag of ours, in a text, or in such a key */
+        for (Py_ssize_t i = 0; i < met; i++) {
+            PyObject *node = PyList_GetItem(seen, i);
+            int found = PyDict_CheckExact(node) ? has_dollar(node) : 0;
+            if (found) {
+                return found < 0 ? -1 : 0;
+            }
+        }
+    }
+    if (met > LEVELS / 2) {
+        Py_ssize_t opened = 0;
+        for (Py_ssize_t i = 0; i < size; i++) {
+            opened += bytes[i] == '[' || bytes[i] == '{';
+        }
+        return opened <= LEVELS;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(noted_doc, "noted(value, seen, /)\n--\n\nSee pure.noted.");
+
+static PyObject *
+noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "noted() takes a value and a list");
+        return NULL;
+    }
+    NativeState *state = PyModule_GetState(module);
+    PyObject *seen = args[1], *tree;
+    Kind kind = kind_of(args[0], seen);
+    if (kind == AS_IT_IS) {
+        tree = Py_NewRef(args[0]);
+    } else {
+        Py_ssize_t left = CONTAINERS;
+        tree = kind == TAGS ? tagged(args[0], &left) : NULL;
+    }
+    if (tree == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, tree, Py_None, state->in_order, NULL);
+    Py_DECREF(tree);
+    if (data == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+            return NULL;
+        }
+        PyErr_Clear(); /* a key, a text or a number that JSON has no word for */
+        return Py_NewRef(Py_None);
+    }
+    int yes = faithful(data, seen);
+    if (yes != 1) {
+        Py_DECREF(data);
+        return yes < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    return data;
+}
+
 static PyMethodDef functions[] = {
+    {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {NULL, NULL, 0, NULL},
 };

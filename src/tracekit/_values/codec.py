@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from .._lazy import expression
-from .._native import plain
+from .._native import noted, plain
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .exceptions import RECIPES
@@ -73,8 +73,6 @@ MAX_ITEMS: Final = 2_000_000
 #: Larger integers are not serialised: arithmetic on what a trace says must not take for ever.
 MAX_BITS: Final = 400_000
 _PLAIN_WIDTH: Final = 50_000
-#: Containers that the quick way looks into; larger values (and cycles) take the others.
-_QUICK_SIZE: Final = 200
 _REPR: Final = 200
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
@@ -148,67 +146,6 @@ def snapshot(value: object, notes: list[str] | None = None) -> Tree:
 def quick(value: object) -> bytes | None:
     """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes ``to_json``."""
     return noted(value, [])
-
-
-def noted(value: object, seen: list[Any]) -> bytes | None:
-    """As ``quick``; the lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
-
-    Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
-    """
-    try:
-        tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
-        data = _orjson_dumps(tree, None, _IN_ORDER)
-    except (TypeError, RuntimeError, _Involved):
-        return None
-    if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
-        for node in seen:
-            if type(node) is dict and "$" in "".join(node):
-                return None
-    if len(seen) > _LEVELS // 2 and data.count(b"[") + data.count(b"{") > _LEVELS:
-        return None  # it may be nested too deep
-    return data
-
-
-class _Involved(Exception):
-    """A value is not for the quick way."""
-
-
-_ATOMS: Final = frozenset((str, int, bool, type(None)))
-
-
-def _tagged(value: Any, seen: list[Any]) -> Tree:
-    """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
-    kind = type(value)
-    if kind is dict:
-        return _tagged_mapping(value, seen)
-    if kind is list or kind is tuple:
-        seen.append(value)
-        if len(seen) > _QUICK_SIZE:
-            raise _Involved
-        items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
-        return items if kind is list else {"$t": "tuple", "v": items}
-    if kind is float:
-        return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
-    if kind in _ATOMS:
-        return value
-    raise _Involved
-
-
-def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Tree]:
-    seen.append(value)
-    if len(seen) > _QUICK_SIZE:
-        raise _Involved
-    changed: dict[str, Tree] | None = None
-    for key, item in value.items():
-        kind = type(item)
-        if kind in _ATOMS or (kind is float and item - item == 0.0):
-            continue
-        tree = _tagged(item, seen)
-        if tree is not item:
-            if changed is None:
-                changed = value.copy()
-            changed[key] = tree
-    return value if changed is None else changed
 
 
 def _encodable(text: str) -> bool:
