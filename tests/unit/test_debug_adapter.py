@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -197,7 +198,7 @@ def test_an_editor_goes_back_and_forth(recorded: Path, tmp_path: Path, monkeypat
         assert editor.go("reverseContinue")[:2] == ("breakpoint", "step 6")
         assert editor.go("reverseContinue")[:2] == ("breakpoint", "step 4")
         target = editor.ask("gotoTargets", source={"path": str(recorded / "program.py")}, line=SEND)["targets"]
-        assert [one["id"] for one in target] == [8]
+        assert [one["label"].partition("(")[0] for one in target] == ["8 tool send"]
         assert editor.evaluate("until failed", context="repl") == ""
         assert editor.stopped()[:2] == ("goto", "step 6")
 
@@ -209,7 +210,7 @@ def test_an_editor_goes_back_and_forth(recorded: Path, tmp_path: Path, monkeypat
             ("evaluate", {}, "KeyError: 'expression'"),
             ("variables", {"variablesReference": 4711}, "there is no variablesReference 4711"),
             ("variables", {"variablesReference": "x"}, "ValueError"),
-            ("goto", {"targetId": 99}, "entry 99 is not there"),
+            ("goto", {"targetId": 99}, "there is no target 99"),
             ("setBreakpoints", {"source": 7}, "AttributeError"),
             ("evaluate", {"expression": "until n", "context": "repl"}, "no step of this run is n"),
             ("launch", {}, "a replay was launched already"),
@@ -262,6 +263,63 @@ def test_line_by_line_between_steps(recorded: Path) -> None:
             os.close(watched)
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
+
+
+FAMILY = """\
+import multiprocessing
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+def worker(n):
+    mine = look(n)
+    then = mine + 1
+    look(then)
+
+if __name__ == "__main__":
+    look(0)
+    child = multiprocessing.get_context("spawn").Process(target=worker, args=(7,))
+    child.start()
+    child.join()
+    look(1)
+"""
+IN_CHILD = FAMILY.splitlines().index("    mine = look(n)") + 1
+
+
+def test_a_child_process_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines stop, its variables are seen, it goes line by line, and steps lead from the program into it, back, and out of it."""
+    monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / ".tracekit"))
+    (tmp_path / "program.py").write_text(FAMILY)
+    done = python("-m", "tracekit", "run", "program.py", cwd=tmp_path, fresh=True)
+    assert done.returncode == 0, done.stderr
+    with adapter() as process:
+        editor = Editor(messaging.JsonIOStream.from_process(process))
+        editor.launch(tmp_path, lines={IN_CHILD: ""}, stopOnEntry=True)
+        assert editor.stopped()[0] == "entry"
+        (own,) = editor.ask("threads")["threads"]
+        reason, step, line = editor.go("continue")
+        assert (reason, line) == ("breakpoint", IN_CHILD)
+        (thread,) = editor.ask("threads")["threads"]
+        assert thread["id"] != own["id"]
+        assert "worker#1" in thread["name"]
+        assert editor.evaluate("n") == "7"
+        assert editor.go("stepIn") == ("step", f"after {step}", IN_CHILD + 1)
+        assert editor.evaluate("mine") == "7"
+        assert editor.go("next")[2] == IN_CHILD + 2
+        assert editor.evaluate("then") == "8"
+        second = editor.go("continue")
+        assert second[:2] == ("pause", "the end of the replay")
+        assert editor.go("stepBack")[2] == FAMILY.splitlines().index("    look(1)") + 1
+        assert editor.go("reverseContinue") == ("breakpoint", step, IN_CHILD)
+        assert editor.go("next")[2] == IN_CHILD + 2
+        assert editor.go("stepBack") == ("step", step, IN_CHILD)
+        pid = int(editor.evaluate("__import__('os').getpid()"))
+        editor.ask("disconnect")
+        assert process.wait(60) == 0
+    while (stat := Path(f"/proc/{pid}/stat")).exists() and ") Z " not in stat.read_text():
+        time.sleep(0.05)
 
 
 def test_a_message_that_is_none(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tracekit._capture import isolation
 from tracekit.cli import launch
 from tracekit.cli.debug import debug as debugger
 from tracekit.errors import RunStateError
-from tracekit.integration import Store, Trace
+from tracekit.integration import Store, Trace, read_run
 
 PROGRAM = """\
 import time
@@ -187,9 +187,10 @@ def recorded(tmp_path: Path, program: str) -> list[int]:
         return [entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"]
 
 
-def stops(text: str) -> list[int]:
+def stops(text: str) -> list[int | str]:
     """The steps that the debugger has shown, in order."""
-    return [int(number) for number in re.findall(r"^(?:\(debug\) |\(Pdb\) )*step (\d+) \(", text, re.MULTILINE)]
+    found = re.findall(r"^(?:\(debug\) |\(Pdb\) )*step (\S+) \(", text, re.MULTILINE)
+    return [int(place) if place.isdigit() else place for place in found]
 
 
 def test_it_stops_in_the_frame_that_makes_the_step(tmp_path: Path) -> None:
@@ -377,8 +378,9 @@ def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:
     assert "is not there" in command("debug", "last", "--at", "999", cwd=tmp_path).stderr
 
 
-CHILD = """\
-import os
+CHILDREN = """\
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
 from tracekit import traced_tool
 
 @traced_tool(side_effect="read_only")
@@ -389,33 +391,91 @@ def look(n):
 def below(n):
     return n
 
-look(1)
-child = os.fork()
-if child == 0:
-    below(2)
-    os._exit(0)
-os.waitpid(child, 0)
-look(3)
+def worker(n):
+    print("worker", n, flush=True)
+    mine = f"worker {n}"
+    below(n)
+    last = below(n + 1)
+    return last
+
+if __name__ == "__main__":
+    look(1)
+    if len(sys.argv) > 1:
+        child = os.fork()
+        if child == 0:
+            worker(7)
+            os._exit(0)
+        os.waitpid(child, 0)
+    else:
+        child = multiprocessing.get_context("spawn").Process(target=worker, args=(7,))
+        child.start()
+        child.join()
+    with ProcessPoolExecutor(1) as pool:
+        print(pool.submit(worker, 20).result())
+    look(3)
 """
 
 
-def test_a_step_of_a_child_process_is_named_as_that(tmp_path: Path, debug: Debug) -> None:
-    """The debugger stops in the program's own process; asked for a step of another, it names that, and where to stop instead."""
-    first, last = recorded(tmp_path, CHILD)
-    run = Path(Store().list()[0].path)
-    segment = next(one.stem.rpartition(".")[2] for one in run.parent.glob(f"{run.stem}.*.jsonl"))
-    with Trace(str(run.with_name(f"{run.stem}.{segment}.jsonl"))) as trace:
-        number = next(entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call")
-    told = f"step {segment}:{number} (tool below) is made by a child process"
-    out = debug(f"goto {segment[:6]}:{number}", "until below", "c", "q")
-    assert stops(out) == [first]
-    assert out.count(told) == 2
-    assert out.count(f"stop at step {first}, the last one before that process began") == 2
-    assert "1 step more in 1 child process, where the debugger does not stop" in debug.stderr[-1]  # type: ignore[attr-defined]
-    done = command("debug", "last", "--at", f"{segment}:{number}", cwd=tmp_path)
-    assert (done.returncode, told in done.stderr) == (2, True)
-    assert command("show", "last", f"{segment}:{number}", cwd=tmp_path).returncode == 0
-    assert f"step {last}" in debug("last", "c", "q")
+@pytest.mark.parametrize("how", [(), ("fork",)], ids=["spawned", "forked"])
+def test_steps_of_child_processes(tmp_path: Path, debug: Debug, how: tuple[str, ...]) -> None:
+    """It stops in the lines of child processes and of a pool's calls as in the program's own, back and forth across them, by segment and
+    number, by name, and by what a step has; what a child process printed is not shown again, and the replay stays exact."""
+    (tmp_path / "program.py").write_text(CHILDREN)
+    assert command("run", "program.py", *how, cwd=tmp_path).returncode == 0
+    with read_run(Store().list()[0].path) as view:
+        child, call = sorted((file for file in view.files[1:] if file.steps), key=lambda file: file.first["ts_ns"])
+        first, last = (step.place for step in view.own.steps.values() if step.kind == "tool")
+        one, two, three, four = (
+            str(step.place) for file in (child, call) for step in file.steps.values() if step.kind == "tool"
+        )
+    name = child.process.rpartition("/")[2]
+
+    lines = ["step", "p mine", "step", "next", "step", "next", "back 2", "back"]
+    lines += ["until name == 'look'", "reverse-until name == 'look'", "c"]
+    out = debug(*lines)
+    assert stops(out) == [first, one, two, three, four, two, one, last, first]
+    assert "(debug) 'worker 7'" in out
+    assert "this lane has no later step" in out
+    assert f"in the process {child.process}" in out
+    assert out.count("worker 7\n") == 1
+    assert "exact (6 steps matched, 4 of them in 2 processes)" in debug.stderr[-1]  # type: ignore[attr-defined]
+
+    number = two.rpartition(":")[2]
+    out = debug("p mine", "pdb", "n", "p last", "c", options=["--at", f"{name}:{number}"])
+    assert stops(out)[0] == two
+    assert "(Pdb) 8" in out
+    assert stops(debug("p 1/0", "c", options=["--at", f"{child.segment[:9]}:{number}"])) == [two]
+    refused = command("debug", "last", "--at", f"{child.segment}:99", cwd=tmp_path)
+    assert (refused.returncode, f"entry {child.segment}:99 is not there" in refused.stderr) == (2, True)
+    assert "is no child process other in this run" in command("debug", "last", "--at", "other:2", cwd=tmp_path).stderr
+
+
+def test_a_debugger_that_is_gone_ends_the_child_process_in_which_it_stood(tmp_path: Path) -> None:
+    """Nothing of it reaches the program: no handler runs, nothing is printed, no process is left."""
+    program = CHILDREN.replace(
+        "    below(n)\n", "    try:\n        below(n)\n    finally:\n        print('left', flush=True)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    assert command("run", "program.py", cwd=tmp_path).returncode == 0
+    printed = tmp_path / "printed"
+    started = [sys.executable, "-m", "tracekit", "debug", "last"]
+    with open(printed, "wb") as out:
+        debugged = subprocess.Popen(
+            started, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=tmp_path, env=_environment()
+        )
+    assert debugged.stdin is not None
+    debugged.stdin.write(b"step\nimport os; print('pid', os.getpid(), flush=True)\n")
+    debugged.stdin.flush()
+    while not (found := re.search(r"pid (\d+)\n", printed.read_text())):
+        assert debugged.poll() is None, printed.read_text()
+        time.sleep(0.05)
+    debugged.kill()
+    debugged.wait()
+    debugged.stdin.close()
+    while os.path.exists(f"/proc/{found[1]}"):
+        time.sleep(0.05)
+    assert "left" not in printed.read_text()
+    assert "Traceback" not in printed.read_text()
 
 
 def test_drift_is_told_once(tmp_path: Path) -> None:

@@ -981,6 +981,7 @@ class ReplayedChildren:
                 "live_files": list(options["live_files"]),
                 "credentials": list(options["credentials"]),
                 "transcript": options.get("transcript"),
+                "debugger": options.get("debugger"),
             },
         }
 

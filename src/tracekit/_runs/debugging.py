@@ -18,6 +18,9 @@ asked                                                  answered
 
 An editor hears of each step by ``made``, with the line that it was made from: on the way back it stops by that.
 
+A child process of the replay that is answered from a segment talks to the debugger by itself: it connects to the socket that its ticket
+names, says ``hello`` with its segment, and is told how far to go. A step of it is named ``"SEGMENT:12"``.
+
 A failure of the debugger never reaches the program: where the other process is gone, this one ends.
 """
 
@@ -27,6 +30,7 @@ import io
 import json
 import os
 import reprlib
+import select
 import socket
 import sys
 import threading
@@ -37,8 +41,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from .. import _reality
-from .._capture import callers
+from .._capture import callers, guard
 from .._capture.isolation import end_with_parent
+from .._journal.store import segment_in
 from .._runtime.callsite import is_user_code, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
     from .._runtime.lane import Lane
     from .._runtime.threads import ThreadMonitor
 
-__all__ = ["Place", "RemoteDebugger", "places"]
+__all__ = ["SINK", "Place", "RemoteDebugger", "StepPlace", "joined", "places"]
 
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
@@ -146,24 +151,66 @@ def _frame_of(coroutine: Any) -> FrameType | None:
 # -- the debugger's part in the replayed process -----------------------------------------------------------------------
 
 
+#: The name of the file, beside the socket of the debugger, into which goes what is hidden.
+SINK: Final = "hidden"
+#: A step of the run: its number, in a child process ``"SEGMENT:NUMBER"``.
+StepPlace = int | str
+
+
+def joined(address: str, segment: str) -> RemoteDebugger | None:
+    """The debugger's part in a child process of the replay, which is answered from this segment; ``None`` where nobody debugs any more."""
+    with guard.allow(), _reality.off_loop(), suppress(OSError, ValueError, KeyError):
+        file = _connected(address, event="hello", segment=segment)
+        sink = os.open(os.path.join(os.path.dirname(address), SINK), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        pipes = {"asked": file, "answers": os.dup(file), "sink": sink}
+        return RemoteDebugger({**json.loads(_line_of(file)), **pipes, "address": address, "child": True})
+    return None
+
+
+def _connected(address: str, **hello: object) -> int:
+    """A connection to the debugger, which is told first whose it is."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as found:
+        found.connect(address)
+        _send(found.fileno(), hello)
+        return found.detach()
+
+
+def _line_of(file: int) -> bytes:
+    """The next line; no more than that is read."""
+    line = b""
+    while not line.endswith(b"\n") and (one := os.read(file, 1)):
+        line += one
+    return line
+
+
+def _send(file: int, what: Mapping[str, Any]) -> None:
+    line = json.dumps(what, default=repr).encode() + b"\n"
+    while line:
+        line = line[_reality.write(file, line) :]
+
+
 class RemoteDebugger:
     """Stops the replay where the other process says; ``instructions`` name the pipes, the first step to stop at, and what is hidden.
 
-    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``. ``debugpy`` is a socket to an
-    editor that wants to go line by line, ``None`` at a prompt.
+    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``. ``debugpy``: an editor wants to go
+    line by line, by the socket of this number, or by one more connection to ``address``.
     """
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
         self._asked: Final = os.fdopen(instructions["asked"], "rb", buffering=0)
+        self._pending: Final = select.poll()
+        self._pending.register(self._asked, select.POLLIN)
         self._answers: Final[int] = instructions["answers"]
+        self._address: Final[str] = instructions["address"]
         self._answering: Final = threading.Lock()
-        self._to: int | None = instructions["to"]
+        self._to: StepPlace | None = instructions["to"]
         self._lines_to_stop_at = _pairs(instructions["lines"])
-        self._socket: Final[int | None] = instructions["debugpy"]
+        self._editor: Final[bool] = instructions["editor"]
+        self._socket: Final[int | None] = instructions.get("debugpy")
         self._connected = False
         #: The step that was made last.
-        self._last = 0
-        self._hidden: int | None = instructions["hidden"]
+        self._last: StepPlace = 0
+        self._hidden: StepPlace | None = instructions["hidden"]
         #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
         self._still: Final = threading.RLock()
         self._stopped = False
@@ -175,15 +222,25 @@ class RemoteDebugger:
                 os.set_inheritable(file, False)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
-        end_with_parent()
+        if not instructions.get("child"):
+            end_with_parent()
         if self._hidden is not None:
             self._hide()
-        self._before: Final = sys.breakpointhook
-        sys.breakpointhook = self._breakpoint
+        before: Any = sys.breakpointhook
+        while isinstance(
+            of := getattr(before, "__self__", None), RemoteDebugger
+        ):  # that of the process that has forked this one
+            before = of._before
+        self._before: Final[Callable[..., Any]] = before
+        self._hook: Final = self._breakpoint
+        sys.breakpointhook = self._hook
 
     def _forked(self) -> None:
+        """In a forked child: it talks for itself, if it is debugged."""
         self._to = None
         self._lines_to_stop_at = frozenset()
+        if sys.breakpointhook is self._hook:
+            sys.breakpointhook = self._before
         with suppress(OSError):
             self._asked.close()
             os.close(self._answers)
@@ -211,30 +268,47 @@ class RemoteDebugger:
 
     def came_to(self, replay: Replay, scope: Scope, seq: int) -> None:
         """The calling thread makes the recorded step ``seq``; see :class:`~tracekit._runtime.replayer.StepDebugger`."""
-        if self._stopped:
+        segment = segment_in(replay.trace.path)
+        place = seq if segment is None else f"{segment}:{seq}"
+        if self._stopped or self._pending.poll(0):
             with self._still:  # let go of when the program may go on
-                pass
-        if seq == self._hidden:
+                self._hear_meanwhile()
+        if place == self._hidden:
             self.show()
-        self._last = seq
+        self._last = place
         frame, line = sys._getframe(1), None
-        if self._socket is not None:
-            line = self._tell(replay, scope, seq, frame)
-        if not self._stops_at(seq, line):
+        if self._editor:
+            line = self._tell(replay, scope, place, frame)
+        if not self._stops_at(place, line):
             return
         with self._still:
-            if self._stops_at(seq, line):  # it may have been another thread's next step
-                self._stop(replay, scope, seq, frame)
+            if self._stops_at(place, line):  # it may have been another thread's next step
+                self._stop(replay, scope, place, frame)
 
-    def _stops_at(self, seq: int, line: tuple[str, int] | None) -> bool:
-        return self._to in (_NEXT, seq) or line in self._lines_to_stop_at
+    def _hear_meanwhile(self) -> None:
+        """Take what was said while the program went on: how far it may go now, since another process stood still."""
+        try:
+            while self._pending.poll(0):
+                self._go_on(self._hear())
+        except _GoneError:
+            _leave()
+        except Exception:  # never the program's
+            traceback.print_exc(file=sys.__stderr__)
 
-    def _tell(self, replay: Replay, scope: Scope, seq: int, frame: FrameType) -> tuple[str, int] | None:
+    def _go_on(self, asked: Mapping[str, Any]) -> None:
+        if asked["do"] != "run":
+            _leave()
+        self._to, self._lines_to_stop_at = asked["to"], _pairs(asked["lines"])
+
+    def _stops_at(self, place: StepPlace, line: tuple[str, int] | None) -> bool:
+        return self._to in (_NEXT, place) or line in self._lines_to_stop_at
+
+    def _tell(self, replay: Replay, scope: Scope, place: StepPlace, frame: FrameType) -> tuple[str, int] | None:
         """Say that this step is made, and from which line; returns that."""
         try:
             found = places(scope, replay.threads, frame)
             line = (found[0].frame.f_code.co_filename, found[0].frame.f_lineno or 0) if found else None
-            self._say("made", step=seq, line=line)
+            self._say("made", step=place, line=line)
         except _GoneError:
             _leave()
         except Exception:  # never the program's
@@ -242,8 +316,10 @@ class RemoteDebugger:
             return None
         return line
 
-    def _stop(self, replay: Replay, scope: Scope, seq: int, frame: FrameType | None, *, after: bool = False) -> None:
-        """Stand still at step ``seq``, or ``after`` it, between two steps."""
+    def _stop(
+        self, replay: Replay, scope: Scope, place: StepPlace, frame: FrameType | None, *, after: bool = False
+    ) -> None:
+        """Stand still at a step, or ``after`` it, between two steps."""
         self._stopped = True
         self.show()
         replay.threads.away()
@@ -253,7 +329,7 @@ class RemoteDebugger:
             with prompt(), _reality.off_loop():
                 _flush()
                 about = [_about(one) for one in found]
-                self._say("stopped", step=seq, after=after, lane=scope.lane.path, frames=about)
+                self._say("stopped", step=place, after=after, lane=scope.lane.path, frames=about)
                 goes_on = self._serve(replay, found)
         except _GoneError:
             _leave()
@@ -274,10 +350,11 @@ class RemoteDebugger:
             asked = self._hear()
             what = asked["do"]
             if what == "run":
-                if asked["to"] and replay.made(asked["to"]):
+                segment, _, number = str(asked["to"] or "").rpartition(":")
+                if number and segment == (segment_in(replay.trace.path) or "") and replay.made(int(number)):
                     self._say("passed")
                     continue
-                self._to, self._lines_to_stop_at = asked["to"], _pairs(asked["lines"])
+                self._go_on(asked)
                 return None
             if what == "evaluate":
                 self._say("value", **self._evaluated(found, asked))
@@ -375,7 +452,7 @@ class RemoteDebugger:
         """``breakpoint()`` in the program: not where the replay only comes back to a step."""
         if self._hidden is not None:
             return None
-        if self._socket is not None:
+        if self._editor:
             self._stop_between(sys._getframe(1))
             return None
         if os.environ.get("PYTHONBREAKPOINT") or self._before is not sys.__breakpointhook__:
@@ -409,9 +486,9 @@ class RemoteDebugger:
         import debugpy  # noqa: T100
         import pydevd
 
-        assert self._socket is not None
         self._connected = True
-        sock = socket.socket(fileno=self._socket)
+        with guard.allow():
+            sock = socket.socket(fileno=self._socket or _connected(self._address, event="lines"))
         # A replay may have a network of its own, in which nothing can be connected to: it gets a socket that is connected.
         start_client, pydevd.start_client = pydevd.start_client, lambda host, port: sock
         try:
@@ -437,11 +514,9 @@ class RemoteDebugger:
     # -- the pipes -------------------------------------------------------------------------------------------------------
 
     def _say(self, event: str, **facts: Any) -> None:
-        line = json.dumps({"event": event, **facts}, default=repr).encode() + b"\n"
         try:
             with self._answering:
-                while line:
-                    line = line[_reality.write(self._answers, line) :]
+                _send(self._answers, {"event": event, **facts})
         except OSError as error:
             raise _GoneError from error
 

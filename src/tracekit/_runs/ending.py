@@ -553,13 +553,19 @@ class IdleReporter:
                     os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
 
     def _write_state(self) -> None:
+        from .._runtime.threads import in_debugger
+
         look, endless = self._look()
         left = self._left()  # as it is between two looks: what is left of a process that runs is not known
-        if look is None or look != self._look()[0]:
+        debugged = any(
+            map(in_debugger, sys._current_frames().values())
+        )  # it has not come to its end, and moves when somebody wants
+        if debugged or look is None or look != self._look()[0]:
             look, endless = None, False
         busy = look is None or not (endless or not left)
         state = {
-            "question": self._questions, "busy": busy, "endless": endless, "count": len(left), "left": left[:3], "look": look,
+            "question": self._questions, "busy": busy, "endless": endless, "count": len(left) or int(debugged), "left": left[:3],
+            "look": look,
         }  # fmt: skip
         path = state_file(self._report)
         with open(f"{path}.new", "w", encoding="utf-8") as file:

@@ -60,6 +60,7 @@ from .run import UNSET, JoinedProcess, Run, register, unregister
 
 if TYPE_CHECKING:
     from .._runtime.replayer import Replay, StepDebugger
+    from .debugging import RemoteDebugger
     from .determinism import TranscriptWriter
     from .imported import ImportedReplay
     from .partial import PartialReplay
@@ -842,13 +843,19 @@ class ReplayedProcess(JoinedProcess):
         self._block: _SegmentReplay | None = None
         patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
         self._options: Final = {**ticket["options"], "store": None, "live": (), "redact": patterns}
+        self._debugger: RemoteDebugger | None = None
         self._trace: Final = ticket["trace"]
         self._run_id: Final = ticket["run_id"]
         self._reports: Final = ticket["reports"]
 
     def begin(self, ticket: Mapping[str, Any]) -> None:
         """Answer this process from its segment from now on, or, where it has none, guard it."""
-        path = file_beside(self._trace, segment_of(self._lane))
+        segment = segment_of(self._lane)
+        path = file_beside(self._trace, segment)
+        if (address := self._options.get("debugger")) is not None:
+            from .debugging import joined
+
+            self._debugger = joined(address, segment)
         plugins.supply_placeholders(ticket["options"]["credentials"])
         if ticket["instrument"]:
             instrumentation.instrument()
@@ -861,6 +868,7 @@ class ReplayedProcess(JoinedProcess):
     def _play(self, path: str, agent: str | None) -> None:
         self._open = is_open(path)
         block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
+        block.debugger = self._debugger
         block.__enter__()
         block.session.state.joined = True
         IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
@@ -915,6 +923,7 @@ class ReplayedProcess(JoinedProcess):
         path = file_beside(self._trace, segment_of(lane))
         token = current.set(None)
         block = _SegmentReplay(path, self._options, lane, self._reports, place["agent"])
+        block.debugger = self._debugger
         report = _report_on(None)
         try:
             if not os.path.exists(path):  # the recorded call made no step, so it may make none now
@@ -959,6 +968,8 @@ class ReplayedProcess(JoinedProcess):
         if self._over or os.getpid() != self._pid:
             return
         self._over = True
+        if self._debugger is not None:
+            self._debugger.show()
         failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)

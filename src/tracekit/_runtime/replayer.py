@@ -1034,6 +1034,8 @@ class Replay:
             scope.lane.last = seq
             for one in self._steps_of(path):
                 self._skip_outcome(one)
+        if self._debugger is not None:
+            self._debugger.came_to(self, scope, seq)
         return True
 
     @staticmethod

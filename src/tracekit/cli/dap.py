@@ -24,6 +24,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from .. import _reality
+from .._runs.debugging import StepPlace
 from .._runs.reading import StepView, plain, read_run
 from .._runs.replaying import kinds_that_go_live
 from ..errors import TracekitError
@@ -222,7 +223,9 @@ class Adapter:
         self._mark: Final = b"\0%s\0" % _reality.urandom(16).hex().encode()
         self._steps: Steps | None = None
         self._replay_: DebuggedReplay | None = None
-        self._begin: int | None = None
+        self._begin: StepPlace | None = None
+        #: The threads and tasks of the run, by the process and the lane: the number by which the editor knows each.
+        self._lanes: Final[dict[tuple[str, int], int]] = {("", 0): 1}
         #: The replay runs; where it stands between two steps, in ``debugpy``, it does that for the thread that waits for the next one.
         self._runs = False
         self._state: Final = threading.Lock()
@@ -370,11 +373,11 @@ class Adapter:
         found = prepared(run, options.pop("command"), options.pop("store"), "debug", {**options, "live": ()})
         view = self._open.enter_context(read_run(found.path, found.store))
         steps = Steps(view)
-        self._begin = steps.number(at) if at is not None else None
+        self._begin = steps.place(at) if at is not None else None
         if self._begin is None and given.get("stopOnEntry", True):
-            self._begin = steps.numbers[0]
+            self._begin = steps.places[0]
         streams = Streams(self._passed_on("stdout"), self._passed_on("stderr"))
-        replay = DebuggedReplay(found, lambda: None, lambda text: self._say(text, "stdout"), streams)
+        replay = DebuggedReplay(found, steps, lambda: None, lambda text: self._say(text, "stdout"), streams)
         self._open.callback(replay.close)
         self._steps, self._replay_ = steps, replay
         self._traveller = threading.Thread(target=self._go_on, name="tracekit-replay")
@@ -416,7 +419,7 @@ class Adapter:
         self._go(self._to_breakpoint if begin is None else lambda: (self._replay.go(begin), "entry"))
 
     def _restart(self, given: Mapping[str, Any]) -> None:
-        first = self._known.numbers[0] if self._begin is None else self._begin
+        first = self._known.places[0] if self._begin is None else self._begin
         self._go(lambda: (self._replay.go(first), "entry"))
 
     def _terminate(self, given: Mapping[str, Any]) -> None:
@@ -528,13 +531,20 @@ class Adapter:
         return self._steps
 
     @property
-    def _number(self) -> int:
-        """The step that comes nearest before where it stands, or at which it stands; past the last one at the end."""
+    def _place(self) -> StepPlace | None:
+        """The step at which it stands, or that was made last in the process that stands still."""
         if self._line_thread is not None:
             return self._replay.last
-        if self._replay.at is not None:
-            return self._replay.at.step
-        return 0 if self._replay.status is None else self._known.numbers[-1] + 1
+        return None if self._replay.at is None else self._replay.at.step
+
+    @property
+    def _position(self) -> int:
+        """Where among the steps of the run it stands; -1 before the start, past the last one at the end. Between two steps: at the first
+        of them."""
+        place = self._place
+        if place is None:
+            return -1 if self._replay.status is None else len(self._known)
+        return self._known.position(place) - (place not in self._known.places)
 
     @property
     def _between(self) -> bool:
@@ -599,43 +609,47 @@ class Adapter:
         )
 
     def _title(self, stop: Stop) -> str:
-        numbers = self._known.numbers
-        where = f" ({numbers.index(stop.step) + 1} of {len(numbers)})" if stop.step in numbers else ""
+        step = self._known.get(stop.step)
+        where = "" if step is None else f" ({self._known.position(stop.step) + 1} of {len(self._known)})"
         return f"{'after ' if stop.after else ''}step {stop.step}{where}"
 
     def _thread(self, stop: Stop) -> int:
-        step = self._known.get(stop.step)
-        return 1 if step is None else step.lane_number + 1
+        return self._thread_of(self._known.get(stop.step))
 
-    def _lane(self) -> int | None:
-        step = self._known.get(self._number)
-        return None if step is None else step.lane_number
+    def _thread_of(self, step: StepView | None) -> int:
+        return (
+            1 if step is None else self._lanes.setdefault((step.file.process, step.lane_number), len(self._lanes) + 1)
+        )
+
+    def _here(self) -> StepView | None:
+        place = self._place
+        return None if place is None else self._known.get(place)
 
     def _to_first(self, *ways: Iterator[StepView]) -> Way:
         """To the first step that there is, the ways tried one after the other; to the end where there is none."""
-        found = next((step.seq for way in ways for step in way), None)
+        found = next((step.place for way in ways for step in way), None)
         return lambda: (self._replay.go(found), "step")
 
     def _to_breakpoint(self) -> tuple[Stop | None, str]:
         while True:
-            target = next((step.seq for step in self._known.after(self._number) if self._wants(step)), None)
+            target = next((step.place for step in self._known.after(self._position) if self._wants(step)), None)
             stop = self._replay.go(target, self._in_lines())
             if stop is None:
                 return None, ""
             if (reason := self._hit(stop)) is not None:
                 return stop, reason
 
-    def _back_to_breakpoint(self, number: int) -> tuple[Stop | None, str]:
+    def _back_to_breakpoint(self, position: int) -> tuple[Stop | None, str]:
         lines = {(_real(path), line) for path, line in self._in_lines()}
-        for step in self._known.before(number):
-            path, line = self._replay.lines_of.get(step.seq, ("", 0))
+        for step in self._known.before(position):
+            path, line = self._replay.lines_of.get(step.place, ("", 0))
             if self._wants(step) or (_real(path), line) in lines:
-                stop = self._replay.go(step.seq)
+                stop = self._replay.go(step.place)
                 if stop is None:
                     return None, ""
                 if (reason := self._hit(stop)) is not None:
                     return stop, reason
-        return self._replay.go(self._known.numbers[0]), "entry"
+        return self._replay.go(self._known.places[0]), "entry"
 
     def _continue(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._line_thread is not None:
@@ -648,8 +662,8 @@ class Adapter:
         return {"allThreadsContinued": True}
 
     def _reverse_continue(self, given: Mapping[str, Any]) -> None:
-        number = self._number + self._between
-        self._go(lambda: self._back_to_breakpoint(number))
+        position = self._position + self._between
+        self._go(lambda: self._back_to_breakpoint(position))
 
     def _next(self, given: Mapping[str, Any]) -> None:
         if self._line_thread is not None:
@@ -657,14 +671,14 @@ class Adapter:
         elif self._at_end:
             raise RefusedError("this is the end of the replay", "go back, or continue to leave it")
         else:
-            number = self._number
-            self._go(self._to_first(self._known.after(number, self._lane()), self._known.after(number)))
+            position = self._position
+            self._go(self._to_first(self._known.after(position, self._here()), self._known.after(position)))
 
     def _step_back(self, given: Mapping[str, Any]) -> None:
-        number = self._number + self._between  # between two steps: the one that was made last
-        lane = None if self._between else self._lane()
-        before = (self._known.before(number, lane), self._known.before(number))
-        if not any(self._known.before(number)):
+        position = self._position + self._between  # between two steps: the one that was made last
+        here = None if self._between else self._here()
+        before = (self._known.before(position, here), self._known.before(position))
+        if not any(self._known.before(position)):
             raise RefusedError("this is the first step of the run")
         self._go(self._to_first(*before))
 
@@ -676,28 +690,31 @@ class Adapter:
 
     def _goto_targets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         here = (_real(given["source"].get("path") or ""), int(given["line"]))
-        found = sorted(seq for seq, (path, line) in self._replay.lines_of.items() if (_real(path), line) == here)
-        steps = [step for seq in found if (step := self._known.get(seq)) is not None]
-        return {"targets": [{"id": one.seq, "label": line_of(one, 100).plain, "line": here[1]} for one in steps]}
+        made = {place for place, (path, line) in self._replay.lines_of.items() if (_real(path), line) == here}
+        found = [(number, one) for number, one in enumerate(self._known.after(-1), 1) if one.place in made]
+        return {"targets": [{"id": number, "label": line_of(one, 100).plain, "line": here[1]} for number, one in found]}
 
     def _goto(self, given: Mapping[str, Any]) -> None:
-        number = self._known.number(given["targetId"])
-        self._go(lambda: (self._replay.go(number), "goto"))
+        number = int(given["targetId"])
+        if not 1 <= number <= len(self._known):
+            raise RefusedError(f"there is no target {number}", "ask for gotoTargets first")
+        place = self._known.places[number - 1]
+        self._go(lambda: (self._replay.go(place), "goto"))
 
     def _command(self, name: str, rest: str) -> None:
         """What the prompt of ``tracekit debug`` has, in the editor's console."""
         replay, steps = self._replay, self._known
         if name == "goto":
-            number = steps.number(rest)
-            self._go(lambda: (replay.go(number), "goto"))
+            place = steps.place(rest)
+            self._go(lambda: (replay.go(place), "goto"))
         elif name == "what-if":
-            since = self._number
+            since = self._place or 0
             kinds = kinds_that_go_live(live_kinds(shlex.split(rest) or ("llm",)))
             self._go(lambda: (replay.branch(kinds, since), "pause"))
         else:
             wanted = steps.condition(rest)
-            there = steps.after(self._number) if name == "until" else steps.before(self._number + self._between)
-            found = next((step.seq for step in there if wanted.holds(step)), None)
+            there = steps.after(self._position) if name == "until" else steps.before(self._position + self._between)
+            found = next((step.place for step in there if wanted.holds(step)), None)
             if found is None:
                 raise RefusedError(f"no {'later' if name == 'until' else 'earlier'} step has {wanted.text}")
             self._go(lambda: (replay.go(found), "goto"))
@@ -723,8 +740,7 @@ class Adapter:
     def _connected(self) -> LineDebugger:
         """``debugpy`` in this process of the replay."""
         replay = self._replay
-        assert replay.socket is not None
-        if self._lines is None or self._lines.socket is not replay.socket:
+        if self._lines is None or self._lines.socket is not replay.editor:
             failed = replay.ask(do="debugpy")["failed"]
             if failed is not None:
                 raise RefusedError(
@@ -732,7 +748,7 @@ class Adapter:
                     "pip install debugpy",
                 )
             try:
-                self._lines = LineDebugger(replay.socket, self._line_reached)
+                self._lines = LineDebugger(replay.line_by_line(), self._line_reached)
             except GoneError:
                 raise RefusedError("debugpy could not be connected", "the replay has printed why") from None
         return self._lines
@@ -789,9 +805,11 @@ class Adapter:
     def _threads(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._replay_ is None or self._runs or self._at_end:
             return {"threads": [{"id": 1, "name": "replay"}]}
-        step = self._known.get(self._number)
+        step = self._here()
         name = "replay" if step is None else step.lane.path or "the main line"
-        return {"threads": [{"id": 1 if step is None else step.lane_number + 1, "name": name}]}
+        if step is not None and step.file.process:
+            name = f"{step.file.process}: {name}"
+        return {"threads": [{"id": self._thread_of(step), "name": name}]}
 
     def _stack_trace(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._line_thread is not None and self._lines is not None:
@@ -818,7 +836,7 @@ class Adapter:
         step = self._known.get(stop.step)
         found: list[dict[str, Any]] = []
         if step is not None:
-            title = f"{'Last step' if stop.after else 'Step'} {step.seq}: {step.kind} {step.name}"
+            title = f"{'Last step' if stop.after else 'Step'} {step.place}: {step.kind} {step.name}"
             found.append(self._scope(title, _facts_of(step)))
         if 0 <= number < len(stop.frames):
             for name in ("locals", "globals"):

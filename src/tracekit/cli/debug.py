@@ -11,28 +11,30 @@ import json
 import linecache
 import os
 import re
+import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from operator import itemgetter
 from typing import IO, Any, Final, NamedTuple, NoReturn
 
 import click
 
 from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import shown_as
+from .._runs.debugging import SINK, StepPlace
 from .._runs.reading import FileView, RunView, StepView, plain
 from .._runs.replaying import kinds_that_go_live
-from .._runs.wording import plural
 from ..errors import RunStateError, TracekitError
-from .output import DIFFERENT, console, fail, message, printable, read
+from .output import DIFFERENT, console, fail, printable, read
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
@@ -43,119 +45,100 @@ __all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Line", "Steps",
 
 
 class Steps:
-    """The steps of a recorded run at which its replay can stop, by their numbers: those that the program makes itself.
+    """The steps of a recorded run at which its replay can stop: those that the program and its child processes make themselves.
 
+    They are in the order in which they began. A step is named by its number, in a child process by ``SEGMENT:NUMBER``.
     ``RunStateError`` where there is none.
     """
 
     def __init__(self, view: RunView) -> None:
         self.view: Final = view
-        self._steps: Final = {step.seq: step for step in view.own.steps.values() if self._is_made(step)}
-        self.numbers: Final = sorted(self._steps)
-        if not self.numbers:
+        self._order: Final = [step for step in _in_order(view) if _stops(step) and _around(step) is None]
+        self._at: Final = {step.place: at for at, step in enumerate(self._order)}
+        self.places: Final = [step.place for step in self._order]
+        if not self._order:
             raise RunStateError(
                 f"{shown_as(view.path)} has no step at which its replay could stop",
-                next_action="its steps were made by processes that it started, which are answered from the trace"
+                next_action="its steps were made by processes that a replay does not start"
                 if len(view.files) > 1
                 else "`tracekit show RUN --all` shows what it has",
             )
 
-    def _is_made(self, step: StepView) -> bool:
-        return _stops(step) and self._around(step) is None
+    def __getitem__(self, place: StepPlace) -> StepView:
+        return self._order[self._at[place]]
 
-    def _around(self, step: StepView | None) -> StepView | None:
-        """The step in whose course this one happened, where a replay answers that without its body."""
-        found = None
-        while step is not None and step.parent:
-            step = self.view.own.steps.get(step.parent)
-            if step is not None and step.kind in FAMILIES and step.kind != "span":
-                found = step
-        return found
-
-    def __getitem__(self, number: int) -> StepView:
-        return self._steps[number]
-
-    def get(self, number: int) -> StepView | None:
-        return self._steps.get(number)
+    def get(self, place: StepPlace) -> StepView | None:
+        return None if place not in self._at else self[place]
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self._order)
 
-    def number(self, text: str | int) -> int:
-        """A step's number as somebody gives it; ``RunStateError`` unless the replay can stop there."""
-        segment, colon, of_segment = str(text).strip().partition(":")
-        if colon and of_segment.isdigit():
-            self._refuse_elsewhere(segment, int(of_segment))
-        number = int(text) if str(text).isdigit() else 0
-        if number in self._steps:
-            return number
+    def position(self, place: StepPlace) -> int:
+        """Its number among the steps of the run, from 0 on; of an entry between two of them, that of the next one."""
+        if place in self._at:
+            return self._at[place]
+        segment, number = _parts(place)
+        after = (at for at, one in enumerate(self._order) if _parts(one.place)[0] == segment and one.seq > number)
+        return next(after, len(self._order))
+
+    def place(self, text: StepPlace) -> StepPlace:
+        """A step as somebody names it; ``RunStateError`` unless the replay can stop there."""
+        segment, number = _parts(str(text).strip())
         own = self.view.own
-        begun, known = own.steps.get(number), own.step_at(number)
-        around = self._around(begun)
+        files = [one for one in self.view.files[1:] if segment and _is_named(one, segment)] if segment else [own]
+        if len(files) != 1 or number < 0:
+            ambiguous = "are several child processes" if files else "is no child process"
+            raise RunStateError(
+                f"there {ambiguous} {segment} in this run"
+                if segment
+                else f"no step begins there; entry {text} is not there",
+                run_id=self.view.run_id,
+                next_action="`tracekit show RUN` lists the steps of each, `SEGMENT:NUMBER`"
+                if segment
+                else "`tracekit show RUN` shows the number of each step",
+            )
+        file = files[0]
+        place = file.place(number)
+        if place in self._at:
+            return place
+        raise self._refusal(file, number)
+
+    def _refusal(self, file: FileView, number: int) -> RunStateError:
+        """Why a replay can't stop at an entry of this file."""
+        begun, known, place = file.steps.get(number), file.step_at(number), file.place(number)
         hint = "`tracekit show RUN` shows the number of each step"
-        if around is not None and begun is not None:
-            what = f"step {number} happened inside step {around.seq} ({around.kind} {around.name}), whose body a replay does not run"
-            hint = f"stop at step {around.seq}"
+        around = _around(begun)
+        if not _is_started(self.view, file):
+            what = f"step {place} was made by a process ({file.process}) that a replay does not start: what started it is answered"
+        elif around is not None and begun is not None:
+            what = f"step {place} happened inside step {around.place} ({around.kind} {around.name}), whose body a replay does not run"
+            hint = f"stop at step {around.place}"
         else:
-            there = 1 <= number <= own.found.count
-            kind = f"is a {own.trace.entry(number)['type']}" if there else "is not there"
-            what = f"no step begins there; entry {text} {kind}"
-            if begun is None and known is not None and known.seq in self._steps:
-                what, hint = f"{what}, which belongs to step {known.seq}", f"stop at step {known.seq}"
-        raise RunStateError(what, run_id=self.view.run_id, next_action=hint)
+            there = 1 <= number <= file.found.count
+            kind = f"is a {file.trace.entry(number)['type']}" if there else "is not there"
+            what = f"no step begins there; entry {place} {kind}"
+            if begun is None and known is not None and known.place in self._at:
+                what, hint = f"{what}, which belongs to step {known.place}", f"stop at step {known.place}"
+        return RunStateError(what, run_id=self.view.run_id, next_action=hint)
 
-    @cached_property
-    def elsewhere(self) -> list[StepView]:
-        """The steps that child processes make, which the debugger does not enter."""
-        return [step for file in self.view.files[1:] for step in file.steps.values() if _stops(step)]
+    def before_process(self, place: StepPlace) -> int:
+        """The last step of the program's own process before the process of this step began; 0: none."""
+        file = next((one for one in self.view.files if one.segment == _parts(place)[0]), self.view.own)
+        began = _began(self.view, file)[1]
+        return max((one.seq for one in self._order if one.file.segment is None and one.seq <= began), default=0)
 
-    def _refuse_elsewhere(self, segment: str, number: int) -> NoReturn:
-        """Say why a step of a child process, as ``show`` names it, is none to stop at."""
-        for step in self.elsewhere:
-            if step.seq == number and str(step.file.segment).startswith(segment):
-                raise self._is_elsewhere(step)
-        raise RunStateError(
-            f"no child process of this run has a step {segment}:{number}",
-            run_id=self.view.run_id,
-            next_action="`tracekit show RUN` lists those of each",
-        )
+    def after(self, position: int, like: StepView | None = None) -> Iterator[StepView]:
+        """The steps after this position, the nearest first; those of the thread or task that makes ``like``."""
+        return self._of(self._order[max(0, position + 1) :], like)
 
-    def _is_elsewhere(self, step: StepView) -> RunStateError:
-        file, began = step.file, self._began(step.file)
-        place = f"{file.segment}:{step.seq}"
-        shown = f"`tracekit show {shown_as(self.view.path)} {place}` shows that step"
-        before = max((one for one in self.numbers if one <= began), default=None)
-        return RunStateError(
-            f"step {place} ({step.kind} {step.name}) is made by a child process ({file.first.get('name')}), "
-            "and the debugger stops in the program's own process alone",
-            run_id=self.view.run_id,
-            next_action=shown
-            if before is None
-            else f"stop at step {before}, the last one before that process began; {shown}",
-        )
+    def before(self, position: int, like: StepView | None = None) -> Iterator[StepView]:
+        """The steps before this position, the nearest first; those of the thread or task that makes ``like``."""
+        return self._of(self._order[: max(0, position)][::-1], like)
 
-    def _began(self, file: FileView) -> int:
-        """Up to which entry of the program's own process a child process had not begun."""
-        causes = [one for one in file.first.get("cause") or () if isinstance(one, Mapping)]
-        cause = causes[0] if causes else {}
-        above = next((one for one in self.view.files[1:] if one.segment == cause.get("segment")), None)
-        if above is not None and above is not file:
-            return self._began(above)
-        seq = cause.get("seq")
-        return seq if type(seq) is int else 0
-
-    def after(self, number: int, lane: int | None = None) -> Iterator[StepView]:
-        """The steps after ``number``, the nearest first; those of one lane."""
-        return self._of(self.numbers[bisect_right(self.numbers, number) :], lane)
-
-    def before(self, number: int, lane: int | None = None) -> Iterator[StepView]:
-        """The steps before ``number``, the nearest first; those of one lane."""
-        return self._of(self.numbers[: bisect_left(self.numbers, number)][::-1], lane)
-
-    def _of(self, numbers: Sequence[int], lane: int | None) -> Iterator[StepView]:
-        for number in numbers:
-            if lane is None or self._steps[number].lane_number == lane:
-                yield self._steps[number]
+    def _of(self, steps: Sequence[StepView], like: StepView | None) -> Iterator[StepView]:
+        for step in steps:
+            if like is None or (step.file is like.file and step.lane_number == like.lane_number):
+                yield step
 
     def condition(self, text: str) -> Condition:
         """What somebody looks for in them; ``RunStateError`` for what none of them could ever be."""
@@ -163,21 +146,78 @@ class Steps:
             found = Condition(text)
         except (SyntaxError, NameError, ValueError) as error:
             raise RunStateError(f"{error}", next_action="see `help conditions` in tracekit debug") from error
-        if found.text.isdigit():
-            self.number(found.text)
-        elif found.word is not None and not any(found.holds(step) for step in self._steps.values()):
+        if found.place is not None:
+            return Condition(str(self.place(found.place)))
+        if found.word is not None and not any(found.holds(step) for step in self._order):
             named = Condition(f"name == {found.word!r}")
-            if any(named.holds(step) for step in self._steps.values()):
+            if any(named.holds(step) for step in self._order):
                 return named
-            for step in self.elsewhere:
-                if found.holds(step) or named.holds(step):
-                    raise self._is_elsewhere(step)
-            there = sorted({f"{step.kind}:{step.name}" for step in self._steps.values()})
+            there = sorted({f"{step.kind}:{step.name}" for step in self._order})
             raise RunStateError(
                 f"no step of this run is {found.word}",
                 next_action=f"there are {', '.join(there[:10])}{' …' if len(there) > 10 else ''}",
             )
         return found
+
+
+def _in_order(view: RunView) -> list[StepView]:
+    """The steps of the processes that a replay starts, as they began: each process's in its own order, none before what started it."""
+    keyed: list[tuple[tuple[int, int, int], StepView]] = []
+    for at, file in enumerate(view.files):
+        if file is not view.own and not _is_started(view, file):
+            continue
+        moment = _began(view, file)[0]
+        for step in file.steps.values():
+            moment = max(moment, step.ts_ns)
+            keyed.append(((moment, at, step.seq), step))
+    keyed.sort(key=itemgetter(0))
+    return [step for _, step in keyed]
+
+
+def _began(view: RunView, file: FileView) -> tuple[int, int]:
+    """When a process began, and after which entry of the program's own process."""
+    causes = [one for one in file.first.get("cause") or () if isinstance(one, Mapping)]
+    if file is view.own or not causes:
+        return 0, 0
+    cause = causes[0]
+    seq = cause.get("seq")
+    above = next((one for one in view.files if one.segment == cause.get("segment")), view.own)
+    if above is file or type(seq) is not int:
+        return 0, 0
+    if above is not view.own:
+        return max(_began(view, above)[0], _moment(above, seq)), _began(view, above)[1]
+    return _moment(above, seq), seq
+
+
+def _moment(file: FileView, seq: int) -> int:
+    return int(file.trace.entry(seq)["ts_ns"]) if 1 <= seq <= file.found.count else 0
+
+
+def _is_started(view: RunView, file: FileView) -> bool:
+    """Whether a replay starts this process: not what a tool or a command started that is answered from the trace itself."""
+    return file is view.own or not ("@" in file.process or file.first.get("meta", {}).get("indirect"))
+
+
+def _is_named(file: FileView, name: str) -> bool:
+    """Whether somebody means this child process: the beginning of its segment, its path, or its name, the end of that (``worker#2``)."""
+    last = file.process.rpartition("/")[2]
+    return str(file.segment).startswith(name) or name in (file.process, last, last.rpartition(":")[2])
+
+
+def _parts(place: StepPlace) -> tuple[str | None, int]:
+    """The segment and the number of a step; -1 where there is none."""
+    segment, _, number = str(place).rpartition(":")
+    return segment or None, int(number) if number.isdecimal() else -1
+
+
+def _around(step: StepView | None) -> StepView | None:
+    """The step in whose course this one happened, where a replay answers that without its body."""
+    found = None
+    while step is not None and step.parent:
+        step = step.file.steps.get(step.parent)
+        if step is not None and step.kind in FAMILIES and step.kind != "span":
+            found = step
+    return found
 
 
 def _stops(step: StepView) -> bool:
@@ -186,10 +226,11 @@ def _stops(step: StepView) -> bool:
 
 #: What a condition can ask of a step.
 _NAMES: Final[Mapping[str, Callable[[StepView], Any]]] = {
-    "step": lambda step: step.seq,
+    "step": lambda step: step.place,
     "kind": lambda step: step.kind,
     "name": lambda step: step.name,
     "lane": lambda step: step.lane.path,
+    "process": lambda step: step.file.process,
     "agent": lambda step: step.agent,
     "side_effect": lambda step: step.side_effect,
     "failed": lambda step: step.failed,
@@ -203,6 +244,8 @@ _NAMES: Final[Mapping[str, Callable[[StepView], Any]]] = {
     "cost": lambda step: (step.call.cost_usd if step.call is not None else 0) or 0,
     "tokens": lambda step: sum(_counts(step)),
 }
+#: ``12``, ``c254f3cc:12``: a step.
+_STEP: Final = re.compile(r"(?:[^\s'\"()=<>]+:)?\d+$")
 #: ``tool``, ``tool:search``: a kind of step, and one name of it.
 _KIND: Final = re.compile(r"(?P<kind>[a-z_]+(?:\.[a-z_]+)?)(?::(?P<name>[^\s'\"()=<>]+))?$")
 
@@ -236,10 +279,12 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text: Final = text.strip()
-        self._kind: Final = None if self.text in _NAMES else _KIND.match(self.text)
+        #: The step that it is.
+        self.place: Final = self.text if _STEP.match(self.text) else None
+        self._kind: Final = None if self.text in _NAMES or self.place else _KIND.match(self.text)
         #: The kind of step, with or without a name, that it is.
         self.word: Final = None if self._kind is None else self.text
-        self._code: Final = None if self._kind else compile(self.text, "<condition>", "eval")
+        self._code: Final = None if self._kind or self.place else compile(self.text, "<condition>", "eval")
         unknown = set(() if self._code is None else self._code.co_names) - {*_NAMES, *dir(__builtins__), *dir(str)}
         if unknown - {*dir(dict), *dir(list)}:
             raise NameError(f"{', '.join(sorted(unknown))}: a condition knows {', '.join(_NAMES)}")
@@ -247,8 +292,8 @@ class Condition:
     def holds(self, step: StepView) -> bool:
         if self._kind is not None:
             return step.is_a(self._kind["kind"]) and self._kind["name"] in (None, step.name)
-        if self.text.isdigit():
-            return step.seq == int(self.text)
+        if self.place is not None:
+            return str(step.place) == self.place
         assert self._code is not None
         try:
             return bool(eval(self._code, {}, _Facts(step)))
@@ -272,7 +317,7 @@ class Frame(NamedTuple):
 class Stop(NamedTuple):
     """The replay stands still: at which step (or ``after`` it, between two), in which lane, and in which lines, the innermost first."""
 
-    step: int
+    step: StepPlace
     after: bool
     lane: str
     frames: tuple[Frame, ...]
@@ -293,8 +338,61 @@ class Streams(NamedTuple):
     stderr: int
 
 
+class _Channel:
+    """What is said to one process of the replay, and by it: lines of JSON. ``segment`` is that of a child process."""
+
+    def __init__(
+        self, asked: int, events: int, segment: str | None = None, connection: socket.socket | None = None
+    ) -> None:
+        self.segment: Final = segment
+        self.events: Final = events
+        #: It stands still, and says so, while another one is looked at.
+        self.stopped: dict[str, Any] | None = None
+        #: The step that it has made last.
+        self.last: StepPlace = 0
+        #: To ``debugpy`` in the process, once that was asked to connect.
+        self.editor: socket.socket | None = None
+        self._asked: Final = asked
+        self._connection: Final = connection
+        #: What it has said, and nobody has taken yet.
+        self.said: Final[deque[dict[str, Any]]] = deque()
+        self._rest = b""
+        self._closed = False
+
+    def send(self, what: Mapping[str, Any]) -> None:
+        line = json.dumps(what).encode() + b"\n"
+        with suppress(OSError):  # it has ended, as it says by its own end
+            while line and not self._closed:
+                line = line[os.write(self._asked, line) :]
+
+    def hear(self) -> bool:
+        """Take what it says into ``said``; false: it has ended."""
+        try:
+            read = os.read(self.events, 65536)
+        except OSError:
+            read = b""
+        *whole, self._rest = (self._rest + read).split(b"\n")
+        self.said.extend(map(json.loads, whole))
+        return bool(read)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._closed:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
+            else:
+                os.close(self._asked)
+                os.close(self.events)
+            if self.editor is not None:
+                self.editor.close()
+
+
 class DebuggedReplay:
-    """The process in which the run is replayed. ``at`` is where it stands still; ``None`` before the start, and after the end.
+    """The processes in which the run is replayed. ``at`` is where it stands still; ``None`` before the start, and after the end.
+
+    One of them stands still at a time, and the others go on as far as they can without it. A step of another process is reached by
+    replaying the run to there anew: then it does not matter which of them is quicker.
 
     At a prompt ``ask`` is called where ``pdb`` wants a line (``None``: there are no more), ``write`` with what it prints. An editor has
     ``streams``, and goes line by line in ``debugpy``.
@@ -303,27 +401,31 @@ class DebuggedReplay:
     def __init__(
         self,
         found: Prepared,
+        steps: Steps,
         ask: Callable[[], str | None],
         write: Callable[[str], object],
         streams: Streams | None = None,
     ) -> None:
         self._found: Final = found
+        self._steps: Final = steps
         self._ask: Final = ask
         self._write: Final = write
         self._streams: Final = streams
         #: For an editor: the line that each step was made from, as far as the replay has come to it.
-        self.lines_of: Final[dict[int, Line]] = {}
-        #: The step that was made last.
-        self.last = 0
-        #: Connected to ``debugpy`` in the process, once that was asked to.
-        self.socket: socket.socket | None = None
+        self.lines_of: Final[dict[StepPlace, Line]] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: IO[bytes] | None = None
-        self._events: IO[bytes] | None = None
+        #: The program's own process, its child processes, and the one that stands still, or did last.
+        self._main: _Channel | None = None
+        self._children: list[_Channel] = []
+        self._here: _Channel | None = None
+        self._listener: socket.socket | None = None
+        self._directory: str | None = None
         self._sink: IO[bytes] | None = None
+        #: How far whoever begins now may go.
+        self._wanted: dict[str, Any] = {}
         self.at: Stop | None = None
-        #: The furthest step that was seen: what the program prints up to there is not shown again.
-        self._seen = 0
+        #: The furthest step of each process that was seen, past all of them where it has ended: what it prints up to there is shown once.
+        self._seen: Final[dict[str | None, int]] = {}
         self._killed = self._over = False
         self._changing: Final = threading.Lock()
         #: The exit code of the last replay that came to its end.
@@ -334,22 +436,57 @@ class DebuggedReplay:
         """The directory in which the program runs."""
         return self._found.cwd
 
+    @property
+    def last(self) -> StepPlace:
+        """The step that was made last, in the process that stood still last."""
+        return 0 if self._here is None else self._here.last
+
+    @property
+    def editor(self) -> socket.socket | None:
+        """To ``debugpy`` in the process that stands still, once that is connected; ``None`` where it is not."""
+        return None if self._here is None else self._here.editor
+
+    def line_by_line(self) -> socket.socket:
+        """The same, waited for: a child process connects when it was asked to."""
+        assert self._here is not None
+        assert self._listener is not None
+        while self._here.editor is None:
+            self._welcome(self._listener)
+        return self._here.editor
+
     # -- running ---------------------------------------------------------------------------------------------------------
 
-    def go(self, to: int | None, lines: Iterable[Line] = ()) -> Stop | None:
-        """Run to step ``to``, anew where that lies behind; ``None``: to the end. Returns where it stands still, ``None`` at the end.
+    def go(self, to: StepPlace | None, lines: Iterable[Line] = ()) -> Stop | None:
+        """Run to step ``to``, anew where that lies behind or in another process; ``None``: to the end. Returns where it stands still,
+        ``None`` at the end.
 
         On the way it stops at each step that is made from one of these ``lines``.
         """
         wanted = sorted(lines)
-        if self.at is None or (to is not None and to <= self.at.step):
+        if self.at is None or (to is not None and not self._is_ahead(to)):
             return self._start(to, self._hidden(to), wanted)
-        self._send(do="run", to=to, lines=wanted)
-        self.at = None
+        stopped = next((one for one in self._children if one.stopped is not None), None) if wanted else None
+        if stopped is not None:  # it came to one of these lines meanwhile
+            self._here = stopped
+            return self._stopped(stopped.stopped)
+        self._wanted.update(to=to, lines=wanted)
+        self._go_on()
         event = self._next()
         if event is not None and event["event"] == "passed":  # by another thread, which was quicker this time
             return self._start(to, self._hidden(to))
         return self._stopped(event)
+
+    def _is_ahead(self, to: StepPlace) -> bool:
+        assert self.at is not None
+        (segment, number), (here, at) = _parts(to), _parts(self.at.step)
+        return segment == here and number > at
+
+    def _go_on(self) -> None:
+        """Let all of them go on: one that does not stand still learns at its next step how far."""
+        self.at = None
+        for one in self._channels:
+            one.stopped = None
+            one.send({"do": "run", "to": self._wanted["to"], "lines": self._wanted["lines"]})
 
     def lines(self, frame: int) -> Stop | None:
         """``pdb`` in this frame; returns where the replay stands still once that was left."""
@@ -368,33 +505,51 @@ class DebuggedReplay:
         self.at = None
         return self._stopped(self._next())
 
-    def _hidden(self, to: int | None) -> int:
-        """The step up to which what the program prints was shown before."""
+    def _hidden(self, to: StepPlace | None) -> dict[str | None, int]:
+        """By process the step up to which what it prints was shown before."""
         if to is None:
-            return 0 if self._seen == sys.maxsize else self._seen
-        return min(to, self._seen)
+            return {} if self._seen.get(None) == sys.maxsize else dict(self._seen)
+        segment, number = _parts(to)
+        found = {**self._seen, segment: min(number, self._seen.get(segment, 0))}
+        if segment is not None:  # it prints to where the program did when it was started
+            found[None] = min(self._steps.before_process(to), self._seen.get(None, 0))
+        return found
 
-    def branch(self, live: Mapping[str, Any], since: int) -> Stop | None:
+    def branch(self, live: Mapping[str, Any], since: StepPlace) -> Stop | None:
         """Replay the run to its end with these kinds of steps live from step ``since`` on, which writes a new run."""
+        if not isinstance(since, int):
+            raise RunStateError(
+                "what-if goes on from a step of the program's own process",
+                next_action=f"step {since} is a child process's",
+            )
         options = {**self._found.instructions["options"], "live": dict(live)}
-        return self._start(None, since, options=options, live_from=since)
+        return self._start(None, {None: since}, options=options, live_from=since)
 
-    def _start(self, to: int | None, hidden: int, lines: Sequence[Line] = (), **instructions: Any) -> Stop | None:
+    def _start(
+        self, to: StepPlace | None, hidden: Mapping[str | None, int], lines: Sequence[Line] = (), **instructions: Any
+    ) -> Stop | None:
         self.close()
-        self.last, self._killed = 0, False
-        sink = self._sink = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
+        self._killed = False
+        self._wanted = {"to": to, "lines": list(lines), "hidden": hidden}
+        self._directory = directory = tempfile.mkdtemp(prefix="tracekit-debug-")
+        address = os.path.join(directory, "socket")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        sink = self._sink = open(os.path.join(directory, SINK), "a+b")  # noqa: SIM115  # as long as the process
         asked, ours = os.pipe()
         theirs, answers = os.pipe()
-        self._asked, self._events = os.fdopen(ours, "wb", buffering=0), os.fdopen(theirs, "rb")
+        main = self._main = self._here = _Channel(ours, theirs)
         pipes = {"asked": asked, "answers": answers, "sink": sink.fileno()}
         far: socket.socket | None = None
         if self._streams is not None:
-            self.socket, far = socket.socketpair()
+            main.editor, far = socket.socketpair()
             pipes["debugpy"] = far.fileno()
+        about = {"to": to, "lines": lines, "hidden": hidden.get(None) or None, "editor": self._streams is not None}
         whole = {
             **self._found.instructions,
             **instructions,
-            "debugger": {"debugpy": None, **pipes, "to": to, "lines": lines, "hidden": hidden or None},
+            "debugger": {**pipes, **about, "address": address},
         }
         try:
             with self._changing:
@@ -412,28 +567,86 @@ class DebuggedReplay:
         if event is None:
             return None
         self.at = Stop(event["step"], event["after"], event["lane"], tuple(Frame(**frame) for frame in event["frames"]))
-        self._seen = max(self._seen, self.at.step)
+        segment, number = _parts(self.at.step)
+        self._seen[segment] = max(self._seen.get(segment, 0), number)
+        if segment is not None:
+            self._seen[None] = max(self._seen.get(None, 0), self._steps.before_process(self.at.step))
         return self.at
 
-    def _next(self) -> dict[str, Any] | None:
-        """What the process says next, apart from what ``pdb`` does there; ``None``: it has ended."""
-        assert self._events is not None
+    # -- what they say -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _channels(self) -> list[_Channel]:
+        return [*([] if self._main is None else [self._main]), *self._children]
+
+    def _next(self, of: _Channel | None = None) -> dict[str, Any] | None:
+        """What a process, ``of`` alone if given, says next, apart from what ``pdb`` does there; ``None``: the replay, or that process, has
+        ended."""
+        main, listener = self._main, self._listener
+        assert main is not None
+        assert listener is not None
         while True:
-            line = self._events.readline()
-            if not line.endswith(b"\n"):
-                self._ended()
-                return None
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == "made":
-                self.last = event["step"]
-                if event["line"] is not None:
-                    self.lines_of[self.last] = (event["line"][0], event["line"][1])
-            elif event["event"] == "output":
-                self._write(event["text"])
-            elif event["event"] == "prompt":
-                self._send(line=self._ask() or "")
-            else:
-                return event
+            for channel in self._channels:
+                while channel.said:
+                    event = channel.said.popleft()
+                    if not self._took(channel, event, of):
+                        self._here = channel
+                        return event
+            known = {channel.events: channel for channel in self._channels}
+            ready = select.poll()
+            for one in (listener.fileno(), *known):
+                ready.register(one, select.POLLIN)
+            for fd, _ in ready.poll():
+                if fd == listener.fileno():
+                    self._welcome(listener)
+                elif not known[fd].hear():
+                    if known[fd] is main:
+                        self._ended()
+                        return None
+                    self._children.remove(known[fd])
+                    known[fd].close()
+                    self._seen[known[fd].segment] = sys.maxsize
+                    if known[fd] is of:
+                        return None
+
+    def _took(self, channel: _Channel, event: dict[str, Any], of: _Channel | None) -> bool:
+        """Take what a process says beside what is waited for; false: this is what is."""
+        if event["event"] == "made":
+            channel.last = event["step"]
+            if event["line"] is not None:
+                self.lines_of[channel.last] = (event["line"][0], event["line"][1])
+        elif event["event"] == "output":
+            self._write(event["text"])
+        elif event["event"] == "prompt":
+            channel.send({"line": self._ask() or ""})
+        elif event["event"] == "stopped" and (of is not None or self.at is not None):
+            channel.stopped = event  # one stands still already
+        else:
+            return of is not None and channel is not of
+        return True
+
+    def _welcome(self, listener: socket.socket) -> None:
+        """A child process of the replay, or ``debugpy`` in one, has connected."""
+        connection, _ = listener.accept()
+        hello = b""
+        while not hello.endswith(b"\n") and (one := connection.recv(1)):
+            hello += one
+        try:
+            about = json.loads(hello)
+        except ValueError:  # it has ended already
+            connection.close()
+            return
+        if about["event"] == "lines":
+            assert self._here is not None
+            self._here.editor = connection
+            return
+        segment, fd = about["segment"], connection.fileno()
+        channel = _Channel(fd, fd, segment, connection)
+        self._children.append(channel)
+        hidden = self._wanted["hidden"].get(segment)
+        place = f"{segment}:{hidden}" if hidden else None
+        wanted = {"to": self._wanted["to"], "lines": self._wanted["lines"], "hidden": place}
+        channel.send({**wanted, "editor": self._streams is not None})
 
     def _ended(self) -> None:
         assert self._process is not None
@@ -442,7 +655,8 @@ class DebuggedReplay:
         status = self._process.wait()
         if self._killed:
             return
-        self.status, self._seen = status, sys.maxsize
+        self.status = status
+        self._seen[None] = sys.maxsize
         self._sink.seek(0)
         hidden = self._sink.read()  # nothing, unless it ended before it came to where it was to be shown: this says why
         if self._streams is not None:
@@ -457,15 +671,14 @@ class DebuggedReplay:
     def ask(self, **question: Any) -> dict[str, Any]:
         """Ask the process while it stands still; ``GoneError`` where it has ended."""
         self._send(**question)
-        answer = self._next()
+        answer = self._next(self._here)
         if answer is None:
             raise GoneError
         return answer
 
     def _send(self, **what: Any) -> None:
-        assert self._asked is not None
-        with suppress(BrokenPipeError):  # it has ended, as the other pipe says
-            self._asked.write(json.dumps(what).encode() + b"\n")
+        assert self._here is not None
+        self._here.send(what)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -486,11 +699,17 @@ class DebuggedReplay:
     def close(self) -> None:
         """End the process, and what it has started. Idempotent."""
         self.kill()
-        self._process, self.at = None, None
-        for file in (self._asked, self._events, self._sink, self.socket):
+        for channel in self._channels:
+            channel.close()
+        self._process = self._main = self._here = self.at = None
+        self._children.clear()
+        for file in (self._listener, self._sink):
             if file is not None:
-                with suppress(OSError):
-                    file.close()
+                file.close()
+        self._listener = self._sink = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
 
 # -- the prompt --------------------------------------------------------------------------------------------------------
@@ -509,7 +728,7 @@ class Shell(cmd.Cmd):
             # Unbuffered: what `pdb` is to read must not be taken before.
             self._lines: Final = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
         self._steps: Final = steps
-        self.replay: Final = DebuggedReplay(found, self._line_for_pdb, self._print)
+        self.replay: Final = DebuggedReplay(found, steps, self._line_for_pdb, self._print)
         self._breaks: list[Condition] = []
         self._frame = 0
         self._listed = 0
@@ -606,8 +825,8 @@ class Shell(cmd.Cmd):
     def _show_step(self, stop: Stop) -> None:
         step = self._steps[stop.step]
         out = console()
-        number = self._steps.numbers.index(stop.step) + 1
-        self._say(f"step {stop.step} ({number} of {len(self._steps)})")
+        process = f", in the process {step.file.process}" if step.file.process else ""
+        self._say(f"step {stop.step} ({self._steps.position(stop.step) + 1} of {len(self._steps)}){process}")
         out.print(line_of(step, out.width), no_wrap=True, overflow="ellipsis")
 
     def _show_frame(self) -> None:
@@ -628,11 +847,11 @@ class Shell(cmd.Cmd):
         return self.replay.at
 
     @property
-    def _number(self) -> int:
-        """The number of the step at which it stands; past the last one after the end."""
+    def _position(self) -> int:
+        """Where among the steps of the run it stands; -1 before the start, past the last one after the end."""
         if self.replay.at is not None:
-            return self.replay.at.step
-        return 0 if self.replay.status is None else self._steps.numbers[-1] + 1
+            return self._steps.position(self.replay.at.step)
+        return -1 if self.replay.status is None else len(self._steps)
 
     @property
     def _step(self) -> StepView:
@@ -640,66 +859,66 @@ class Shell(cmd.Cmd):
 
     # -- going -----------------------------------------------------------------------------------------------------------
 
-    def goto(self, number: int | None) -> None:
+    def goto(self, place: StepPlace | None) -> None:
         """Go to a step, or (``None``) to the end, and show it."""
-        self._arrive(self.replay.go(number))
+        self._arrive(self.replay.go(place))
 
     def _go_to_first(self, found: Iterator[StepView], none: str, *, skip: int = 0) -> None:
         steps = [step for step, _ in zip(found, range(skip + 1), strict=False)]
         if not steps:
             self._say(none)
         else:
-            self.goto(steps[-1].seq)
+            self.goto(steps[-1].place)
 
     def do_step(self, arg: str) -> None:
         """step [COUNT]: go to the next step of the run, in whichever lane."""
-        if self.replay.at is not None and not any(self._steps.after(self._number)):
+        if self.replay.at is not None and not any(self._steps.after(self._position)):
             self.goto(None)
         else:
-            self._go_to_first(self._steps.after(self._number), "there is no later step", skip=_count(arg))
+            self._go_to_first(self._steps.after(self._position), "there is no later step", skip=_count(arg))
 
     def do_next(self, arg: str) -> None:
         """next [COUNT]: go to the next step of this lane (thread, task)."""
-        lane = None if self.replay.at is None else self._step.lane_number
-        if self.replay.at is not None and not any(self._steps.after(self._number, lane)):
-            if any(self._steps.after(self._number)):
+        here = None if self.replay.at is None else self._step
+        if here is not None and not any(self._steps.after(self._position, here)):
+            if any(self._steps.after(self._position)):
                 self._say("this lane has no later step: `step` goes to the next one of the run")
                 return
             self.goto(None)
         else:
-            self._go_to_first(self._steps.after(self._number, lane), "there is no later step", skip=_count(arg))
+            self._go_to_first(self._steps.after(self._position, here), "there is no later step", skip=_count(arg))
 
     def do_back(self, arg: str) -> None:
         """back [COUNT]: go to the step before this one, in whichever lane."""
-        self._go_to_first(self._steps.before(self._number), "this is the first step", skip=_count(arg))
+        self._go_to_first(self._steps.before(self._position), "this is the first step", skip=_count(arg))
 
     def do_reverse_next(self, arg: str) -> None:
         """reverse-next [COUNT]: go to the step before this one in this lane."""
-        lane = None if self.replay.at is None else self._step.lane_number
-        self._go_to_first(self._steps.before(self._number, lane), "this lane has no earlier step", skip=_count(arg))
+        here = None if self.replay.at is None else self._step
+        self._go_to_first(self._steps.before(self._position, here), "this lane has no earlier step", skip=_count(arg))
 
     def do_goto(self, arg: str) -> None:
         """goto N: go to step N, forwards or back."""
-        self.goto(self._steps.number(arg.strip()))
+        self.goto(self._steps.place(arg.strip()))
 
     def do_first(self, arg: str) -> None:
         """first: go to the first step of the run."""
-        self.goto(self._steps.numbers[0])
+        self.goto(self._steps.places[0])
 
     def do_last(self, arg: str) -> None:
         """last: go to the last step of the run."""
-        self.goto(self._steps.numbers[-1])
+        self.goto(self._steps.places[-1])
 
     def do_until(self, arg: str) -> None:
         """until CONDITION: go to the next step for which this holds; see `help conditions`."""
         if (wanted := self._condition(arg)) is not None:
-            found = (step for step in self._steps.after(self._number) if wanted.holds(step))
+            found = (step for step in self._steps.after(self._position) if wanted.holds(step))
             self._go_to_first(found, f"no later step has {wanted.text}")
 
     def do_reverse_until(self, arg: str) -> None:
         """reverse-until CONDITION: go back to the nearest step for which this holds."""
         if (wanted := self._condition(arg)) is not None:
-            found = (step for step in self._steps.before(self._number) if wanted.holds(step))
+            found = (step for step in self._steps.before(self._position) if wanted.holds(step))
             self._go_to_first(found, f"no earlier step has {wanted.text}")
 
     def do_break(self, arg: str) -> None:
@@ -725,13 +944,13 @@ class Shell(cmd.Cmd):
         if self.replay.at is None and self.replay.status is not None:
             self._say("the replay is at its end; `back` goes to its last step")
             return
-        found = next((step for step in self._steps.after(self._number) if self._breaks_at(step)), None)
-        self.goto(None if found is None else found.seq)
+        found = next((step for step in self._steps.after(self._position) if self._breaks_at(step)), None)
+        self.goto(None if found is None else found.place)
 
     def do_reverse_continue(self, arg: str) -> None:
         """reverse-continue: go back to the breakpoint before this, or to the first step."""
-        found = next((step for step in self._steps.before(self._number) if self._breaks_at(step)), None)
-        self.goto(self._steps.numbers[0] if found is None else found.seq)
+        found = next((step for step in self._steps.before(self._position) if self._breaks_at(step)), None)
+        self.goto(self._steps.places[0] if found is None else found.place)
 
     def _breaks_at(self, step: StepView) -> bool:
         return any(one.holds(step) for one in self._breaks)
@@ -754,16 +973,16 @@ class Shell(cmd.Cmd):
         print_answer(console(), self._chosen(arg))
 
     def _chosen(self, arg: str) -> StepView:
-        return self._steps[self._steps.number(arg.strip())] if arg.strip() else self._step
+        return self._steps[self._steps.place(arg.strip())] if arg.strip() else self._step
 
     def do_steps(self, arg: str) -> None:
         """steps [COUNT]: the steps around this one."""
-        count, here = _count(arg) or 5, self._number
+        count, here = _count(arg) or 5, self._position
         out = console()
         before, after = [*self._steps.before(here)][:count], [*self._steps.after(here)][:count]
         now = [] if self.replay.at is None else [self._step]
         for step in (*before[::-1], *now, *after):
-            self._print("-> " if step.seq == here else "   ")
+            self._print("-> " if self._steps.position(step.place) == here else "   ")
             out.print(line_of(step, out.width - 3), no_wrap=True, overflow="ellipsis")
 
     def do_where(self, arg: str) -> None:
@@ -886,10 +1105,10 @@ class Shell(cmd.Cmd):
         return [name for names in _COMMANDS.values() for name in names if name.startswith(text)]
 
     def complete_goto(self, text: str, *ignored: Any) -> list[str]:
-        return [str(number) for number in self._steps.numbers if str(number).startswith(text)]
+        return [str(place) for place in self._steps.places if str(place).startswith(text)]
 
     def complete_until(self, text: str, *ignored: Any) -> list[str]:
-        kinds = {f"{step.kind}:{step.name}" for step in map(self._steps.__getitem__, self._steps.numbers)}
+        kinds = {f"{step.kind}:{step.name}" for step in map(self._steps.__getitem__, self._steps.places)}
         return sorted(one for one in {*_NAMES, *kinds} if one.startswith(text))
 
     complete_break = complete_reverse_until = complete_until
@@ -950,13 +1169,9 @@ def interact(found: Prepared, at: str | int | None) -> NoReturn:
     try:
         with read(found.path, found.store) as view:
             steps = Steps(view)
-            if steps.elsewhere:
-                processes = plural(len({one.file.segment for one in steps.elsewhere}), "child process", "es")
-                made = plural(len(steps.elsewhere), "step")
-                message(f"tracekit: {made} more in {processes}, where the debugger does not stop")
             shell = Shell(found, steps)
             try:
-                shell.goto(steps.number(steps.numbers[0] if at is None else at))
+                shell.goto(steps.places[0] if at is None else steps.place(at))
                 shell.cmdloop()
             finally:
                 shell.close()
@@ -969,7 +1184,9 @@ def interact(found: Prepared, at: str | int | None) -> NoReturn:
 
 @click.command(context_settings={"allow_interspersed_args": True})
 @of_a_replay
-@click.option("--at", metavar="STEP", help="Begin at this step; at the first one by default.")
+@click.option(
+    "--at", metavar="STEP", help="Begin at this step (in a child process: SEGMENT:STEP); at the first one by default."
+)
 def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None, **options: Any) -> None:
     """Go back and forth through RUN, from step to step, in the lines of your program that made them.
 
@@ -982,6 +1199,7 @@ def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None,
     Examples:
       tracekit debug last
       tracekit debug last --at 9  # stop at the step that `show` calls 9
+      tracekit debug last --at worker#1:4  # at one of a child process
       printf 'until name == "send"\\np body\\n' | tracekit debug last
     """
     try:

@@ -1031,6 +1031,7 @@ def replayed(
         store=store,
         writes=files.of_processes,
         transcript=instructions.get("transcript", {}).get("path"),
+        debugger=instructions.get("debugger", {}).get("address"),
     )
     compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
     process.role = replayed_runs = ReplayedRuns(
