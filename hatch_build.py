@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -71,10 +72,14 @@ def compiled(root: Path, into: Path) -> Path:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
+    # What secrets.c includes: the expressions that the search for secrets has in Python, as tables.
+    tables = [sys.executable, "-I", "-B", str(root / "tools" / "secret_tables.py"), str(into / "secret_tables.h")]
+    subprocess.run(tables, check=True, capture_output=True)
     flags = [] if os.name == "nt" else ["-std=c11", "-fvisibility=hidden"]
     extension = Extension(
         NAME,
         [str(file) for file in sources(root) if file.suffix == ".c"],
+        include_dirs=[str(into)],
         depends=[str(file) for file in sources(root)],
         define_macros=[("Py_LIMITED_API", LIMITED), ("TRACEKIT_SOURCES", f'"{digest(root)}"')],
         extra_compile_args=flags,

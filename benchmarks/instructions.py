@@ -21,7 +21,9 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+from benchmarks.conversations import TEXTS, text_of
 from benchmarks.overhead import TEXT, Model, web_server
 
 BODY = {"note": TEXT, "lines": [1, 2, 3]}
@@ -80,6 +82,18 @@ def said(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
 
 
+def first_call(name: str) -> Callable[[str, int], None]:
+    """Calls of the OpenAI SDK, answered in this process, each with another 10 KB of such a text and nothing before it."""
+
+    def ask(_url: str, count: int) -> None:
+        model, text = Model(), text_of(name)[:10_000]
+        for number in range(count):
+            asked: Any = [{"role": "user", "content": f"{number} {text}"}]
+            model.client.chat.completions.create(model="m", temperature=0.1, messages=asked)
+
+    return ask
+
+
 PROGRAMS: dict[str, Callable[[str, int], None]] = {
     "requests.post": requests_post,
     "Session.post": session_post,
@@ -87,6 +101,7 @@ PROGRAMS: dict[str, Callable[[str, int], None]] = {
     "turn 1": conversation(0),
     "turn 40": conversation(40),
     "turn 200": conversation(200),
+    **{f"10 KB: {name}": first_call(name) for name in TEXTS},
 }
 
 
@@ -145,7 +160,7 @@ def main() -> None:
     for name in options.only or PROGRAMS:
         found = figures[name] = measured(name)
         more = found["recorded"] / found["bare"] - 1
-        print(f"{name:<16}{found['bare']:>12,} bare {found['recorded']:>12,} recorded  {more:+.0%}", flush=True)
+        print(f"{name:<36}{found['bare']:>12,} bare {found['recorded']:>12,} recorded  {more:+.0%}", flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
 

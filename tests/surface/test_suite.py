@@ -232,6 +232,7 @@ unit/test_canonical_exceptions.py
 unit/test_cli_failures.py
 unit/test_clock.py
 unit/test_compiled.py
+unit/test_compiled_secrets.py
 unit/test_compensation.py
 unit/test_concurrency.py
 unit/test_credentials.py

@@ -49,7 +49,7 @@ module_exec(PyObject *module)
     if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->hexdigest == NULL) {
         return -1;
     }
-    if (tracekit_add_journal(module) < 0 || tracekit_add_values(module) < 0) {
+    if (tracekit_add_journal(module) < 0 || tracekit_add_values(module) < 0 || tracekit_add_secrets(module) < 0) {
         return -1;
     }
     /* Which sources it was made of: a test says where an installation is older than its checkout. */

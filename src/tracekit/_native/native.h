@@ -21,4 +21,7 @@ int tracekit_add_journal(PyObject *module);
 /* values.c */
 int tracekit_add_values(PyObject *module);
 
+/* secrets.c */
+int tracekit_add_secrets(PyObject *module);
+
 #endif

@@ -28,6 +28,8 @@ __all__ = [
     "holds_secret",
     "key_like",
     "look",
+    "look_in_python",
+    "made_from",
     "names_secret",
     "plain",
 ]
@@ -493,7 +495,7 @@ _ELSEWHERE: Final = frozenset(("1//0", "dapi", "EZTK"))
 _BODY: Final = "[A-Za-z0-9_-]"
 #: The same, where the key may be base64, in an address too.
 _BODY_64: Final = "[A-Za-z0-9_+/%-]"
-_WORDS_AFTER: Final = "|".join(sorted(_AFTER, key=len, reverse=True))
+_WORDS_AFTER: Final = "|".join(sorted(_AFTER, key=lambda word: (-len(word), word)))
 _WORD_BEGINS: Final = "[{}][{}]".format(*("".join(sorted({word[at] for word in _AFTER})) for at in (0, 1)))
 #: What a name may go on with: see ``_AFTER``. Of its three ways one at most can match. Few names go the last, which repeats a group: that
 #: alone takes longer than all else that is asked of a name.
@@ -752,8 +754,8 @@ def _option(text: str, match: re.Match[str], open: bool) -> Span | None:
     return (*found.span("s"), "field")
 
 
-_WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-_WORD_BYTES: Final = _WORD_CHARACTERS.encode()
+WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_WORD_BYTES: Final = WORD_CHARACTERS.encode()
 _SEPARATED: Final = (
     r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,|[ ]{1,4}(?i:value)=)[ ]?"
     r"|\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
@@ -767,7 +769,7 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
     last = _compiled(r"(?i:\w{0,24})" + f"(?i:{_MORE})").match(text, match.start())
     end = match.start() if last is None else last.end()
     head = text[max(0, end - 80) : end]
-    name = head[len(head.rstrip(_WORD_CHARACTERS)) :]
+    name = head[len(head.rstrip(WORD_CHARACTERS)) :]
     ahead = head[: len(head) - len(name)]
     if ahead.endswith("\\") and name[:1] in "nrtbf":  # of JSON inside a text
         name = name[1:]
@@ -877,7 +879,7 @@ def _query(text: str, match: re.Match[str], open: bool) -> Span | None:
     """The value of a parameter of a URL."""
     equals = text.index("=", match.start())
     head = text[max(0, equals - 80) : equals]
-    name = head[len(head.rstrip(_WORD_CHARACTERS + ".%")) :]
+    name = head[len(head.rstrip(WORD_CHARACTERS + ".%")) :]
     if head[: len(head) - len(name)][-1:] not in ("?", "&", ";") or not names_secret(name):
         return None
     found = _compiled(r"[^&;#\s\"'<>\\]{1,2000}").match(text, equals + 1)
@@ -940,7 +942,7 @@ _ANCHORS: Final = (
     ),
     Anchor(
         "p",
-        rf"p(?:[aw](?:(?<=a)(?>ss(?:w(?:or|)d|phrase|code|))|(?<=w)(?:d|)){_IS}"
+        rf"p(?:(?:ass(?>w(?:or|)d|phrase|code|)|w(?:d|)){_IS}"
         rf"|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
@@ -1016,8 +1018,8 @@ _WIDTHS: Final = tuple(sorted({len(prefix) for prefix in FORMATS}, reverse=True)
 # with one literal character, which is looked for quickly, and everything after it is bounded, so that both are linear.
 
 #: A text is looked through in pieces of this size, so that other threads get their turn.
-_PIECE: Final = 1 << 20
-_OVERLAP: Final = 4096
+PIECE: Final = 1 << 20
+OVERLAP: Final = 4096
 
 
 @cache
@@ -1036,8 +1038,44 @@ def compile_all() -> None:
 
 
 @cache
+def made_from() -> str:
+    """What identifies all that the quick look is made of; what is compiled from it is of use as long as that is the same."""
+    from hashlib import sha256
+
+    parts = [
+        *(f"{one.first} {one.pattern} {one.lowered} {one.beside}" for one in _ANCHORS),
+        VALUE_FIELD,
+        PARAMETER,
+        WORD_CHARACTERS,
+        f"{PIECE} {OVERLAP} {BEFORE}",
+    ]
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+@cache
 def look(binary: bool) -> Callable[[Any], bool]:
-    """The quick look at texts, or at bytes: whether one may hold a secret of these kinds. Never a wrong no."""
+    """The quick look at texts, or at bytes: whether one may hold a secret of these kinds. Never a wrong no.
+
+    Compiled, where it was compiled from these very expressions: then it answers the same.
+    """
+    # Not above: its tables are made from this module, before anything else is installed.
+    from .._native import quick_look
+
+    compiled = quick_look(made_from())
+    if compiled is None:
+        return look_in_python(binary)
+    at_bytes, at_text = compiled
+
+    def hot(text: str) -> bool:
+        found = at_text(text)
+        return look_in_python(False)(text) if found is None else found
+
+    return at_bytes if binary else hot
+
+
+@cache
+def look_in_python(binary: bool) -> Callable[[Any], bool]:
+    """``look``, as the expressions say it."""
 
     # Written out: a loop over them takes three times as long on the small values that most are.
     by_first = {one.first: _of_anchor(one, binary) for one in _ANCHORS}
@@ -1053,12 +1091,12 @@ def look(binary: bool) -> Callable[[Any], bool]:
     equals, question, ampersand, semicolon = b"=?&;" if binary else "=?&;"
     # Four characters are looked for more slowly by ``in`` than by the expression, but begun with sooner.
     authorization: Any = b"auth" if binary else "auth"
-    most = _PIECE + _OVERLAP
+    most = PIECE + OVERLAP
 
     def hot(data: Any) -> bool:
         size = len(data)
         if size > most:
-            return any(hot(data[at : at + most]) for at in range(0, size, _PIECE))
+            return any(hot(data[at : at + most]) for at in range(0, size, PIECE))
         if (
             (underscore in data and at_underscore.search(data))
             or (dash in data and at_dash.search(data))
@@ -1096,8 +1134,10 @@ def look(binary: bool) -> Callable[[Any], bool]:
 
 
 #: The fields that may hold the value of a name which is the value of another field.
-_VALUE_FIELDS: Final = tuple(f'"{name}":'.encode() for name in ("value", "content", "text", "default", "body"))
-_PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
+VALUE_FIELD: Final = '"(?:value|content|text|default|body)":'
+#: A value of a parameter, and how much before its name is looked at.
+PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
+BEFORE: Final = 80
 
 
 def _stands(small: Any, first: re.Match[Any], names: re.Pattern[Any], binary: bool) -> bool:
@@ -1107,7 +1147,7 @@ def _stands(small: Any, first: re.Match[Any], names: re.Pattern[Any], binary: bo
     if match is None or match.lastgroup is None:
         return match is not None
     parameters = _has_parameters(small)
-    fields = binary and any(name in small for name in _VALUE_FIELDS)
+    fields = binary and _compiled(VALUE_FIELD.encode()).search(small) is not None
     matches = names.finditer(small, match.start())
     if not parameters and not fields:
         return None in map(_GROUP, matches)
@@ -1132,12 +1172,11 @@ def _decides(small: Any, match: re.Match[Any], parameters: bool, fields: bool) -
 def _is_parameter(small: Any, match: re.Match[Any]) -> bool:
     """Whether the name of a match is that of a parameter, or of a part of a connection string."""
     start, binary = match.start(), type(small) is bytes
-    before = small[max(0, start - 80) : start].rstrip(_WORD_BYTES if binary else _WORD_CHARACTERS)
+    before = small[max(0, start - BEFORE) : start].rstrip(_WORD_BYTES if binary else WORD_CHARACTERS)
     sign = before[-1:]
     if sign in (b"?&#" if binary else "?&#"):
         return (
-            bool(sign)
-            and _compiled(_PARAMETER.encode() if binary else _PARAMETER).match(small, match.end()) is not None
+            bool(sign) and _compiled(PARAMETER.encode() if binary else PARAMETER).match(small, match.end()) is not None
         )
     semicolon: Any = b";" if binary else ";"
     return bool(before.rstrip(b" " if binary else " ").endswith(semicolon))

@@ -1,0 +1,394 @@
+/* The quick look for secrets of tracekit._runtime.secrets, in one pass.
+ *
+ * What is looked for stands in secret_tables.h, which tools/secret_tables.py makes of the expressions in Python when the extension is
+ * compiled. What is right is what they say: this answers the same, for bytes and for texts that are ASCII. */
+
+#include "native.h"
+
+#include <stdint.h>
+
+/* What one part of an expression says of a place. `set`: a set of characters, or a table of nodes by character. `least` and `most`: how
+ * often. `inner`: the node of what is inside an assertion, the other way of two, or the set with which `next` begins. */
+struct node {
+    uint8_t kind;
+    uint16_t set, least, most, inner, next;
+};
+
+/* An expression: its first node, whether it is for small letters alone, and what must stand beside it. */
+struct anchor {
+    uint16_t root;
+    uint8_t lowered, beside;
+};
+
+enum { NOTHING, A_PARAMETER, AN_AT_SIGN };
+/* How a match ends: it decides, or what stands elsewhere does. */
+enum { DECIDED, OF_A_FIELD, OF_A_PARAMETER };
+enum { UNKNOWN, NO, YES };
+#define WITHOUT_END 0xFFFF
+
+#include "secret_tables.h"
+
+typedef const uint8_t *place;
+
+struct text {
+    place begin, end;
+    const uint8_t *class_of; /* of the expression that is looked for */
+    int way;                 /* in which the last match ended */
+};
+
+static inline int
+class_at(const struct text *text, place at)
+{
+    return at < text->end ? text->class_of[*at] : END_CLASS;
+}
+
+/* Where a match that begins at a place ends; NULL where there is none. The expressions are bounded, and so is the depth. */
+static place
+matched(struct text *text, unsigned number, place at)
+{
+    for (;;) {
+        const struct node *node = &nodes[number];
+        switch (node->kind) {
+        case FAIL:
+            return NULL;
+        case MATCH:
+            text->way = node->least;
+            return at;
+        case SET:
+            if (!member[node->set][class_at(text, at)]) {
+                return NULL;
+            }
+            at++;
+            break;
+        case RUN: {
+            const uint16_t *sets = &runs[node->set];
+            if ((size_t)(text->end - at) < node->least) {
+                return NULL;
+            }
+            for (unsigned i = 0; i < node->least; i++) {
+                if (!member[sets[i]][text->class_of[at[i]]]) {
+                    return NULL;
+                }
+            }
+            at += node->least;
+            break;
+        }
+        case RUN_BEFORE: {
+            const uint16_t *sets = &runs[node->set];
+            if ((size_t)(at - text->begin) < node->least) {
+                return NULL;
+            }
+            for (unsigned i = 0; i < node->least; i++) {
+                if (!member[sets[i]][text->class_of[*--at]]) {
+                    return NULL;
+                }
+            }
+            break;
+        }
+        case IS:
+            if (!member[node->set][class_at(text, at)]) {
+                return NULL;
+            }
+            break;
+        case MOST:
+        case REPEAT: {
+            size_t left = (size_t)(text->end - at), count = 0;
+            const uint8_t *in = member[node->set];
+            if (node->most != WITHOUT_END && left > node->most) {
+                left = node->most;
+            }
+            while (count < left && in[text->class_of[at[count]]]) {
+                count++;
+            }
+            if (count < node->least) {
+                return NULL;
+            }
+            if (node->kind == REPEAT) {
+                const uint8_t *begins = member[node->inner];
+                for (; count > node->least; count--) {
+                    if (begins[class_at(text, at + count)]) {
+                        place end = matched(text, node->next, at + count);
+                        if (end != NULL) {
+                            return end;
+                        }
+                    }
+                }
+            }
+            at += count;
+            break;
+        }
+        case SWITCH:
+            number = following[node->set][class_at(text, at)];
+            continue;
+        case SECOND: /* what a way is left at that the next character allows */
+            if (text->end - at > 1 ? !member[node->set][text->class_of[at[1]]] : !member[node->set][END_CLASS]) {
+                return NULL;
+            }
+            break;
+        case EITHER: {
+            place end = matched(text, node->inner, at);
+            if (end != NULL) {
+                return end;
+            }
+            break;
+        }
+        case AHEAD:
+            if (!member[node->set][class_at(text, at)] || matched(text, node->inner, at) == NULL) {
+                return NULL;
+            }
+            break;
+        case NOT_AHEAD:
+            if (member[node->set][class_at(text, at)] && matched(text, node->inner, at) != NULL) {
+                return NULL;
+            }
+            break;
+        case BEHIND:
+            if (matched(text, node->inner, at) == NULL) {
+                return NULL;
+            }
+            break;
+        case NOT_BEHIND:
+            if (matched(text, node->inner, at) != NULL) {
+                return NULL;
+            }
+            break;
+        case BEFORE_IS:
+            if (at == text->begin || !member[node->set][text->class_of[at[-1]]]) {
+                return NULL;
+            }
+            at--;
+            break;
+        case TRIE:
+            if (at == text->begin) {
+                return NULL;
+            }
+            number = following[node->set][text->class_of[at[-1]]];
+            at--;
+            continue;
+        case ATOMIC:
+            at = matched(text, node->inner, at);
+            if (at == NULL) {
+                return NULL;
+            }
+            break;
+        case END:
+            if (at != text->end) {
+                return NULL;
+            }
+            break;
+        }
+        number = node->next;
+    }
+}
+
+/* What a piece is looked at for once, when it is first asked for. */
+struct about {
+    int parameters, questions, field, at_sign;
+};
+
+static int
+has(const struct text *text, const char *signs)
+{
+    for (; *signs != '\0'; signs++) {
+        if (memchr(text->begin, *signs, (size_t)(text->end - text->begin)) != NULL) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* As secrets._is_parameter. */
+static int
+is_parameter(struct text *text, place start, place end)
+{
+    place at = start, least = start - text->begin > BEFORE ? start - BEFORE : text->begin;
+    while (at > least && member[WORD_SET][text->class_of[at[-1]]]) {
+        at--;
+    }
+    if (at > least && strchr("?&#", at[-1]) != NULL && at[-1] != '\0') {
+        return matched(text, PARAMETER, end) != NULL;
+    }
+    while (at > least && at[-1] == ' ') {
+        at--;
+    }
+    return at > least && at[-1] == ';';
+}
+
+static int
+has_field(struct text *text)
+{
+    place at = text->begin;
+    while ((at = memchr(at, '"', (size_t)(text->end - at))) != NULL) {
+        if (matched(text, VALUE_FIELD, at) != NULL) {
+            return 1;
+        }
+        at++;
+    }
+    return 0;
+}
+
+/* What an expression needs elsewhere in the piece: the signs of parameters, and in bytes, which are whole values, that of a user. */
+static int
+stands_beside(const struct text *text, struct about *about, int beside, int texts)
+{
+    if (beside == A_PARAMETER) {
+        if (about->questions == UNKNOWN) {
+            about->questions = has(text, "?&;") ? YES : NO;
+        }
+        return about->questions == YES;
+    }
+    if (about->at_sign == UNKNOWN) {
+        about->at_sign = texts || has(text, "@") ? YES : NO;
+    }
+    return about->at_sign == YES;
+}
+
+/* As secrets._decides. */
+static int
+decides(struct text *text, struct about *about, int way, place start, place end, int texts)
+{
+    if (way == OF_A_PARAMETER) {
+        if (about->parameters == UNKNOWN) {
+            about->parameters = has(text, "?&;#") ? YES : NO;
+        }
+        return about->parameters == YES && is_parameter(text, start, end);
+    }
+    if (way == OF_A_FIELD) {
+        if (about->field == UNKNOWN) {
+            about->field = !texts && has_field(text) ? YES : NO;
+        }
+        return about->field == YES;
+    }
+    return 1;
+}
+
+static int
+looked(place begin, size_t size, int texts)
+{
+    struct text text = {begin, begin + size, NULL, DECIDED};
+    struct about about = {UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN};
+    place after[ANCHORS] = {NULL};
+    const uint32_t *first = possible[texts][0], *second = possible[texts][1], *third = possible[texts][2];
+    if (size < 2) { /* no expression is that short */
+        return 0;
+    }
+    uint32_t begun = first[begin[0]];
+    for (place at = begin, last = text.end - 1; at < last; at++) {
+        uint32_t here = begun & second[at[1]];
+        begun = first[at[1]];
+        if (here == 0 || (last - at > 1 && (here &= third[at[2]]) == 0)) {
+            continue;
+        }
+        for (int number = 0; here != 0; number++, here >>= 1) {
+            if (!(here & 1) || (after[number] != NULL && at < after[number])) {
+                continue;
+            }
+            const struct anchor *anchor = &anchors[number];
+            if (anchor->beside != NOTHING && !stands_beside(&text, &about, anchor->beside, texts)) {
+                continue;
+            }
+            text.class_of = class_of[texts][anchor->lowered];
+            place end = matched(&text, anchor->root, at);
+            if (end != NULL) {
+                if (decides(&text, &about, text.way, at, end, texts)) {
+                    return 1;
+                }
+                after[number] = end;
+            }
+        }
+    }
+    return 0;
+}
+
+static int
+looked_in_pieces(const char *data, Py_ssize_t size, int texts)
+{
+    const Py_ssize_t most = PIECE + OVERLAP;
+    if (size <= most) {
+        return looked((place)data, (size_t)size, texts);
+    }
+    for (Py_ssize_t at = 0; at < size; at += PIECE) {
+        if (looked((place)data + at, (size_t)(size - at < most ? size - at : most), texts)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* What is looked through so quickly that it is not worth the while to let another thread run. */
+#define SHORT 32768
+
+static PyObject *
+answer(const char *data, Py_ssize_t size, int texts)
+{
+    int found;
+    if (size <= SHORT) {
+        found = looked_in_pieces(data, size, texts);
+    }
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        found = looked_in_pieces(data, size, texts);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(found);
+}
+
+static PyObject *
+look_at_bytes(PyObject *Py_UNUSED(self), PyObject *data)
+{
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(data, &bytes, &size) < 0) {
+        return NULL;
+    }
+    return answer(bytes, size, 0);
+}
+
+static PyObject *
+look_at_text(PyObject *Py_UNUSED(self), PyObject *text)
+{
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (bytes == NULL) { /* half of a surrogate pair: not ASCII */
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+            return NULL;
+        }
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (size != PyUnicode_GetLength(text)) {
+        Py_RETURN_NONE;
+    }
+    return answer(bytes, size, 1);
+}
+
+static PyMethodDef looks[] = {
+    {"look_at_bytes", look_at_bytes, METH_O, "Whether bytes may hold a secret."},
+    {"look_at_text", look_at_text, METH_O, "Whether a text may hold a secret; None where it is not ASCII."},
+};
+
+PyDoc_STRVAR(quick_look_doc, "quick_look(made_from, /)\n--\n\nSee pure.quick_look.");
+
+static PyObject *
+quick_look(PyObject *module, PyObject *made_from)
+{
+    if (!PyUnicode_Check(made_from)) {
+        PyErr_SetString(PyExc_TypeError, "quick_look() takes a text");
+        return NULL;
+    }
+    if (PyUnicode_CompareWithASCIIString(made_from, SECRETS_MADE_FROM) != 0) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("NN", PyCFunction_New(&looks[0], module), PyCFunction_New(&looks[1], module));
+}
+
+static PyMethodDef functions[] = {
+    {"quick_look", quick_look, METH_O, quick_look_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+tracekit_add_secrets(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,116 @@
+"""The compiled quick look for secrets answers as the expressions in Python do, whatever it looks at."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.test_secret_formats import BLANKS, COMBINATIONS, PIECES, planted
+from tracekit._runtime import secrets
+from tracekit._runtime.secrets import FORMATS, OVERLAP, PIECE, look_in_python, made_from
+
+compiled: Any = pytest.importorskip("tracekit._native._compiled", reason="this installation has no C extension")
+LOOKS = compiled.quick_look(made_from())
+
+#: What texts with secrets are made of: names, prefixes, what stands between, and what keys are made of.
+PARTS = st.one_of(
+    st.sampled_from([*PIECES, *BLANKS]),
+    st.sampled_from([*PIECES, *BLANKS]).map(str.upper),
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(
+        [
+            "eyJ",
+            "Bearer ",
+            "Basic ",
+            "://",
+            "@",
+            "-----BEGIN ",
+            "-us1",
+            "--password ",
+            "v1.0-",
+            '"value":',
+            "\x1c",
+            "\x0b",
+        ]
+    ),
+    st.text("abAB09_-+/=~.%:@", min_size=4, max_size=40),
+    st.text("0123456789abcdef", min_size=8, max_size=40),
+    st.text(max_size=6),
+)
+TEXTS = st.lists(PARTS, max_size=14).map("".join)
+
+
+def agree(text: str) -> None:
+    """Both say the same of a text as it is and in JSON, cut off anywhere near its end, and one of a text that is not ASCII nothing."""
+    at_bytes, at_text = LOOKS
+    raw = text.encode("utf-8", "surrogatepass")
+    for data in (raw, json.dumps(text).encode(), raw[:-1], raw[:-3]):
+        assert at_bytes(data) is look_in_python(True)(data), data
+    for one in (text, json.dumps(text), text[:-1]):
+        assert at_text(one) is (look_in_python(False)(one) if one.isascii() else None), one
+        assert secrets.look(False)(one) is look_in_python(False)(one)
+
+
+def test_it_is_made_of_these_expressions() -> None:
+    """It is used where it was made of the very expressions that are in use, and not where one of them is another."""
+    assert LOOKS is not None, "compile it again: python hatch_build.py"
+    assert compiled.quick_look("0" * 64) is None
+    with pytest.raises(TypeError):
+        compiled.quick_look(None)
+    for look, wrong in ((LOOKS[0], "a text"), (LOOKS[1], b"bytes"), (LOOKS[0], None), (LOOKS[1], None)):
+        with pytest.raises(TypeError):
+            look(wrong)
+
+
+@settings(max_examples=1500)
+@given(TEXTS)
+def test_any_text(text: str) -> None:
+    """Texts that are made of names and beginnings of keys, and of anything else."""
+    agree(text)
+
+
+def test_secrets_in_their_places() -> None:
+    """Secrets of all kinds where they stand, whole and with something else in the middle of them."""
+    rng = random.Random(5)
+    yes = 0
+    for what, where in rng.sample(COMBINATIONS, 1500):
+        value = planted(what, where, rng)[0]
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        agree(text)
+        yes += LOOKS[0](text.encode())
+        at = rng.randrange(len(text))
+        agree(text[:at] + rng.choice([*PIECES, ""]) + text[at + rng.randint(0, 3) :])
+    assert yes > 1000
+
+
+@pytest.mark.parametrize("before", [0, PIECE - 40, PIECE, PIECE + OVERLAP - 40, PIECE + OVERLAP, 2 * PIECE])
+def test_long_texts(before: int) -> None:
+    """A secret at any place of a text that is looked through in pieces."""
+    for secret in (
+        "ghp_a2cdefghijklmnopqrstuvwxyz0123456789",
+        "password=hunter2!x ",
+        "https://a.example/?sig=a2cdefgh&b=1",
+    ):
+        text = "x " * (before // 2) + secret + " x" * 40
+        agree(text)
+        assert LOOKS[0](text.encode())
+        agree(text.replace("=", "").replace("_", ""))
+
+
+@pytest.mark.parametrize("kind", [bytes, str])
+def test_short_ones(kind: type) -> None:
+    """What has one character or none has no secret, and what has two or three ends where it ends."""
+    rng = random.Random(6)
+    letters = "".join(dict.fromkeys("".join(FORMATS) + 'pwd=:"token key'))
+    for _ in range(3000):
+        text = "".join(rng.choice(letters) for _ in range(rng.randint(0, 3)))
+        if kind is str:
+            assert LOOKS[1](text) is look_in_python(False)(text)
+        else:
+            assert LOOKS[0](text.encode()) is look_in_python(True)(text.encode())
