@@ -99,6 +99,9 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
             f"          or have it recorded, and replayed, in one directory: {command} --record-mode=all --basetemp=DIRECTORY",
         ]
     advice = error.next_action
+    if todays := getattr(error, "todays", None):
+        options = ", ".join(f"{option}={names!r}" for option, names in todays.items())
+        advice = f"give the test what it had; or let today's count: @pytest.mark.tracekit({options})"
     if advice and not isinstance(error, DivergenceError | TraceExhaustedError | UnconsumedStepsError):
         lines.append(f"  next    {advice}")
     return [*lines, f"  update  {command} --tracekit-update    (records it again, if the change is meant)"]

@@ -80,14 +80,14 @@ def test_a_variable_is_what_it_was(place: Place) -> None:
 
 def test_another_value_of_today_is_said_and_is_not_the_programs(place: Place) -> None:
     """The recorded one serves, stderr says so when it happens, with the line, and the replay is inexact."""
-    place.program(BEGIN + "print(look(os.environ['CITY']), os.environ.get('CITY'))\n")
+    place.program(BEGIN + "print(look(os.environ['CITY']), os.environ.get('CITY'), os.environ.get('WAY'))\n")
     place.cli("run", "agent.py", CITY="Graz")
-    again = place.cli("replay", "last", CITY="Linz")
-    assert (again.returncode, again.stdout) == (1, "Graz Graz\n")
+    again = place.cli("replay", "last", CITY="Linz", WAY="by train")
+    assert (again.returncode, again.stdout) == (1, "Graz Graz None\n")
     (told, *_) = [line for line in again.stderr.splitlines() if "CITY" in line]
     assert all(part in told for part in ("'Graz'", "'Linz'", "the program was given the recorded one", "agent.py:"))
-    assert "1 input that is another one here" in again.stderr
-    assert "--live-env CITY" in again.stderr
+    assert "2 inputs that are other ones here" in again.stderr
+    assert "`--live-env CITY --live-env WAY`" in again.stderr
 
 
 def test_todays_value_where_the_caller_wants_it(place: Place) -> None:

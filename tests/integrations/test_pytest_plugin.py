@@ -255,8 +255,8 @@ def test_a_test_without_a_recording_fails_before_it_does_anything(suite: Suite) 
 
 def test_a_test_in_which_nothing_is_captured_fails_when_it_is_recorded(suite: Suite) -> None:
     """It does not wait until its replay fails in CI; no trace is written, and nothing offers to record the same again."""
-    suite.file("test_none.py", "import os, pytest\nfrom agent import remind\n@pytest.mark.tracekit\n"
-               "def test_it():\n    if os.path.exists('sends'): remind('x')\n")  # fmt: skip
+    suite.file("test_none.py", "import os, pytest\nfrom agent import remind\n@pytest.fixture(autouse=True)\ndef around():\n    yield\n"
+               "@pytest.mark.tracekit\ndef test_it():\n    if os.path.exists('sends'): remind('x')\n")  # fmt: skip
     trace = suite.root / "traces/test_none/test_it.jsonl"
     advice = [
         "  next    have captured what the test asks for: a client that tracekit knows, or @traced_tool; then record it:",
@@ -276,6 +276,17 @@ def test_a_test_in_which_nothing_is_captured_fails_when_it_is_recorded(suite: Su
     done = suite.run("--tracekit-update")
     assert outcomes(done) == {"FAILED": 1}, done.stdout
     assert trace.read_bytes() == before
+
+
+def test_an_input_that_is_another_one_names_the_mark_that_lets_it_count(suite: Suite) -> None:
+    """All of them, in the form in which a test takes them."""
+    suite.file("test_in.py", "import os, pytest\nfrom agent import remind\n@pytest.mark.tracekit\ndef test_it():\n"
+               "    os.environ.get('PLACE'), os.environ.get('WAY')\n    remind('x')\n")  # fmt: skip
+    passed(suite.run("--record-mode=once"), 1)
+    done = suite.run(PLACE="here", WAY="there")
+    assert outcomes(done) == {"FAILED": 1}, done.stdout
+    assert "let today's count: @pytest.mark.tracekit(live_env=['PLACE', 'WAY'])" in done.stdout
+    assert "--live-env" not in done.stdout
 
 
 FAILING = """

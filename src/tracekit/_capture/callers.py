@@ -70,6 +70,8 @@ _HELPERS: Final = frozenset(
 _CLASS_MAKERS: Final = frozenset(
     ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
 )
+#: Installed packages that run the program as a test, and measure that: their clock is none of the program's.
+_RUNNERS: Final = frozenset(("_pytest", "pytest", "pluggy"))
 #: Installed files that call the program's own functions for it, and read no clock of their own: a column's ``default=datetime.utcnow``.
 _FOR_THE_PROGRAM: Final = tuple(
     os.path.join(*path)
@@ -304,7 +306,8 @@ def _library_of(file: str, kind: Any) -> Any:
     if kind is PASS or _under(path, {_OWN}):
         return PASS
     package = os.path.basename(_package_of(path)) if _packaged(path) and not _unwelcome(path) else ""
-    return package.partition(".")[0]
+    name = package.partition(".")[0]
+    return "" if name in _RUNNERS else name
 
 
 def _kind_of(frame: FrameType) -> Any:

@@ -8,6 +8,7 @@ codes, warnings, ``show --why``, the test kit) asks here.
 from __future__ import annotations
 
 import platform
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -166,11 +167,15 @@ class ReplayVerdict:
         named = ", ".join(f'"{code}"' for code in chosen)
         leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
         action = "look at what changed in the code; record again if the change is meant"
-        if codes == {"input"}:
-            name = self.reasons[0].facts.get("name")
-            option = "live_env" if self.reasons[0].facts.get("kind") == "environment" else "live_files"
-            flag = f"`--{option.replace('_', '-')} {name}`"
-            action = f"give it what it had; or let today's count: {option}=[{name!r}], {flag}"
+        todays = self._options_for_today() if codes == {"input"} else {}
+        if todays:
+            keywords = ", ".join(f"{option}={names!r}" for option, names in todays.items())
+            flags = " ".join(
+                f"--{option.replace('_', '-')} {shlex.quote(name)}"
+                for option, names in todays.items()
+                for name in names
+            )
+            action = f"give it what it had; or let today's count: {keywords}, `{flags}`"
         return InexactReplayError(
             f"{what} ({self._counted(self.reasons)}){''.join(shown)}{more}",
             run_id=run_id,
@@ -178,7 +183,16 @@ class ReplayVerdict:
             location=next((one.facts["where"] for one in self.reasons if one.facts.get("where")), None),
             next_action=f"{action}{leave}",
             reasons=[one.as_dict() for one in self.reasons],
+            todays=todays,
         )
+
+    def _options_for_today(self) -> dict[str, list[str]]:
+        """The options of a replay in which the inputs that are other ones here are today's."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.reasons:
+            option = "live_env" if one.facts.get("kind") == "environment" else "live_files"
+            found.setdefault(option, {})[str(one.facts.get("name"))] = None
+        return {option: [*names] for option, names in found.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """The answer and all that it rests on, as JSON values."""
