@@ -1,8 +1,12 @@
-"""A trace of a million entries, 10,000 of them model calls: recorded, verified and replayed, each in a process of its own.
+"""A trace of a million entries, 10,000 of them model calls: recorded, verified, replayed, shown and compared, each in a process of its own.
 
 Run ``python -m benchmarks.large_trace`` (``--entries`` and ``--calls`` for another size). Each phase prints its speed at the
 beginning and at the end of the trace, and the most memory that its process held. To reach: 300 MB resident, and as fast at
 the end as at the beginning (within 10 %).
+
+Then how long it takes until a program has its first recorded answer, of a trace of 100,000 calls of a tool (``--opening``: only that;
+``--steps`` for another number): in a first replay, in one that finds the index of an earlier one, and in a resumption after a kill.
+To reach: 0.3 seconds of CPU.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +27,7 @@ from pathlib import Path
 PARTS = 20
 REACH_MB = 300
 REACH_SLOWER = 10.0
+REACH_OPENING = 0.3
 
 
 def record(calls: int, steps: int) -> Iterator[float]:
@@ -82,6 +88,59 @@ def _trace() -> Path:
     return path
 
 
+# -- shown and compared ------------------------------------------------------------------------------------------------
+
+
+def run_command(name: str, *arguments: str) -> None:
+    """One command on the trace, its output thrown away: its table line."""
+    run = _trace().stem
+    whole = [sys.executable, "-m", "tracekit", name, run, *arguments]
+    done = subprocess.run(whole, stdout=subprocess.DEVNULL, check=False)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    held = used.ru_maxrss >> 10
+    verdict = "reached" if held <= REACH_MB and done.returncode == 0 else "MISSED"
+    print(f"{name:<8}{used.ru_utime + used.ru_stime:8.1f} s of CPU  {held} MB resident  {verdict}", flush=True)
+
+
+# -- the first step ----------------------------------------------------------------------------------------------------
+
+
+def opening(how: str, steps: int) -> None:
+    """One way to come to the first recorded answer, in this process: its table line."""
+    import tracekit
+    from benchmarks.overhead import TEXT, tool
+
+    if how in ("complete", "killed"):
+        with tracekit.record(how, run_id=how):
+            for number in range(steps):
+                tool("ACME", float(number), TEXT)
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return
+    run, way = ("killed", tracekit.resume) if how == "resume" else ("complete", tracekit.replay)
+    # What a process does once is none of it: the first run of all is a small one.
+    with tracekit.record("small"):
+        tool("ACME", 0.0, TEXT)
+    begun = _cpu()
+    with way(run):
+        tool("ACME", 0.0, TEXT)
+        took = _cpu() - begun
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        verdict = "reached" if took <= REACH_OPENING else "MISSED"
+        print(
+            f"{how:<14}{took:6.2f} s of CPU to the first step of {steps:,}  {held} MB resident  {verdict}", flush=True
+        )
+        os.kill(os.getpid(), signal.SIGKILL)  # nothing of its end is part of it
+
+
+def openings(steps: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
+        environment = {**os.environ, "TRACEKIT_DIR": directory}
+        for how in ("complete", "killed", "first replay", "later replay", "resume"):
+            command = [sys.executable, "-m", "benchmarks.large_trace", "--phase", how, "--steps", str(steps)]
+            subprocess.run(command, check=False, env=environment)
+
+
 PHASES: dict[str, Callable[[int, int], Iterator[float]]] = {"record": record, "verify": verify, "replay": replay}
 
 
@@ -105,18 +164,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--entries", type=int, default=1_000_000, help="entries of the trace (about)")
     parser.add_argument("--calls", type=int, default=10_000, help="model calls among them")
-    parser.add_argument("--phase", choices=list(PHASES), help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, default=100_000, help="calls of the trace that is opened")
+    parser.add_argument("--opening", action="store_true", help="only how long it takes until the first step")
+    parser.add_argument("--phase", help=argparse.SUPPRESS)
     options = parser.parse_args()
     steps = max(0, options.entries // 2 // options.calls - 1)
-    if options.phase:
+    if options.phase in PHASES:
         phase(options.phase, options.calls, steps)
+        return
+    if options.phase in ("show", "diff"):
+        run_command(options.phase, *([_trace().stem] if options.phase == "diff" else []))
+        return
+    if options.phase:
+        opening(options.phase, options.steps)
+        return
+    if options.opening:
+        openings(options.steps)
         return
     with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
         environment = {**os.environ, "TRACEKIT_DIR": directory}
-        for name in PHASES:
+        for name in (*PHASES, "show", "diff"):
             size = ["--entries", str(options.entries), "--calls", str(options.calls)]
             command = [sys.executable, "-m", "benchmarks.large_trace", "--phase", name, *size]
             subprocess.run(command, check=True, env=environment)
+    openings(options.steps)
 
 
 if __name__ == "__main__":

@@ -266,6 +266,7 @@ unit/test_sessions.py
 unit/test_testing_kit.py
 unit/test_journal_kept.py
 unit/test_timers.py
+unit/test_trace_index.py
 unit/test_values.py
 """
 

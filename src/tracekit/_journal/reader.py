@@ -8,22 +8,29 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from errno import EBADF
 from hashlib import sha256
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from io import BufferedReader
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
 from .. import _reality
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
+from .indexes import LEAST, ContentReader, KeptIndex, fingerprint_of, index_of, read_index, write_index
 from .packing import is_packed, nameless, unpacked
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = [
     "ENDS",
     "TAIL",
     "Blobs",
+    "Collector",
     "Follower",
     "Limits",
     "RawEntry",
@@ -61,23 +68,33 @@ class RawEntry(NamedTuple):
 class Scan:
     """One pass over a file, from its beginning or from behind an entry that an earlier one has verified.
 
-    After it, ``torn`` says how many bytes of a torn last line were left out.
+    After it, ``torn`` says how many bytes of a torn last line were left out, and ``content`` is the SHA-256 of the whole file where that
+    was asked for.
     """
 
-    def __init__(self, path: str, limits: Limits, after: RawEntry | None = None) -> None:
+    def __init__(self, path: str, limits: Limits, after: RawEntry | None = None, *, hashed: bool = False) -> None:
         self.path = path
         self.limits = limits
         self.torn = 0
+        self.content: str | None = None
+        self._hashed: Final = hashed
         self._after: Final = after
         self.good_end = 0 if after is None else after.offset + after.length
 
     def __iter__(self) -> Iterator[RawEntry]:
         with open_trace(self.path) as file:
-            yield from self._lines(file)
+            if not self._hashed:
+                yield from self._lines(file)
+                return
+            content = ContentReader(file)
+            with BufferedReader(content, _BUFFER) as buffered:
+                yield from self._lines(buffered)
+                self.content = content.digest()
 
     def _lines(self, file: BinaryIO) -> Iterator[RawEntry]:
-        readline, loads, limits = file.readline, orjson.loads, self.limits
+        readline, loads, limits, new = file.readline, orjson.loads, self.limits, tuple.__new__
         depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
+        shallow = 2 * depth  # what opens is closed, too
         head, seq, offset, last_ts = GENESIS, 0, 0, 0
         run_id: str | None = None
         after = self._after
@@ -94,40 +111,39 @@ class Scan:
             # The whole ending in one comparison: a flipped bit in the punctuation is damage as well.
             if line[-TAIL:] != b'%b%b"}\n' % (_KEY, hashed):
                 raise self._damage(line, seq)
-            if line.count(b"[") + line.count(b"{") > depth and too_deep(line, depth):
+            length = len(line)
+            if length > shallow and line.count(b"[") + line.count(b"{") > depth and too_deep(line, depth):
                 raise self.bad(
                     seq, f"nests deeper than {depth}", next_action="raise the reader's limit, if you trust the file"
                 )
-            if len(line) > costly and too_costly(line, limits.expanded):
+            if length > costly and too_costly(line, limits.expanded):
                 raise self.bad(
                     seq, "would take too much memory", next_action="raise the reader's limit, if you trust the file"
                 )
             try:
                 data = loads(line)
                 get = data.get
-                stamp, own, parent, step, lane = get("ts_ns"), get("seq"), get("parent"), get("step"), get("lane")
+                version, stamp, own, lane = get("v"), get("ts_ns"), get("seq"), get("lane")
+                parent, step, run = get("parent"), get("step"), get("run_id")
                 if run_id is None:
                     run_id = data["run_id"]
                 if not (
-                    get("v") == 1
+                    type(own) is type(stamp) is type(lane) is type(version) is int
                     and own == seq
-                    and get("run_id") == run_id
-                    and type(own) is type(stamp) is type(lane) is int
+                    and version == 1
+                    and run == run_id
                     and stamp >= last_ts
                     and lane >= 0
-                    and type(get("type")) is str
+                    and type(get("type")) is type(run) is str
                     and (parent is None or (type(parent) is int and 0 < parent < seq))
                     and (step is None or (type(step) is int and 0 < step < seq))
-                    and type(run_id) is str
-                    and type(data["v"]) is int
                 ):
                     raise self._wrong(data, seq, run_id, last_ts)
             except (ValueError, KeyError, AttributeError, TypeError) as error:
                 raise self.bad(seq, f"is not an entry: {error}") from None
             last_ts, head = stamp, hashed
-            length = len(line)
             self.good_end = offset + length
-            yield RawEntry(offset, length, seq, data, hashed)
+            yield new(RawEntry, (offset, length, seq, data, hashed))
             offset += length
 
     def _torn(self, file: BinaryIO, line: bytes, number: int) -> None:
@@ -576,21 +592,72 @@ _INSTANT: Final = 100_000_000, 2_000_000_000
 
 
 class Reading(NamedTuple):
-    """What was found out by reading a trace through: its verdict, and where its entries end."""
+    """What was found out by reading a trace through: its verdict, where its entries end, and what was made of them."""
 
     verdict: Verdict
     offsets: array[int]
+    collected: Mapping[Any, Any]
+
+
+class Collector(Protocol):
+    """Made of the entries of a trace, which it takes in their order."""
+
+    @classmethod
+    def begin(cls, path: str) -> Self:
+        """Before the first entry of the trace at ``path``."""
+        ...
+
+    def add(self, entry: Mapping[str, Any]) -> None: ...
+
+
+class KeptCollector(Collector, Protocol):
+    """One that may be kept with the index of a trace."""
+
+    #: The modules whose code decides what it is.
+    made_by: ClassVar[tuple[str, ...]]
+
+    def state(self) -> Any:
+        """All that it is: numbers, text, arrays of numbers, and lists, tuples, sets and dicts of these."""
+        ...
+
+    @classmethod
+    def of_state(cls, state: Any) -> Self: ...
+
+
+#: The modules whose code decides where the entries of a trace end, and whether it verifies.
+_MADE_BY: Final = (__name__, "tracekit._journal.entry", "tracekit._journal.indexes")
+
+
+def _kept_as(kind: type[Any]) -> str:
+    """The name of what a collector has made, in an index: that of its kind, and of the code that made it."""
+    return f"{kind.__name__} {fingerprint_of(*kind.made_by)}"
+
+
+C = TypeVar("C", bound=Collector)
 
 
 class Trace:
     """A trace file, verified in one pass that also indexes it (8 bytes an entry).
 
     What ``entries`` and ``entry`` return is new each time; what ``expand`` puts in is shared and not to be changed.
+
+    The pass makes of the entries what ``collect`` names. With ``indexed`` an index that the store keeps may stand for the pass (see
+    ``indexes``): for who shows or replays a run, not for who verifies it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        limits: Limits = DEFAULT,
+        *,
+        collect: Sequence[type[Collector]] = (),
+        indexed: bool = False,
+    ) -> None:
         self.path: Final = os.fspath(path)
         self.limits: Final = limits
+        self._collect: Final = collect
+        self._collected: dict[type[Collector], Any] = {}
+        self._indexed: Final = indexed and limits == DEFAULT
         self._offsets = array("Q")
         #: The line that was read last.
         self._last: tuple[int, bytes] = (0, b"")
@@ -619,7 +686,7 @@ class Trace:
     def status(self) -> Verdict:
         """What verifying the whole file finds; the first use reads it through. ``TraceVersionError`` for a newer format."""
         if self._verdict is None:
-            self._verdict = self._verify()
+            self._verdict = self._by_index() or self._verify()
         return self._verdict
 
     @property
@@ -637,11 +704,12 @@ class Trace:
     @property
     def reading(self) -> Reading:
         """What reading it through has found, of one that verifies; to be handed to another trace of the same ``file``."""
-        return Reading(self.check(), self._offsets)
+        return Reading(self.check(), self._offsets, self._collected)
 
     @reading.setter
     def reading(self, known: Reading) -> None:
-        self._verdict, self._offsets = known
+        self._verdict, self._offsets, collected = known
+        self._collected = {**collected}
 
     def check(self) -> Verdict:
         """The verdict on a trace that verifies, complete or not; ``TraceIntegrityError`` on a broken one."""
@@ -650,9 +718,24 @@ class Trace:
             raise self._error.fresh()
         return verdict
 
+    def collected(self, kind: type[C]) -> C:
+        """What ``kind`` makes of the entries that verify."""
+        self.status  # noqa: B018  # reads it through
+        found = self._collected.get(kind)
+        if found is None:
+            found = kind.begin(self.path)
+            for entry in islice(self.entries(damaged=True), self.status.count):
+                found.add(entry)
+            self._collected[kind] = found
+        made: C = found
+        return made
+
     def _verify(self) -> Verdict:
         offsets = self._offsets = array("Q", [0])
-        scanned = Scan(self.path, self.limits)
+        code = self._code()
+        scanned = Scan(self.path, self.limits, hashed=code is not None)
+        collectors: dict[type[Collector], Collector] = {kind: kind.begin(self.path) for kind in self._collect}
+        adds = [collector.add for collector in collectors.values()]
         first: dict[str, Any] = {}
         last: RawEntry | None = None
         try:
@@ -660,10 +743,46 @@ class Trace:
                 if last.line == 1:
                     first = last.data
                 offsets.append(last.offset + last.length)
+                for add in adds:
+                    try:
+                        add(last.data)
+                    except (
+                        Exception
+                    ):  # entries that verify, and make no sense: that is for who asks for what is made of them
+                        adds, collectors = [], {}
+                        break
         except TraceIntegrityError as error:
             self._error = error
+        self._collected.update(collectors)
         good = RawEntry(0, 0, 0, {}, GENESIS) if last is None else last
-        return self._judge(scanned, first, good)
+        verdict = self._judge(scanned, first, good)
+        if code is not None and verdict.state == "complete" and collectors and scanned.content is not None:
+            found = {_kept_as(kind): collector.state() for kind, collector in collectors.items()}  # type: ignore[attr-defined]
+            write_index(self.path, KeptIndex(verdict.count, verdict.head, offsets, found), scanned.content, code)
+        return verdict
+
+    def _code(self) -> str | None:
+        """What the index of this trace has to be made by, where one may be kept and used."""
+        if not self._indexed or os.fstat(self._fd).st_size < LEAST or index_of(self.path) is None:
+            return None
+        return fingerprint_of(*_MADE_BY)
+
+    def _by_index(self) -> Verdict | None:
+        """The verdict on a trace whose content is the one that an index was made of, with what that holds."""
+        code = self._code()
+        if code is None:
+            return None
+        found = read_index(self.path, self._fd, code, [_kept_as(kind) for kind in self._collect])
+        if found is None:
+            return None
+        self._offsets = found.offsets
+        start, first = found.offsets[found.entries - 1], self._pread(found.offsets[1], 0)
+        line = self._pread(found.offsets[found.entries] - start, start)
+        if line[-67:-3] != found.head.encode():
+            return None
+        self._collected = {kind: kind.of_state(found.found[_kept_as(kind)]) for kind in self._collect}  # type: ignore[attr-defined]
+        last = RawEntry(start, len(line), found.entries, orjson.loads(line), found.head.encode())
+        return self._judge(Scan(self.path, self.limits), orjson.loads(first), last)
 
     def _judge(self, scanned: Scan, first: dict[str, Any], last: RawEntry) -> Verdict:
         error, count, kind = self._error, last.line, last.data.get("type")

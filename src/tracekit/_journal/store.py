@@ -22,7 +22,7 @@ from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegr
 from .durable import make_directory, sync_directory
 from .entry import DEFAULT, Limits, too_deep
 from .packing import ends_of, is_packed
-from .reader import ENDS, Trace, Verdict, not_found, open_trace
+from .reader import ENDS, Collector, Trace, Verdict, not_found, open_trace
 from .seals import PublicKeys, SigningKey, add_seal, check_seal, seal_of, uncovered
 from .tip import check_kept, check_tip_hash, write_tip
 from .vault import vault_key
@@ -915,13 +915,14 @@ class Store:
         encode_read: Callable[[Any], bytes] | None = None,
         accept_lost_tail: bool = False,
         limits: Limits = DEFAULT,
+        collect: Sequence[type[Collector]] = (),
         check: Callable[[Trace, Verdict], None] | None = None,
     ) -> tuple[Journal, Verdict]:
         """The journal of a run that is there, to go on where it ends, and the verdict on what was found.
 
         A torn last line is cut off, a lost tail only if accepted (both stand in the verdict); what is cut off is kept beside the
-        file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed. ``RunStateError`` if it is
-        being written, ``TraceIntegrityError`` if it is broken.
+        file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed; ``collect`` is what it, or who
+        goes on, wants made of the entries. ``RunStateError`` if it is being written, ``TraceIntegrityError`` if it is broken.
         """
         path = self.find(run)
         try:
@@ -932,7 +933,7 @@ class Store:
             raise _unwritable(path, os.path.basename(path).removesuffix(SUFFIX), error, _UNCHANGED) from error
         try:
             lock(fd, path)
-            with Trace(path, limits) as trace:
+            with Trace(path, limits, collect=collect) as trace:
                 verdict = self.judge(trace)
                 if verdict.state == "broken" and not (accept_lost_tail and verdict.lost_tail):
                     raise _broken(path, verdict)

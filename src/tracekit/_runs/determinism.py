@@ -24,7 +24,7 @@ from .._runtime.divergence import OPAQUE, Ignored, describe, differences, steady
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Bindings, Index, Replay, ReplayedStep, placeholders_of
+from .._runtime.replayer import Bindings, Index, Replay, ReplayedStep, for_replay, placeholders_of
 from .._runtime.session import Scope
 from .._runtime.step import Request
 from .._runtime.verdict import Report
@@ -348,7 +348,7 @@ class Recorded:
     """One recorded run as the lines of a transcript."""
 
     def __init__(self, path: str) -> None:
-        self.trace: Final = Trace(path)
+        self.trace: Final = for_replay(path)
         first = self.trace.entry(1)
         self.run_id: Final[str] = first["run_id"]
         self.name: Final = name_of(path, self.run_id)
@@ -428,7 +428,7 @@ class Recorded:
 
     def expected_steps(self) -> set[int]:
         """The steps that a replay of the whole log makes: all but those inside another step."""
-        index = Index(self.trace.entries())
+        index = self.trace.collected(Index).finish()
         steps = [(seq, family) for (_, family), seqs in index.intents.items() for seq in seqs]
         inside = {within for seq, family in steps if family != "span" for within in index.inside(seq)}
         return {seq for seq, _ in steps} - inside - index.repeated

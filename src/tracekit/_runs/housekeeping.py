@@ -86,12 +86,13 @@ _PROCESS: Final = r"(?:[0-9a-f]{16}\.)?"
 _OTHERS: Final = {
     "runs": re.compile(rf"[0-9a-f]{{16}}\.jsonl|{_PROCESS}(?:vault|seal|cut-\d+(?:\.\d+)?)"),
     "heads": re.compile(r"[0-9a-f]{16}|"),
+    "indexes": re.compile(r"[0-9a-f]{16}|"),
     "settled": re.compile(rf"{_PROCESS}\d+"),
 }
 
 
 def _all_of(store: Store, run_id: str) -> Iterator[str]:
-    """Every file of a run but its own: those of its processes, vaults, what a recovery cut off, kept tips, what was said of its steps."""
+    """Every file of a run but its own: its processes', vaults, what a recovery cut off, kept tips, indexes, what was said."""
     for directory, others in _OTHERS.items():
         try:
             names = sorted(os.listdir(os.path.join(store.root, directory)))

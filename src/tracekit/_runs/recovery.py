@@ -41,6 +41,7 @@ __all__ = [
     "IN_DOUBT",
     "Decision",
     "InDoubt",
+    "LogOfSteps",
     "Segment",
     "UncertainStep",
     "candidates",
@@ -125,8 +126,36 @@ class Segment(NamedTuple):
     inside: bool
 
 
+class LogOfSteps:
+    """What the entries of a file say of its steps, and which processes have written it."""
+
+    def __init__(self, originals: Originals | None = None) -> None:
+        self.log: Final = RecoveredLog(())
+        self.writers: Final[list[Mapping[str, Any]]] = []
+        self._originals: Final = originals
+
+    @classmethod
+    def begin(cls, path: str) -> LogOfSteps:
+        return cls(Originals(path))
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]]) -> LogOfSteps:
+        """That of these entries as they stand there."""
+        found = cls()
+        for entry in entries:
+            found.add(entry)
+        return found
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
+        if entry["type"] in ("run.started", "recovery.started"):
+            about = (entry.get("meta") or {}).get("writer")
+            self.writers.append(about if isinstance(about, Mapping) else {})
+        self.log.add(entry if self._originals is None else self._originals.lacks(entry))
+
+
 def decide(
-    entries: Iterable[Mapping[str, Any]],
+    entries: Iterable[Mapping[str, Any]] | LogOfSteps,
     verdict: Verdict,
     *,
     holder: int | bool | None = None,
@@ -150,8 +179,8 @@ def decide(
     in_segments = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
     running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
     undeclared = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.undeclared)
-    writers: list[Mapping[str, Any]] = []
-    log = RecoveredLog(_noting_writers(entries, writers))
+    read = entries if isinstance(entries, LogOfSteps) else LogOfSteps.of(entries)
+    log, writers = read.log, read.writers
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
         left = [
@@ -213,16 +242,6 @@ def _held(holder: int | bool | None) -> Iterator[Reason]:
     pid = None if holder is True else holder
     who = "another process" if pid is None else f"process {pid}"
     yield {"code": "held", "text": f"{who} still runs it", "pid": pid}
-
-
-def _noting_writers(
-    entries: Iterable[Mapping[str, Any]], found: list[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any]]:
-    for entry in entries:
-        if entry["type"] in ("run.started", "recovery.started"):
-            about = (entry.get("meta") or {}).get("writer")
-            found.append(about if isinstance(about, Mapping) else {})
-        yield entry
 
 
 def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
@@ -738,7 +757,7 @@ def decision_on(
     run_id = os.path.basename(path).removesuffix(SUFFIX)
     held = holder(path)
     try:
-        with Trace(path) as trace:
+        with Trace(path, collect=(LogOfSteps,)) as trace:
             verdict = store_of(path).judge_run(trace)
             return decided(
                 trace,
@@ -769,13 +788,12 @@ def decided(
     ``original_is_dead`` is the operator's word for it; ``None`` for whoever does not go on with the run, and need not know.
     """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
-    entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
     if verdict.last_good_seq and trace.imported_from is not None:
         text = f"the run was imported from {trace.imported_from}: there is no program that could go on with it"
         return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
     said = settlements(trace)
     decision = decide(
-        Originals(trace.path).lacking(entries),
+        trace.collected(LogOfSteps),
         verdict,
         holder=holder,
         segments=_segments(trace.path, segments),

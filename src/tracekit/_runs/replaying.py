@@ -291,7 +291,9 @@ class ReplayBlock(Block["ReplayBlock"]):
         which = self._which
         store = _store(options)
         path = which.path if isinstance(which, Run) else store.find(which)
-        trace = Trace(path)
+        from .._runtime.replayer import for_replay
+
+        trace = for_replay(path)
         try:
             return self._opened(trace, store.check_replayable(trace), options)
         except BaseException:

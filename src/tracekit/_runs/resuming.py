@@ -10,8 +10,8 @@ from typing import Any, Final
 from .. import _reality
 from .._capture import callers, instrumentation, randomness, world
 from .._capture import guard as guards
-from .._journal.reader import Trace, Verdict
-from .._journal.store import Store, writer
+from .._journal.reader import Reading, Trace, Verdict
+from .._journal.store import Store, first_entry, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
 from .._runtime.callsite import caller, warn_of_replay
@@ -19,17 +19,25 @@ from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
+from .._runtime.replayer import NEEDED
 from .._runtime.resumer import Followed, Resumption
 from .._runtime.session import current
 from .._runtime.spending import Spending
 from .._values import dumps_in_order, from_json
-from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
+from ..errors import (
+    LiveCallBlockedError,
+    LogWriteError,
+    RecoveryRefusedError,
+    ReplayError,
+    RunStateError,
+    TracekitError,
+)
 from . import block, children, forks, recording
 from .block import called_from
 from .ending import End, drain
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
-from .recovery import Decision, decided, decision_on, refused
+from .recovery import Decision, LogOfSteps, decided, decision_on, refused
 from .run import Run, register, unregister
 
 __all__ = ["ResumeBlock", "resume"]
@@ -59,6 +67,8 @@ class ResumeBlock(RecordBlock):
         self._opened: Final = opened
         self._guard: guards.Guard | None = None
         self._resumption: Resumption | None = None
+        #: Which file was read through for the decision, and what was found.
+        self._read: tuple[tuple[int, ...], Reading] | None = None
 
     def _again(self) -> ResumeBlock:
         return ResumeBlock(
@@ -121,10 +131,7 @@ class ResumeBlock(RecordBlock):
             if module is not None:
                 callers.include(module)
         path = self._which.path if isinstance(self._which, Run) else self._store.find(self._which)
-        self._check(decision_on(path, **self._allowed))
-        with Trace(path) as trace:
-            first = trace.entry(1)
-        durability = (first.get("meta") or {}).get("durability", "effects")
+        durability = (first_entry(path).get("meta") or {}).get("durability", "effects")
         journal, verdict = self._reopen(path, durability)
         try:
             self._go_on(journal, verdict)
@@ -148,6 +155,9 @@ class ResumeBlock(RecordBlock):
 
         def check(trace: Trace, verdict: Verdict) -> None:
             self._check(decided(trace, verdict, **self._allowed))
+            if verdict.state != "broken":
+                found = trace.reading
+                self._read = trace.file, found._replace(collected={kind: found.collected[kind] for kind in NEEDED})
 
         try:
             return self._store.reopen(
@@ -155,9 +165,12 @@ class ResumeBlock(RecordBlock):
                 durability=durability,
                 encode_read=encode_reads,
                 accept_lost_tail=self._accept_lost_tail,
+                collect=(*NEEDED, LogOfSteps),
                 check=check,
             )
-        except RunStateError:
+        except RecoveryRefusedError:
+            raise
+        except (TracekitError, OSError):  # what speaks against it as a whole comes first, in its own words
             self._check(decision_on(path, **self._allowed))
             raise
 
@@ -174,6 +187,11 @@ class ResumeBlock(RecordBlock):
         """Acquire what a resumed run needs for itself; on failure everything is released, so that it may be tried again."""
         with ExitStack() as taken:
             trace = taken.enter_context(Trace(journal.path))
+            if (
+                self._read is not None and self._read[0] == trace.file
+            ):  # nothing had to be cut off, and nobody else may write
+                trace.reading = self._read[1]
+            self._read = None
             self._acquire(
                 journal,
                 Followed(

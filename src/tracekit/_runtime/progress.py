@@ -638,6 +638,17 @@ class PlaceIndex:
     def __contains__(self, lane: int) -> bool:
         return lane in self._until
 
+    def state(self) -> dict[str, Any]:
+        """What it has found, once it is finished; ``of_state`` makes it again."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> PlaceIndex:
+        found = cls()
+        for name, value in state.items():
+            setattr(found, name, value)
+        return found
+
     def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
         """The next event that a loop brought, in the order of the file. The program may lack a ``hop``."""
         place = place or {}

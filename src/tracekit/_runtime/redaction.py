@@ -391,11 +391,14 @@ class Originals:
 
     def lacking(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The entries, without the marks of those whose values are all known. A vault that can't be opened has none."""
-        for entry in entries:
-            meta = entry.get("meta")
-            if type(meta) is dict and "redacted" in meta and self._has_all(entry):
-                entry = {**entry, "meta": {key: item for key, item in meta.items() if key != "redacted"}}
-            yield entry
+        return map(self.lacks, entries)
+
+    def lacks(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same of one entry."""
+        meta = entry.get("meta")
+        if type(meta) is dict and "redacted" in meta and self._has_all(entry):
+            return {**entry, "meta": {key: item for key, item in meta.items() if key != "redacted"}}
+        return entry
 
     def _has_all(self, entry: Mapping[str, Any]) -> bool:
         try:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 from orjson import loads
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EVENT",
     "INTENT",
+    "NEEDED",
     "OTHER",
     "READ",
     "SINGLE",
@@ -61,9 +62,11 @@ __all__ = [
     "Index",
     "LaneKey",
     "LaneState",
+    "Placeholders",
     "Replay",
     "ReplayedStep",
     "ReplayedTimer",
+    "for_replay",
 ]
 
 # -- replayed ----------------------------------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ class Index:
     ``intents`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
     """
 
-    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, entries: Iterable[Mapping[str, Any]] = ()) -> None:
         self.role: Final = bytearray(1)
         self.lane: Final = array("I", [0])
         self.answer: Final = array("I", [0])
@@ -418,20 +421,22 @@ class Index:
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
         self._last_chunk: dict[int, int] = {}
-        last: Mapping[str, Any] = _NOTHING
-        for last in entries:
-            self._add(last)
-        del self._last_chunk
-        self.places.finish((last.get("meta") or _NOTHING).get("callbacks"))
-        self._find_hops()
-        self._find_line()
+        self._last: Mapping[str, Any] = _NOTHING
+        for entry in entries:
+            self.add(entry)
 
     def __len__(self) -> int:
         return len(self.role) - 1
 
     # -- building --------------------------------------------------------------------------------------------------------
 
-    def _add(self, entry: Mapping[str, Any]) -> None:
+    @classmethod
+    def begin(cls, path: str) -> Index:
+        return cls()
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
+        self._last = entry
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
         self.lane.append(lane)
         self.answer.append(0)
@@ -564,6 +569,33 @@ class Index:
             found = lists[key] = array("I")
         found.append(seq)
 
+    def finish(self) -> Index:
+        """There are no more. It is finished once."""
+        if self._last is not _NOTHING:
+            meta = self._last.get("meta") or _NOTHING
+            self._last = _NOTHING
+            self._last_chunk.clear()
+            self.places.finish(meta.get("callbacks"))
+            self._find_hops()
+            self._find_line()
+        return self
+
+    # -- keeping ---------------------------------------------------------------------------------------------------------
+
+    #: See ``reader.KeptCollector``.
+    made_by: ClassVar = (__name__, "tracekit._runtime.progress", "tracekit._journal.entry")
+
+    def state(self) -> dict[str, Any]:
+        self.finish()
+        return {**vars(self), "places": self.places.state(), "_last": None}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Index:
+        found = cls.__new__(cls)
+        vars(found).update(state, places=PlaceIndex.of_state(state["places"]), _last=_NOTHING)
+        vars(found)["lanes"] = {LaneKey(*key): lane for key, lane in state["lanes"].items()}
+        return found
+
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def captured(self, lane: int) -> bool:
@@ -597,7 +629,8 @@ def gives_anything(path: str) -> bool:
     if beside(path):
         return True
     with Trace(path) as trace:
-        return Index(trace.entries()).supplies
+        trace.check()
+        return trace.collected(Index).finish().supplies
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
@@ -715,18 +748,52 @@ class Bindings:
         return True
 
 
-def placeholders_of(trace: Trace) -> dict[str, list[int]]:
+class Placeholders:
     """The placeholders of a trace, and the entries that can have given them to the program: a piece that it has sent is none."""
-    found: dict[str, list[int]] = {}
-    for seq in range(1, len(trace) + 1):
-        line = trace.line(seq)
-        if b'"redacted":[[' in line:
-            entry = loads(line)
-            for pointer, _, text in marks_of(entry):
-                places = found.setdefault(text, [])
-                if not (entry["type"].endswith(".chunk") and pointer.startswith("/output/sent")):
-                    places.append(seq)
-    return found
+
+    def __init__(self) -> None:
+        self.places: Final[dict[str, list[int]]] = {}
+
+    @classmethod
+    def begin(cls, path: str) -> Placeholders:
+        return cls()
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
+        meta = entry.get("meta")
+        if type(meta) is not dict or ("redacted" not in meta and "redacted" not in (meta.get("info") or _NOTHING)):
+            return
+        for pointer, _, text in marks_of(entry):
+            places = self.places.setdefault(text, [])
+            if not (entry["type"].endswith(".chunk") and pointer.startswith("/output/sent")):
+                places.append(entry["seq"])
+
+    #: See ``reader.KeptCollector``.
+    made_by: ClassVar = (__name__, "tracekit._runtime.redaction")
+
+    def state(self) -> dict[str, Any]:
+        return {"places": self.places}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Placeholders:
+        found = cls()
+        found.places.update(state["places"])
+        return found
+
+
+def placeholders_of(trace: Trace) -> dict[str, list[int]]:
+    """Those of a trace that verifies."""
+    trace.check()
+    return trace.collected(Placeholders).places
+
+
+#: What a replay has to know of a trace: found in the pass that verifies it, or kept from an earlier one.
+NEEDED: Final = (Index, Placeholders)
+
+
+def for_replay(path: str) -> Trace:
+    """A trace that is to be replayed."""
+    return Trace(path, collect=NEEDED, indexed=True)
 
 
 def _data(tree: Any) -> str | None:
@@ -907,7 +974,8 @@ class Replay:
         redactor.placeholders.bring(known)
         #: What they stand for here.
         self.bindings: Final = Bindings(redactor, places, self._had, known)
-        self.index: Final = Index(trace.entries())
+        trace.check()
+        self.index: Final = trace.collected(Index).finish()
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id, trace.path, strict)
         #: What the caller leaves out of the comparison.

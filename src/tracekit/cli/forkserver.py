@@ -288,7 +288,7 @@ class _Server:
         try:
             program = Program(None, None, (), os.getcwd())
             if how["entry"] is None:  # else the trace is not asked what to run, and verified when it is replayed
-                with Trace(path) as trace:
+                with Trace(path, indexed=True) as trace:
                     store.check_replayable(trace)
                     program, cwd = program_of(trace, store, path, tuple(how["command"]), None, "regress")
                 os.chdir(cwd)

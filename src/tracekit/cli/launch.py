@@ -350,7 +350,7 @@ def first_meta(path: str) -> dict[str, Any]:
 
 def recorded_input(path: str) -> Any:
     """The recorded input of the run in this file."""
-    with Trace(path) as trace:
+    with Trace(path, indexed=True) as trace:
         return from_json(trace.expand(Originals(path).first(trace).get("input")))
 
 

@@ -254,7 +254,7 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
             raise click.UsageError(f"--{error}") from None
     where = output_local(store)
     path = str(located(run, where))
-    with Trace(path) as trace:
+    with Trace(path, indexed=True) as trace:
         where.check_replayable(trace)
         if options.pop("dry_run", False):
             _dry(trace, where)

@@ -148,7 +148,7 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
         if form is not None:
             _serve(run, run, form, options["replays"], as_json)
         path = str(located(run, store))
-        with Trace(path) as trace:
+        with Trace(path, indexed=True) as trace:
             store.check_replayable(trace)
             form = None if command or options["entry"] else form_of(path)
             if form is not None:
