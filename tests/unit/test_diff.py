@@ -117,6 +117,18 @@ def test_prompts_are_compared_message_by_message() -> None:
     assert "Be kind" not in text
 
 
+def test_a_message_that_differs_is_shown_where_it_comes_first() -> None:
+    """Not in every later prompt of the conversation; each of those names the step."""
+    for name, said in (("one", "ten"), ("two", "eleven")):
+        turns = [{"role": "user", "content": f"There are {said}."}, {"role": "assistant", "content": "And?"}]
+        turns.append({"role": "user", "content": f"So {said} it is."})
+        run(name, *[lambda upto=upto, turns=turns: ask(turns[:upto]) for upto in (1, 3)])  # type: ignore[misc]
+    said = call("diff", "one", "two").stdout
+    assert said.count("+There are eleven.") == 1
+    assert said.count("+So eleven it is.") == 1
+    assert "  1 message as in step 2" in said.splitlines()
+
+
 def test_a_step_that_was_made_at_another_place_has_moved() -> None:
     """It is neither more nor fewer."""
     run("one", lambda: look("a"), lambda: pay(1), lambda: pay(2))

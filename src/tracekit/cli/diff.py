@@ -109,11 +109,12 @@ def _print(found: Comparison) -> None:
             imported = "" if view.imported_from is None else f"  imported from {printable(view.imported_from)}"
             console.print(name + Text(f"  {view.state}{imported}  {_taken(view)}", style="dim"), soft_wrap=True)
         process = ""
+        shown: dict[str, int | str] = {}
         for one in found.steps:
             if one.step.file.process != process:
                 process = one.step.file.process
                 console.print(Text(f"process {printable(process)}" if process else "the run itself", style="bold"))
-            _print_step(console, one)
+            _print_step(console, one, shown)
         for end in found.ends:
             of = f" of the process {printable(_process(end))}" if _process(end) else ""
             console.print(Text(f"~ end{of}", style="yellow"), soft_wrap=True)
@@ -121,7 +122,8 @@ def _print(found: Comparison) -> None:
         console.print(_summary(found), soft_wrap=True)
 
 
-def _print_step(console: Console, one: StepDifference) -> None:
+def _print_step(console: Console, one: StepDifference, shown_before: dict[str, int | str]) -> None:
+    """``shown_before``: each message that was shown so far, by the step where: a conversation has it in every later prompt."""
     from rich.text import Text
 
     mark = Text(f"{_MARKS[one.op]} ", style=_STYLES[one.op])
@@ -129,10 +131,18 @@ def _print_step(console: Console, one: StepDifference) -> None:
         mark += Text(f"{one.before.place} → ", style="dim")
     shown = one.now if one.now is not None else one.step
     console.print(mark + line_of(shown, console.width - mark.cell_len), no_wrap=True, overflow="ellipsis")
-    if one.prompt is not None:
-        for edit in one.prompt.messages:
-            if edit.op != "same":
-                print_turn(console, edit)
+    again: Counter[int | str] = Counter()
+    for edit in () if one.prompt is None else one.prompt.messages:
+        if edit.op == "same":
+            continue
+        first = shown_before.setdefault(repr(edit), one.step.place)
+        if first == one.step.place:
+            print_turn(console, edit)
+        else:
+            again[first] += 1
+    for place, count in again.items():
+        messages = f"{count} message{'' if count == 1 else 's'}"
+        console.print(Text(f"  {messages} as in step {place}", style="dim"))
     _print_fields(console, one.fields)
 
 
