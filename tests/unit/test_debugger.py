@@ -270,6 +270,36 @@ def test_breakpoint_and_line_by_line(tmp_path: Path, debug: Debug) -> None:
     assert "exact (4 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
 
 
+IN_THREAD = """\
+import threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+def price(offers):
+    best = min(offers)
+    return best
+
+look(1)
+thread = threading.Thread(target=price, args=([3, 2],))
+thread.start()
+thread.join()
+look(2)
+"""
+
+
+def test_a_breakpoint_of_pdb_in_a_thread_that_starts_later(tmp_path: Path, debug: Debug) -> None:
+    """A framework runs a tool in a thread: a breakpoint there stops, and goes on line by line; nothing is printed at the end."""
+    recorded(tmp_path, IN_THREAD)
+    out = debug("pdb", "b program.py:10", "c", "p best", "n", "c", "c")
+    assert "(Pdb) 2\n" in out
+    assert "-> return best" in out
+    assert "exact (2 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
+    assert "Exception ignored" not in debug.stderr[-1]  # type: ignore[attr-defined]
+
+
 def test_nothing_of_the_debugger_reaches_the_program(tmp_path: Path, debug: Debug) -> None:
     """Errors at the prompt, live calls there, leaving it and ``pdb``: the program's handlers see none of them, and a replay stays exact."""
     recorded(tmp_path, LOOP)

@@ -214,6 +214,8 @@ class RemoteDebugger:
         #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
         self._still: Final = threading.RLock()
         self._stopped = False
+        #: Whether ``pdb`` goes line by line.
+        self._follows = False
         self._values: list[Any] = []
         self._streams: tuple[int, int] | None = None
         self._sink: Final[int] = instructions["sink"]
@@ -432,6 +434,17 @@ class RemoteDebugger:
 
             do_q = do_exit = do_EOF = do_quit
 
+            def in_another_thread(self, frame: FrameType, event: str, arg: Any) -> Any:
+                """Stop at breakpoints alone in a thread that was started meanwhile, and go on line by line from there."""
+                if event == "call":
+                    skipped = self.is_skipped_module(frame.f_globals.get("__name__", ""))
+                    return None if skipped or not self.break_anywhere(frame) else self.in_another_thread
+                if event != "line" or not self.break_here(frame):
+                    return self.in_another_thread
+                self.user_line(frame)
+                sys.settrace(self.trace_dispatch)
+                return self.trace_dispatch
+
         return Lines(
             stdin=_Asking(self),
             stdout=_Saying(self),
@@ -446,7 +459,16 @@ class RemoteDebugger:
         sys.settrace(None)
         debugger.interaction(frame, None)
         if frame.f_trace is not None:
+            self._follows = True
+            threading.settrace(debugger.in_another_thread)
             sys.settrace(debugger.trace_dispatch)
+
+    def ended(self) -> None:
+        """The program has come to its end: nothing that it prints is hidden, and none of its lines followed, any more."""
+        self.show()
+        if self._follows:
+            threading.settrace(None)
+            sys.settrace(None)
 
     def _breakpoint(self, *args: Any, **options: Any) -> Any:
         """``breakpoint()`` in the program: not where the replay only comes back to a step."""

@@ -971,7 +971,7 @@ class ReplayedProcess(JoinedProcess):
             return
         self._over = True
         if self._debugger is not None:
-            self._debugger.show()
+            self._debugger.ended()
         failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)

@@ -1076,7 +1076,7 @@ def replayed(
             return
         error = ended.error
         if debugger is not None:
-            debugger.show()
+            debugger.ended()
         try:
             if instructions.get("entry") is None:
                 _end_whole_program(replay_block, ended)
