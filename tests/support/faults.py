@@ -53,13 +53,13 @@ class Faults:
         undo: list[Callable[[], None]] = []
 
         def exchange(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-            before = getattr(owner, name)
+            before = vars(owner)[name]
             setattr(owner, name, made(before))
             undo.append(lambda: setattr(owner, name, before))
 
         if self.what == "write":
             exchange(os, "write", self._write)
-            exchange(writer, "_os_write", self._write)
+            exchange(writer.Journal, "_os_write", lambda real: staticmethod(self._write(real)))
         elif self.what == "sync":
             for owner, name in ((os, "fsync"), (os, "fdatasync"), (_reality, "fdatasync"), (writer, "_fdatasync")):
                 exchange(owner, name, self._sync)

@@ -74,13 +74,13 @@ class Disk:
         undo: list[Callable[[], None]] = []
 
         def exchange(owner: Any, name: str, made: Any) -> None:
-            before = getattr(owner, name)
+            before = vars(owner)[name]
             setattr(owner, name, made)
             undo.append(lambda: setattr(owner, name, before))
 
         write, sync = self._write(os.write), self._sync(os.fsync)
-        for owner, name in ((os, "write"), (writer, "_os_write")):
-            exchange(owner, name, write)
+        exchange(os, "write", write)
+        exchange(writer.Journal, "_os_write", staticmethod(write))
         for owner, name in ((os, "fsync"), (os, "fdatasync"), (_reality, "fdatasync"), (writer, "_fdatasync")):
             exchange(owner, name, sync)
         exchange(os, "ftruncate", self._truncate(os.ftruncate))

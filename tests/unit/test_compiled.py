@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import json
 import os
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +180,6 @@ def test_noted_at_its_limits(value: Any) -> None:
 
 def test_noted_while_the_collector_runs() -> None:
     """A finalizer that changes the value while it is copied does no harm."""
-    import gc
 
     class Changing:
         def __del__(self) -> None:
@@ -214,6 +218,13 @@ def test_line(seq: int, ts: int, lane: int, parent: int, middle: bytes, tail: by
     )
 
 
+@pytest.mark.parametrize("length", range(160))
+def test_line_of_each_length(length: int) -> None:
+    """The hash is right wherever its last block ends."""
+    given = (b"0f" * 32, 7, b"m", 1, 2, 3, b"t" * length)
+    assert compiled.line(*given) == pure.line(*given)
+
+
 def test_line_refuses() -> None:
     """What is no line's part is a mistake of the caller's, and never a line."""
     good = (b"a" * 64, 1, b"m", 2, 3, 4, b"t")
@@ -233,6 +244,237 @@ def test_line_refuses() -> None:
             compiled.line(*good[:at], wrong, *good[at + 1 :])
     with pytest.raises(TypeError):
         compiled.line(*good[:-1])
+
+
+class Gone(Exception):
+    """A write was given up."""
+
+
+def log_of(base: Any, path: Path) -> Any:
+    """A log of which ``base`` writes the entries; what it calls is noted in ``calls``."""
+
+    class Log(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._end = (0, b"0" * 64, 0, 0)
+            self._in_flight = None
+            self._middles: dict[str, bytes] = {}
+            self._stopped = False
+            self.calls: list[Any] = []
+
+        _os_write = staticmethod(os.write)
+
+        def _middle(self, kind: str) -> bytes:
+            self.calls.append(("middle", kind))
+            return self._middles.setdefault(kind, b',"type":"%b","ts_ns":' % kind.encode())
+
+        def _settle(self) -> None:
+            self.calls.append(("settle", self._in_flight is not None, self._stopped))
+            if self._in_flight is not None:
+                self._end, self._in_flight = self._in_flight, None
+            if self._stopped:
+                raise Gone
+
+        def _complete(self, line: bytes, written: int) -> None:
+            self.calls.append(("complete", written))
+            os.write(self._fd, line[written:])
+
+        def _give_up(self, written: int, error: OSError) -> None:
+            self.calls.append(("give up", written, type(error), error.errno, error.__traceback__ is not None))
+            self._in_flight = None
+            raise Gone from error
+
+    return Log()
+
+
+def entries_of(path: Path) -> list[Any]:
+    """The entries of a file, without what depends on when it was written; their chain is checked."""
+    found = []
+    head = "0" * 64
+    for line in path.read_bytes().splitlines(keepends=True):
+        entry = json.loads(line)
+        assert entry["hash"] == hashlib.sha256(head.encode() + line[:-76]).hexdigest()
+        head = entry.pop("hash")
+        entry.pop("ts_ns")
+        found.append(entry)
+    return found
+
+
+@pytest.fixture(params=["C", "Python"])
+def base(request: pytest.FixtureRequest) -> Any:
+    """The class in both forms."""
+    return compiled.Chain if request.param == "C" else pure.Chain
+
+
+def test_entries_are_written(base: Any, tmp_path: Path) -> None:
+    """Each one is in the file when ``_write`` returns, and the end is where the file ends; time never goes back."""
+    log = log_of(base, tmp_path / "log")
+    log._end = (0, b"0" * 64, 2**62, 0)
+    assert [log._write("one", 0, 0, b',"a":1'), log._write("two", 3, 1, b""), log._write("one", 0, 2, b"")] == [1, 2, 3]
+    assert entries_of(tmp_path / "log") == [
+        {"v": 1, "seq": 1, "type": "one", "lane": 0, "a": 1},
+        {"v": 1, "seq": 2, "type": "two", "lane": 3, "parent": 1},
+        {"v": 1, "seq": 3, "type": "one", "lane": 0, "parent": 2},
+    ]
+    seq, head, ts, size = log._end
+    assert (seq, ts, size, log._in_flight) == (3, 2**62, (tmp_path / "log").stat().st_size, None)
+    assert head.decode() in (tmp_path / "log").read_text().splitlines()[-1]
+    log._end = (3, head, 0, size)
+    before = time.time_ns()
+    log._write("one", 0, 0, b"")
+    assert before <= log._end[2] <= time.time_ns()
+    assert log.calls == [("middle", "one"), ("middle", "two")]
+
+
+def test_a_short_write_is_completed(base: Any, tmp_path: Path) -> None:
+    """The rest is written by ``_complete``, which is told how much is there."""
+    log = log_of(base, tmp_path / "log")
+    log._os_write = lambda fd, data: os.write(fd, data[:100])
+    assert log._write("one", 0, 0, b',"a":"%b"' % (b"x" * 200)) == 1
+    assert log.calls == [("middle", "one"), ("complete", 100)]
+    assert [entry["seq"] for entry in entries_of(tmp_path / "log")] == [1]
+    assert log._end[3] == (tmp_path / "log").stat().st_size
+
+
+def test_a_write_that_fails_is_given_up(base: Any, tmp_path: Path) -> None:
+    """Whatever ``_give_up`` raises comes out, caused by the error; nothing is in flight, and the next entry takes its place."""
+    log = log_of(base, tmp_path / "log")
+
+    def full(fd: int, data: bytes) -> int:
+        assert log._in_flight is not None
+        raise OSError(28, "full")
+
+    log._os_write = full
+    for _ in range(3):
+        with pytest.raises(Gone) as caught:
+            log._write("one", 0, 0, b"")
+        assert isinstance(caught.value.__cause__, OSError)
+    assert log.calls == [("middle", "one"), *[("give up", 0, OSError, 28, True)] * 3]
+    assert (log._end[0], log._in_flight) == (0, None)
+    del log._os_write
+    assert log._write("one", 0, 0, b"") == 1
+
+
+def test_another_error_leaves_the_entry_in_flight(base: Any, tmp_path: Path) -> None:
+    """A Ctrl-C while the system writes: the entry may be in the file, and is taken to be; the next one settles that."""
+    log = log_of(base, tmp_path / "log")
+
+    def interrupted(fd: int, data: bytes) -> int:
+        os.write(fd, data)
+        raise KeyboardInterrupt
+
+    log._os_write = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        log._write("one", 0, 0, b"")
+    assert log._in_flight[0] == 1
+    assert log._end[0] == 0
+    del log._os_write
+    assert log._write("one", 0, 0, b"") == 2
+    assert log.calls == [("middle", "one"), ("settle", True, False)]
+    assert [entry["seq"] for entry in entries_of(tmp_path / "log")] == [1, 2]
+
+
+def test_an_entry_within_a_write_comes_after_it(base: Any, tmp_path: Path) -> None:
+    """A signal handler that runs while the system writes."""
+    log = log_of(base, tmp_path / "log")
+    inside: list[int] = []
+
+    def interrupted(fd: int, data: bytes) -> int:
+        written = os.write(fd, data)
+        del log._os_write
+        inside.append(log._write("inner", 0, 0, b""))
+        return written
+
+    log._os_write = interrupted
+    assert log._write("outer", 0, 0, b"") == 1
+    assert inside == [2]
+    assert log._write("outer", 0, 0, b"") == 3
+    assert [entry["type"] for entry in entries_of(tmp_path / "log")] == ["outer", "inner", "outer"]
+    assert (log._end[0], log._in_flight) == (3, None)
+
+
+def test_an_entry_that_comes_between_goes_first(base: Any, tmp_path: Path) -> None:
+    """What is written after the end was read, by a finalizer say: the line is made anew, after that one."""
+    log = log_of(base, tmp_path / "log")
+
+    class Late(int):
+        """A number that writes an entry when it is forgotten."""
+
+        def __del__(self) -> None:
+            if log._end[0] == 0:
+                log._write("first", 0, 0, b"")
+
+    log._write("zero", 0, 0, b"")
+    os.truncate(tmp_path / "log", 0)
+    log._end = (0, b"0" * 64, 0, 0)
+    threshold = gc.get_threshold()
+    gc.disable()
+    try:
+        trash: list[Any] = [Late(1)]
+        trash.append(trash)
+        del trash
+        kept = [(number,) * 4 for number in range(5000)]  # a new tuple is not made of a former one
+        gc.set_threshold(1)
+        gc.enable()
+        log._write("second", 0, 0, b"")
+    finally:
+        gc.set_threshold(*threshold)
+        gc.enable()
+    del kept
+    # From 3.12 on the collector runs between lines of Python alone.
+    types = [entry["type"] for entry in entries_of(tmp_path / "log")]
+    assert types == ["first", "second"] or (sys.version_info >= (3, 12) and types == ["second"])
+
+
+def test_what_stands_in_the_way_is_asked_first(base: Any, tmp_path: Path) -> None:
+    """A log that was stopped writes nothing; what ``_settle`` raises comes out."""
+    log = log_of(base, tmp_path / "log")
+    log._stopped = True
+    with pytest.raises(Gone):
+        log._write("one", 0, 0, b"")
+    assert log.calls == [("middle", "one"), ("settle", False, True)]
+    assert entries_of(tmp_path / "log") == []
+
+
+def test_a_log_is_forgotten(base: Any, tmp_path: Path) -> None:
+    """It keeps nothing alive, nor itself in a circle."""
+    log = log_of(base, tmp_path / "log")
+    log.calls.append(log)
+    log._middles["self"] = log
+    gone = weakref.ref(log)
+    del log
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_chain_without_its_attributes() -> None:
+    """Nothing is written by mistake: each attribute has to be there, and be what it is."""
+
+    class Bare(compiled.Chain):  # type: ignore[misc]
+        _os_write = staticmethod(os.write)
+
+        def _middle(self, kind: str) -> bytes:
+            return b""
+
+    log = Bare()
+    with pytest.raises(AttributeError):
+        log._write("one", 0, 0, b"")
+    log._fd, log._in_flight, log._middles = -1, None, {"one": b""}
+    for end in (None, (), (0, b"", 0, 0), (0, b"0" * 64, 0), ("0", b"0" * 64, 0, 0), [0, b"0" * 64, 0, 0]):
+        log._end = end
+        with pytest.raises(TypeError):
+            log._write("one", 0, 0, b"")
+    log._end = (0, b"0" * 64, 0, 0)
+    for wrong in (
+        (),
+        ("one", 0, 0),
+        ("one", "0", 0, b""),
+        ("one", 0, None, b""),
+        ("one", 0, 0, "text"),
+        ([], 0, 0, b""),
+    ):
+        with pytest.raises(TypeError):
+            log._write(*wrong)
 
 
 def test_plain_refuses() -> None:

@@ -35,7 +35,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]:
         return os.write(fd, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_os_write", write)
+        patch.setattr(writer.Journal, "_os_write", staticmethod(write))
         yield
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import orjson
 
 from .. import _reality
+from .._native import Chain
 from .._native import line as _line
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
@@ -58,7 +59,6 @@ _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
 )
 
-_os_write: Final = _reality.write
 _stat: Final = _reality.stat
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
@@ -75,12 +75,15 @@ _ENDING: Final = 64 + len(b'"}\n')
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
 
-class Journal:
+class Journal(Chain):
     """The open log of one run, or of one process of it.
 
     ``encode_read`` turns the values of clock and random reads into JSON when they are written. Every method may be called
     from any thread, from a signal handler and from a finalizer.
     """
+
+    #: How bytes get into the file.
+    _os_write = staticmethod(_reality.write)
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class Journal:
         self.closed = False
         #: Entries that could not be written while the program went on.
         self.lost = 0
-        self._fd = _reality.aside(fd)
+        self._fd: int = _reality.aside(fd)
         found = os.fstat(self._fd)
         #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
         self._file: Final = (found.st_dev, found.st_ino)
@@ -217,35 +220,8 @@ class Journal:
         """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
         return self._lock
 
-    def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
-        # The hottest lines of tracekit: what is not needed for seq, chain and write stays out.
-        middle = self._middles.get(kind) or self._middle(kind)
-        while True:
-            if self._in_flight is not None or self._stopped:
-                self._settle()
-            end = self._end
-            before, head, last, size = end
-            seq, ts = before + 1, _time_ns()
-            if ts < last:
-                ts = last
-            line, head = _line(head, seq, middle, ts, lane, parent, tail)
-            length = len(line)
-            entry = (seq, head, ts, size + length)
-            fd = self._fd
-            if self._end is not end:  # a signal handler wrote an entry meanwhile: this one comes after it
-                continue
-            # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
-            self._in_flight = entry
-            try:
-                written = _os_write(fd, line)
-            except OSError as error:
-                self._give_up(0, error)
-            if written != length:
-                self._complete(line, written)
-            if self._in_flight is entry:
-                self._end = entry
-                self._in_flight = None
-            return seq
+    #: Of ``Chain``; named here as one of the journal's own, as crashes are put around it.
+    _write = Chain._write
 
     def _look(self) -> None:
         """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
@@ -365,7 +341,7 @@ class Journal:
                 continue
             self._in_flight = after  # as in ``_write``
             try:
-                written = _os_write(fd, line)
+                written = self._os_write(fd, line)
             except OSError as error:
                 self._give_up(0, error)
             if written != len(line):
@@ -406,7 +382,7 @@ class Journal:
                     continue
                 self._in_flight = entry  # as in ``_write``
                 try:
-                    written = _os_write(fd, data)
+                    written = self._os_write(fd, data)
                 except OSError as error:
                     self._give_up(0, error)
                 if written != len(data):
@@ -454,7 +430,7 @@ class Journal:
         """Finish a short write, or cut the file back to its last whole line."""
         while written < len(line):
             try:
-                more = _os_write(self._fd, line[written:])
+                more = self._os_write(self._fd, line[written:])
             except OSError as error:
                 self._give_up(written, error)
             if more == 0:

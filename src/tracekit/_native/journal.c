@@ -2,8 +2,13 @@
 
 #include "native.h"
 
+#include <structmember.h>
+#include <time.h>
+
 /* How many characters a hash has. */
 #define HASH 64
+/* A larger body is left to hashlib, which lets other threads run meanwhile. */
+#define LARGE (1 << 16)
 
 static const char BEGIN[] = "{\"v\":1,\"seq\":";
 static const char LANE[] = ",\"lane\":";
@@ -36,23 +41,88 @@ put_number(char *at, long long number)
     return put(at, first, (size_t)(digits + DIGITS - first));
 }
 
-/* The hash of some bytes as hex digits, by OpenSSL, which uses what the processor has for it. */
-static PyObject *
-hex_hash(NativeState *state, PyObject *bytes)
+/* The hash of `head` and `size` bytes of a body, as 64 hex digits. */
+static int
+hash_into(NativeState *state, const char *head, const char *body, size_t size, char *hex)
 {
-    PyObject *hash = PyObject_CallFunctionObjArgs(state->sha256, bytes, NULL);
-    if (hash == NULL) {
-        return NULL;
+    if (state->has_sha256 && size <= LARGE) {
+        tracekit_sha256(head, body, size, hex);
+        return 0;
     }
-    PyObject *text = PyObject_CallMethodObjArgs(hash, state->hexdigest, NULL);
-    Py_DECREF(hash);
-    PyObject *hex = text == NULL ? NULL : PyUnicode_AsASCIIString(text);
-    Py_XDECREF(text);
-    if (hex != NULL && PyBytes_Size(hex) != HASH) {
+    PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(HASH + size));
+    if (both == NULL) {
+        return -1;
+    }
+    put(put(PyBytes_AsString(both), head, HASH), body, size);
+    PyObject *hash = PyObject_CallFunctionObjArgs(state->sha256, both, NULL);
+    Py_DECREF(both);
+    PyObject *text = hash == NULL ? NULL : PyObject_CallMethodObjArgs(hash, state->hexdigest, NULL);
+    Py_XDECREF(hash);
+    Py_ssize_t digits = 0;
+    const char *found = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, &digits);
+    if (digits == HASH) {
+        put(hex, found, HASH);
+    } else if (found != NULL) {
         PyErr_SetString(PyExc_ValueError, "a hash has 64 digits");
-        Py_CLEAR(hex);
     }
-    return hex;
+    Py_XDECREF(text);
+    return digits == HASH ? 0 : -1;
+}
+
+/* The parts of an entry, but for its hash. Nothing in it is owned. */
+typedef struct {
+    PyObject *head; /* the hash of the entry before */
+    PyObject *middle;
+    PyObject *tail;
+    long long seq, ts, lane, parent;
+} Entry;
+
+/* Make an entry's line and its hash. */
+static int
+make_line(NativeState *state, const Entry *entry, PyObject **line, PyObject **hash)
+{
+    if (!PyBytes_Check(entry->head) || PyBytes_Size(entry->head) != HASH || !PyBytes_Check(entry->middle)
+        || !PyBytes_Check(entry->tail)) {
+        PyErr_SetString(PyExc_TypeError, "a line has a hash before it, a middle and a tail, as bytes");
+        return -1;
+    }
+    char first[LENGTH(BEGIN) + DIGITS], second[LENGTH(LANE) + LENGTH(PARENT) + 3 * DIGITS], *at;
+    size_t middle_size = (size_t)PyBytes_Size(entry->middle), tail_size = (size_t)PyBytes_Size(entry->tail);
+    size_t first_size = (size_t)(put_number(put(first, BEGIN, LENGTH(BEGIN)), entry->seq) - first);
+    at = put_number(put(put_number(second, entry->ts), LANE, LENGTH(LANE)), entry->lane);
+    if (entry->parent) {
+        at = put_number(put(at, PARENT, LENGTH(PARENT)), entry->parent);
+    }
+    size_t second_size = (size_t)(at - second), body_size = first_size + middle_size + second_size + tail_size;
+
+    *line = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(body_size + LENGTH(BEFORE_HASH) + HASH + LENGTH(END)));
+    if (*line == NULL) {
+        return -1;
+    }
+    char *body = PyBytes_AsString(*line);
+    at = put(put(body, first, first_size), PyBytes_AsString(entry->middle), middle_size);
+    at = put(put(at, second, second_size), PyBytes_AsString(entry->tail), tail_size);
+    char *digits = put(at, BEFORE_HASH, LENGTH(BEFORE_HASH));
+    if (hash_into(state, PyBytes_AsString(entry->head), body, body_size, digits) < 0
+        || (*hash = PyBytes_FromStringAndSize(digits, HASH)) == NULL) {
+        Py_CLEAR(*line);
+        return -1;
+    }
+    put(digits + HASH, END, LENGTH(END));
+    return 0;
+}
+
+/* Read ints of Python, `count` of them. */
+static int
+numbers(PyObject *const *objects, long long *const *into, int count)
+{
+    for (int i = 0; i < count; i++) {
+        *into[i] = PyLong_AsLongLong(objects[i]);
+        if (*into[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 PyDoc_STRVAR(line_doc, "line(head, seq, middle, ts, lane, parent, tail, /)\n--\n\nSee pure.line.");
@@ -63,51 +133,252 @@ line(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (count != 7) {
         return PyErr_Format(PyExc_TypeError, "line() takes 7 arguments, not %zd", count);
     }
-    PyObject *head = args[0], *middle = args[2], *tail = args[6];
-    if (!PyBytes_Check(head) || PyBytes_Size(head) != HASH || !PyBytes_Check(middle) || !PyBytes_Check(tail)) {
-        PyErr_SetString(PyExc_TypeError, "line() takes a hash, and what stands in the middle and at the end, as bytes");
+    Entry entry = {.head = args[0], .middle = args[2], .tail = args[6]};
+    PyObject *const objects[] = {args[1], args[3], args[4], args[5]};
+    long long *const into[] = {&entry.seq, &entry.ts, &entry.lane, &entry.parent};
+    PyObject *line, *hash;
+    if (numbers(objects, into, 4) < 0 || make_line(PyModule_GetState(module), &entry, &line, &hash) < 0) {
         return NULL;
     }
-    long long seq = PyLong_AsLongLong(args[1]), ts = PyLong_AsLongLong(args[3]);
-    long long lane = PyLong_AsLongLong(args[4]), parent = PyLong_AsLongLong(args[5]);
-    if ((seq == -1 || ts == -1 || lane == -1 || parent == -1) && PyErr_Occurred()) {
-        return NULL;
-    }
-    char first[LENGTH(BEGIN) + DIGITS], second[LENGTH(LANE) + LENGTH(PARENT) + 3 * DIGITS], *at;
-    size_t middle_size = (size_t)PyBytes_Size(middle), tail_size = (size_t)PyBytes_Size(tail);
-    size_t first_size = (size_t)(put_number(put(first, BEGIN, LENGTH(BEGIN)), seq) - first);
-    at = put_number(put(put_number(second, ts), LANE, LENGTH(LANE)), lane);
-    if (parent) {
-        at = put_number(put(at, PARENT, LENGTH(PARENT)), parent);
-    }
-    size_t second_size = (size_t)(at - second), body_size = first_size + middle_size + second_size + tail_size;
-
-    /* What is hashed: the hash before it, and the body. */
-    PyObject *hashed = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(HASH + body_size));
-    if (hashed == NULL) {
-        return NULL;
-    }
-    at = put(PyBytes_AsString(hashed), PyBytes_AsString(head), HASH);
-    at = put(put(at, first, first_size), PyBytes_AsString(middle), middle_size);
-    put(put(at, second, second_size), PyBytes_AsString(tail), tail_size);
-
-    PyObject *result = NULL, *written = NULL;
-    PyObject *hash = hex_hash(PyModule_GetState(module), hashed);
-    if (hash != NULL) {
-        size_t rest = LENGTH(BEFORE_HASH) + HASH + LENGTH(END);
-        written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(body_size + rest));
-    }
-    if (written != NULL) {
-        at = put(PyBytes_AsString(written), PyBytes_AsString(hashed) + HASH, body_size);
-        at = put(put(at, BEFORE_HASH, LENGTH(BEFORE_HASH)), PyBytes_AsString(hash), HASH);
-        put(at, END, LENGTH(END));
-        result = PyTuple_Pack(2, written, hash);
-    }
-    Py_DECREF(hashed);
-    Py_XDECREF(hash);
-    Py_XDECREF(written);
+    PyObject *result = PyTuple_Pack(2, line, hash);
+    Py_DECREF(line);
+    Py_DECREF(hash);
     return result;
 }
+
+/* -- Chain ------------------------------------------------------------------------------------------------------------- */
+
+/* The attributes of pure.Chain, which its subclass sets and reads. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *fd;
+    PyObject *end;       /* (seq, hash, ts, size): replaced whole */
+    PyObject *in_flight; /* such a tuple, or None */
+    PyObject *middles;   /* of each kind of entry */
+    char stopped;
+} Chain;
+
+/* (seq, hash, ts, size) of the entry after `end`, and its line. A new reference, and one in `line`. */
+static PyObject *
+next_end(NativeState *state, PyObject *end, Entry *entry, PyObject **line)
+{
+    struct timespec now;
+    PyObject *hash, *result = NULL;
+    long long before, last, size;
+    if (!PyTuple_Check(end) || PyTuple_Size(end) != 4) {
+        PyErr_SetString(PyExc_TypeError, "the end of a log is (seq, hash, ts, size)");
+        return NULL;
+    }
+    PyObject *const objects[] = {PyTuple_GetItem(end, 0), PyTuple_GetItem(end, 2), PyTuple_GetItem(end, 3)};
+    long long *const into[] = {&before, &last, &size};
+    if (numbers(objects, into, 3) < 0) {
+        return NULL;
+    }
+    if (clock_gettime(CLOCK_REALTIME, &now) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    entry->head = PyTuple_GetItem(end, 1);
+    entry->seq = before + 1;
+    entry->ts = now.tv_sec * 1000000000LL + now.tv_nsec;
+    if (entry->ts < last) {
+        entry->ts = last;
+    }
+    if (make_line(state, entry, line, &hash) < 0) {
+        return NULL;
+    }
+    result = Py_BuildValue("LOLL", entry->seq, hash, entry->ts, size + PyBytes_Size(*line));
+    Py_DECREF(hash);
+    if (result == NULL) {
+        Py_CLEAR(*line);
+    }
+    return result;
+}
+
+/* The write of a line has raised: an OSError goes to `_give_up`, which raises what it means. */
+static void
+write_failed(PyObject *self)
+{
+    PyObject *type, *error, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_OSError)) {
+        return;
+    }
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(error, traceback);
+    }
+    Py_XDECREF(PyObject_CallMethod(self, "_give_up", "iO", 0, error));
+    Py_DECREF(type);
+    Py_DECREF(error);
+    Py_XDECREF(traceback);
+    if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_SystemError, "_give_up() did not raise");
+    }
+}
+
+/* Write the line after which the log ends at `after`. It is in flight from just before the write, without a line of Python between. */
+static int
+write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, PyObject *after)
+{
+    PyObject *former = chain->in_flight;
+    chain->in_flight = Py_NewRef(after);
+    PyObject *written = PyObject_CallFunctionObjArgs(write, chain->fd, line, NULL);
+    Py_XDECREF(former); /* None */
+    if (written == NULL) {
+        write_failed((PyObject *)chain);
+        return -1;
+    }
+    long long count = PyLong_AsLongLong(written);
+    if (count != PyBytes_Size(line)) {
+        PyObject *done = PyErr_Occurred() ? NULL
+            : PyObject_CallMethodObjArgs((PyObject *)chain, state->complete, line, written, NULL);
+        if (done == NULL) {
+            Py_DECREF(written);
+            return -1;
+        }
+        Py_DECREF(done);
+    }
+    Py_DECREF(written);
+    if (chain->in_flight == after) { /* else a signal handler has written after it */
+        former = chain->end;
+        chain->end = chain->in_flight;
+        chain->in_flight = Py_NewRef(Py_None);
+        Py_DECREF(former);
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(write_doc, "_write($self, kind, lane, parent, tail, /)\n--\n\nSee pure.Chain._write.");
+
+static PyObject *
+chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 4 || (names != NULL && PyTuple_Size(names))) {
+        PyErr_SetString(PyExc_TypeError, "_write() takes kind, lane, parent and tail");
+        return NULL;
+    }
+    if (chain->fd == NULL || chain->end == NULL || chain->in_flight == NULL || chain->middles == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a Chain needs _fd, _end, _in_flight and _middles");
+        return NULL;
+    }
+    Entry entry = {.tail = args[3]};
+    long long *const into[] = {&entry.lane, &entry.parent};
+    if (numbers(args + 1, into, 2) < 0) {
+        return NULL;
+    }
+    PyObject *middle = PyDict_GetItemWithError(chain->middles, args[0]);
+    if (middle != NULL) {
+        Py_INCREF(middle);
+    } else if (PyErr_Occurred()
+               || (middle = PyObject_CallMethodObjArgs(self, state->middle, args[0], NULL)) == NULL) {
+        return NULL;
+    }
+    entry.middle = middle;
+    PyObject *result = NULL, *write = NULL;
+    for (;;) {
+        if (chain->in_flight != Py_None || chain->stopped) {
+            PyObject *settled = PyObject_CallMethodObjArgs(self, state->settle, NULL);
+            if (settled == NULL) {
+                break;
+            }
+            Py_DECREF(settled);
+        }
+        Py_XDECREF(write);
+        if ((write = PyObject_GetAttr(self, state->os_write)) == NULL) {
+            break;
+        }
+        PyObject *line = NULL, *end = Py_NewRef(chain->end);
+        PyObject *after = next_end(state, end, &entry, &line);
+        /* To make those may run the garbage collector, and so a finalizer that writes an entry: this one comes after it then. */
+        int moved = chain->end != end;
+        Py_DECREF(end);
+        if (after == NULL) {
+            break;
+        }
+        if (!moved && write_line(state, chain, write, line, after) == 0) {
+            result = Py_NewRef(PyTuple_GetItem(after, 0));
+        }
+        Py_DECREF(line);
+        Py_DECREF(after);
+        if (!moved) {
+            break;
+        }
+    }
+    Py_XDECREF(write);
+    Py_DECREF(middle);
+    return result;
+}
+
+static int
+chain_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Chain *chain = (Chain *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(chain->fd);
+    Py_VISIT(chain->end);
+    Py_VISIT(chain->in_flight);
+    Py_VISIT(chain->middles);
+    return 0;
+}
+
+static int
+chain_clear(PyObject *self)
+{
+    Chain *chain = (Chain *)self;
+    Py_CLEAR(chain->fd);
+    Py_CLEAR(chain->end);
+    Py_CLEAR(chain->in_flight);
+    Py_CLEAR(chain->middles);
+    return 0;
+}
+
+static void
+chain_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)chain_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef chain_members[] = {
+    {"_fd", T_OBJECT_EX, offsetof(Chain, fd), 0, NULL},
+    {"_end", T_OBJECT_EX, offsetof(Chain, end), 0, NULL},
+    {"_in_flight", T_OBJECT_EX, offsetof(Chain, in_flight), 0, NULL},
+    {"_middles", T_OBJECT_EX, offsetof(Chain, middles), 0, NULL},
+    {"_stopped", T_BOOL, offsetof(Chain, stopped), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef chain_methods[] = {
+    {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(chain_doc, "See pure.Chain.");
+
+static PyType_Slot chain_slots[] = {
+    {Py_tp_doc, (void *)chain_doc},
+    {Py_tp_members, chain_members},
+    {Py_tp_methods, chain_methods},
+    {Py_tp_traverse, chain_traverse},
+    {Py_tp_clear, chain_clear},
+    {Py_tp_dealloc, chain_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec chain_spec = {
+    .name = "tracekit._native._compiled.Chain",
+    .basicsize = sizeof(Chain),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = chain_slots,
+};
 
 static PyMethodDef functions[] = {
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
@@ -117,5 +388,8 @@ static PyMethodDef functions[] = {
 int
 tracekit_add_journal(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions);
+    PyObject *type = PyType_FromModuleAndSpec(module, &chain_spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

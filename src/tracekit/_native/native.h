@@ -13,9 +13,14 @@ typedef struct {
     PyObject *dumps;     /* orjson.dumps */
     PyObject *in_order;  /* its options for keys as they come, as codec.dumps_in_order has them */
     PyObject *sha256;    /* hashlib.sha256 */
-    PyObject *hexdigest; /* the name of a method */
+    int has_sha256;      /* whether sha256.c has a faster way */
+    /* The names of methods. */
+    PyObject *hexdigest, *settle, *middle, *complete, *os_write;
 } NativeState;
 
+/* sha256.c: whether the processor has instructions for it; and the hash of 64 bytes and `size` others, as 64 hex digits. */
+int tracekit_has_sha256(void);
+void tracekit_sha256(const char *first, const char *rest, size_t size, char *hex);
 /* journal.c */
 int tracekit_add_journal(PyObject *module);
 /* values.c */

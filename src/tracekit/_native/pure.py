@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
+
+from .. import _reality
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["line", "noted", "plain", "quick_look"]
+__all__ = ["Chain", "line", "noted", "plain", "quick_look"]
+
+_time_ns: Final = _reality.time_ns
+_join: Final = b"".join
 
 # -- the journal's lines -----------------------------------------------------------------------------------------------
 
@@ -26,7 +31,74 @@ def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, 
     else:
         body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
     head = sha256(head + body).hexdigest().encode()
-    return b"".join((body, b',"hash":"', head, b'"}\n')), head
+    return _join((body, b',"hash":"', head, b'"}\n')), head
+
+
+class Chain:
+    """Where a log ends, and how an entry gets there. Its subclass, the journal, has the lock, and what to do when it fails."""
+
+    _fd: int
+    #: ``seq``, hash and time of the last entry, and the size of the file. Replaced whole, never in parts.
+    _end: tuple[int, bytes, int, int]
+    #: Where the file will end once the entry that is being written is.
+    _in_flight: tuple[int, bytes, int, int] | None
+    #: What stands between ``seq`` and the time in entries of each kind.
+    _middles: dict[str, bytes]
+    #: Whether an entry can't just be written: nothing is any more, or something is kept that comes first.
+    _stopped: bool
+    #: How bytes get into the file.
+    _os_write: Callable[[int, bytes], int]
+
+    def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
+        """Write one entry and return its ``seq``; what did not go into the file raises ``LogWriteError``."""
+        # The hottest lines of tracekit: what is not needed for seq, chain and write stays out.
+        middle = self._middles.get(kind) or self._middle(kind)
+        while True:
+            if self._in_flight is not None or self._stopped:
+                self._settle()
+            end = self._end
+            before, head, last, size = end
+            seq, ts = before + 1, _time_ns()
+            if ts < last:
+                ts = last
+            # ``line``, without a call.
+            if parent:
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
+            else:
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
+            head = sha256(head + body).hexdigest().encode()
+            data = _join((body, b',"hash":"', head, b'"}\n'))
+            length = len(data)
+            entry = (seq, head, ts, size + length)
+            fd = self._fd
+            if self._end is not end:  # a signal handler wrote an entry meanwhile: this one comes after it
+                continue
+            # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
+            self._in_flight = entry
+            try:
+                written = self._os_write(fd, data)
+            except OSError as error:
+                self._give_up(0, error)
+            if written != length:
+                self._complete(data, written)
+            if self._in_flight is entry:
+                self._end = entry
+                self._in_flight = None
+            return seq
+
+    def _settle(self) -> None:
+        """Make an end of what stands in the way, or raise."""
+        raise NotImplementedError
+
+    def _middle(self, kind: str) -> bytes:
+        raise NotImplementedError
+
+    def _complete(self, line: bytes, written: int) -> None:
+        """Finish a short write, or raise."""
+        raise NotImplementedError
+
+    def _give_up(self, written: int, error: OSError) -> NoReturn:
+        raise NotImplementedError
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
