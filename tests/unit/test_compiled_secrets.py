@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.test_secret_formats import BLANKS, COMBINATIONS, PIECES, planted
 from tracekit._runtime import secrets
-from tracekit._runtime.secrets import FORMATS, OVERLAP, PIECE, look_in_python, made_from
+from tracekit._runtime.secrets import FORMATS, OVERLAP, PIECE, look_in_python, made_from, places_in_python
 
 compiled: Any = pytest.importorskip("tracekit._native._compiled", reason="this installation has no C extension")
 LOOKS = compiled.quick_look(made_from())
@@ -47,14 +47,18 @@ TEXTS = st.lists(PARTS, max_size=14).map("".join)
 
 
 def agree(text: str) -> None:
-    """Both say the same of a text as it is and in JSON, cut off anywhere near its end, and one of a text that is not ASCII nothing."""
-    at_bytes, at_text = LOOKS
+    """Both say the same of a text as it is and in JSON, whole and without its end; of one that is not ASCII the compiled one nothing."""
+    at_bytes, at_text, places = LOOKS
     raw = text.encode("utf-8", "surrogatepass")
     for data in (raw, json.dumps(text).encode(), raw[:-1], raw[:-3]):
         assert at_bytes(data) is look_in_python(True)(data), data
     for one in (text, json.dumps(text), text[:-1]):
         assert at_text(one) is (look_in_python(False)(one) if one.isascii() else None), one
         assert secrets.look(False)(one) is look_in_python(False)(one)
+        found = places(one)
+        assert (None if found is None else sorted(found)) == (
+            sorted(places_in_python(one)) if one.isascii() else None
+        ), one
 
 
 def test_it_is_made_of_these_expressions() -> None:
@@ -63,7 +67,7 @@ def test_it_is_made_of_these_expressions() -> None:
     assert compiled.quick_look("0" * 64) is None
     with pytest.raises(TypeError):
         compiled.quick_look(None)
-    for look, wrong in ((LOOKS[0], "a text"), (LOOKS[1], b"bytes"), (LOOKS[0], None), (LOOKS[1], None)):
+    for look, wrong in zip((*LOOKS, *LOOKS), ("a text", b"bytes", b"bytes", None, None, None), strict=True):
         with pytest.raises(TypeError):
             look(wrong)
 
@@ -112,5 +116,6 @@ def test_short_ones(kind: type) -> None:
         text = "".join(rng.choice(letters) for _ in range(rng.randint(0, 3)))
         if kind is str:
             assert LOOKS[1](text) is look_in_python(False)(text)
+            assert sorted(LOOKS[2](text)) == sorted(places_in_python(text))
         else:
             assert LOOKS[0](text.encode()) is look_in_python(True)(text.encode())

@@ -223,9 +223,12 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 
-def quick_look(made_from: str) -> tuple[Callable[[bytes], bool], Callable[[str], bool | None]] | None:
-    """The quick looks for secrets, at bytes and at texts, that were compiled from these expressions; ``None`` where there are none.
+def quick_look(
+    made_from: str,
+) -> tuple[Callable[[bytes], bool], Callable[[str], bool | None], Callable[[str], list[tuple[int, int]] | None]] | None:
+    """The quick looks for secrets, at bytes and at texts, that were compiled from these expressions, and where to look closer in a text,
+    by expression; ``None`` where there are none.
 
-    That at a text says ``None`` of one that is not ASCII. In Python they are ``tracekit._runtime.secrets.look`` itself.
+    Those at a text say ``None`` of one that is not ASCII. In Python they are ``tracekit._runtime.secrets`` itself.
     """
     return None

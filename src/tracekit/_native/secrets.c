@@ -6,6 +6,7 @@
 #include "native.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
 /* What one part of an expression says of a place. `set`: a set of characters, or a table of nodes by character. `least` and `most`: how
  * often. `inner`: the node of what is inside an assertion, the other way of two, or the set with which `next` begins. */
@@ -262,8 +263,36 @@ decides(struct text *text, struct about *about, int way, place start, place end,
     return 1;
 }
 
+/* Places where an expression matches and what stands elsewhere decides so: its number, and where. */
+struct places {
+    size_t count, room;
+    struct {
+        int number;
+        Py_ssize_t at;
+    } *found;
+};
+
 static int
-looked(place begin, size_t size, int texts)
+add_place(struct places *places, int number, Py_ssize_t at)
+{
+    if (places->count == places->room) {
+        size_t room = places->room == 0 ? 16 : 2 * places->room;
+        void *found = realloc(places->found, room * sizeof(*places->found));
+        if (found == NULL) {
+            return -1;
+        }
+        places->found = found;
+        places->room = room;
+    }
+    places->found[places->count].number = number;
+    places->found[places->count].at = at;
+    places->count++;
+    return 0;
+}
+
+/* Whether there is such a place; with `places`, all of them. -1: no memory for them. */
+static int
+looked(place begin, size_t size, int texts, struct places *places)
 {
     struct text text = {begin, begin + size, NULL, DECIDED};
     struct about about = {UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN};
@@ -289,15 +318,21 @@ looked(place begin, size_t size, int texts)
             }
             text.class_of = class_of[texts][anchor->lowered];
             place end = matched(&text, anchor->root, at);
-            if (end != NULL) {
-                if (decides(&text, &about, text.way, at, end, texts)) {
+            if (end == NULL) {
+                continue;
+            }
+            after[number] = end;
+            if (decides(&text, &about, text.way, at, end, texts)) {
+                if (places == NULL) {
                     return 1;
                 }
-                after[number] = end;
+                if (add_place(places, number, at - begin) < 0) {
+                    return -1;
+                }
             }
         }
     }
-    return 0;
+    return places != NULL && places->count > 0;
 }
 
 static int
@@ -305,10 +340,10 @@ looked_in_pieces(const char *data, Py_ssize_t size, int texts)
 {
     const Py_ssize_t most = PIECE + OVERLAP;
     if (size <= most) {
-        return looked((place)data, (size_t)size, texts);
+        return looked((place)data, (size_t)size, texts, NULL);
     }
     for (Py_ssize_t at = 0; at < size; at += PIECE) {
-        if (looked((place)data + at, (size_t)(size - at < most ? size - at : most), texts)) {
+        if (looked((place)data + at, (size_t)(size - at < most ? size - at : most), texts, NULL)) {
             return 1;
         }
     }
@@ -344,27 +379,59 @@ look_at_bytes(PyObject *Py_UNUSED(self), PyObject *data)
     return answer(bytes, size, 0);
 }
 
+/* The characters of a text that is ASCII. NULL: it is not, or there is an exception. */
+static const char *
+ascii_of(PyObject *text, Py_ssize_t *size)
+{
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, size);
+    if (bytes == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) { /* half of a surrogate pair */
+            PyErr_Clear();
+        }
+        return NULL;
+    }
+    return *size == PyUnicode_GetLength(text) ? bytes : NULL;
+}
+
 static PyObject *
 look_at_text(PyObject *Py_UNUSED(self), PyObject *text)
 {
     Py_ssize_t size;
-    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (bytes == NULL) { /* half of a surrogate pair: not ASCII */
-        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
-            return NULL;
-        }
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    if (size != PyUnicode_GetLength(text)) {
-        Py_RETURN_NONE;
+    const char *bytes = ascii_of(text, &size);
+    if (bytes == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     return answer(bytes, size, 1);
+}
+
+static PyObject *
+places_in_text(PyObject *Py_UNUSED(self), PyObject *text)
+{
+    Py_ssize_t size;
+    const char *bytes = ascii_of(text, &size);
+    if (bytes == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    struct places places = {0, 0, NULL};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = looked((place)bytes, (size_t)size, 1, &places);
+    Py_END_ALLOW_THREADS
+    PyObject *found = done < 0 ? PyErr_NoMemory() : PyList_New((Py_ssize_t)places.count);
+    for (size_t i = 0; found != NULL && i < places.count; i++) {
+        PyObject *one = Py_BuildValue("(in)", places.found[i].number, places.found[i].at);
+        if (one == NULL || PyList_SetItem(found, (Py_ssize_t)i, one) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    free(places.found);
+    return found;
 }
 
 static PyMethodDef looks[] = {
     {"look_at_bytes", look_at_bytes, METH_O, "Whether bytes may hold a secret."},
     {"look_at_text", look_at_text, METH_O, "Whether a text may hold a secret; None where it is not ASCII."},
+    {"places_in_text", places_in_text, METH_O, "Where to look closer in a text; None where it is not ASCII."},
 };
 
 PyDoc_STRVAR(quick_look_doc, "quick_look(made_from, /)\n--\n\nSee pure.quick_look.");
@@ -379,7 +446,8 @@ quick_look(PyObject *module, PyObject *made_from)
     if (PyUnicode_CompareWithASCIIString(made_from, SECRETS_MADE_FROM) != 0) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("NN", PyCFunction_New(&looks[0], module), PyCFunction_New(&looks[1], module));
+    PyObject *at_bytes = PyCFunction_New(&looks[0], module), *at_text = PyCFunction_New(&looks[1], module);
+    return Py_BuildValue("NNN", at_bytes, at_text, PyCFunction_New(&looks[2], module));
 }
 
 static PyMethodDef functions[] = {

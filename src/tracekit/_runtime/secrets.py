@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
@@ -31,6 +31,7 @@ __all__ = [
     "look_in_python",
     "made_from",
     "names_secret",
+    "places_in_python",
     "plain",
 ]
 
@@ -565,7 +566,7 @@ _IS_CREDENTIAL: Final = _is(
 _BEFORE_KEY: Final = "|".join(sorted({word[-2:] for word in KEYS}))
 _OPTION: Final = "--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass|token|secret|key)"
 
-_Verify = Callable[[str, "re.Match[str]", bool], Span | None]
+_Verify = Callable[[str, int, bool], Span | None]
 
 
 class Anchor(NamedTuple):
@@ -585,9 +586,9 @@ class Anchor(NamedTuple):
     quick: str = ""
 
 
-def _key(text: str, match: re.Match[str], open: bool) -> Span | None:
-    """A key whose prefix ends at the match."""
-    at = match.start() + 1
+def _key(text: str, place: int, open: bool) -> Span | None:
+    """A key whose prefix ends at the place."""
+    at = place + 1
     for width in _WIDTHS:
         row = FORMATS.get(text[max(0, at - width) : at]) if width <= at else None
         if row is not None:
@@ -595,12 +596,12 @@ def _key(text: str, match: re.Match[str], open: bool) -> Span | None:
     return None
 
 
-def _begun(text: str, match: re.Match[str], open: bool) -> Span | None:
-    """A key in whose prefix the match begins."""
-    for at in range(match.start(), max(-1, match.start() - 8), -1):
+def _begun(text: str, place: int, open: bool) -> Span | None:
+    """A key in whose prefix the place is."""
+    for at in range(place, max(-1, place - 8), -1):
         for width in _WIDTHS:
             row = FORMATS.get(text[at : at + width])
-            if row is not None and at + width > match.start() and row.prefix[-1].isalnum():
+            if row is not None and at + width > place and row.prefix[-1].isalnum():
                 found = _body(text, row, at, at + width, open)
                 if found is not None:
                     return found
@@ -651,10 +652,10 @@ def _run(text: str, at: int, alphabet: str, most: int) -> int:
 def _shape(kind: str, pattern: str, partial: str | None = None, back: int = 0) -> _Verify:
     """A verification by one expression, whose group ``s`` (else all of it) is the secret; it begins ``back`` characters before."""
 
-    def verify(text: str, match: re.Match[str], open: bool) -> Span | None:
-        found = _compiled(pattern).match(text, max(0, match.start() - back))
+    def verify(text: str, place: int, open: bool) -> Span | None:
+        found = _compiled(pattern).match(text, max(0, place - back))
         if found is None and open and partial is not None:
-            found = _compiled(partial).match(text, max(0, match.start() - back))
+            found = _compiled(partial).match(text, max(0, place - back))
         if found is None:
             return None
         start, end = found.span("s" if "s" in found.re.groupindex else 0)
@@ -664,9 +665,9 @@ def _shape(kind: str, pattern: str, partial: str | None = None, back: int = 0) -
 
 
 def _first(*several: _Verify) -> _Verify:
-    def verify(text: str, match: re.Match[str], open: bool) -> Span | None:
+    def verify(text: str, place: int, open: bool) -> Span | None:
         for one in several:
-            found = one(text, match, open)
+            found = one(text, place, open)
             if found is not None:
                 return found
         return None
@@ -704,12 +705,12 @@ _AZURE: Final = (
 )
 
 
-def _hook(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _hook(text: str, place: int, open: bool) -> Span | None:
     start = max(
-        text.rfind("hooks", 0, match.start() + 1),
-        text.rfind("discord", 0, match.start() + 1),
-        text.rfind("webhook", 0, match.start() + 1),
-        match.start() - 12,
+        text.rfind("hooks", 0, place + 1),
+        text.rfind("discord", 0, place + 1),
+        text.rfind("webhook", 0, place + 1),
+        place - 12,
     )
     found = _compiled(_HOOKS).match(text, start)
     if found is None or found.lastgroup is None:
@@ -717,16 +718,16 @@ def _hook(text: str, match: re.Match[str], open: bool) -> Span | None:
     return (*found.span(found.lastgroup), "webhook")
 
 
-def _near(text: str, match: re.Match[str], pattern: str, kind: str, back: int) -> Span | None:
+def _near(text: str, place: int, pattern: str, kind: str, back: int) -> Span | None:
     """What matches ``pattern`` and has the place in it."""
-    for found in _compiled(pattern).finditer(text, max(0, match.start() - back), match.start() + 400):
-        if found.start() <= match.start() < found.end():
+    for found in _compiled(pattern).finditer(text, max(0, place - back), place + 400):
+        if found.start() <= place < found.end():
             return (*found.span("s" if "s" in found.re.groupindex else 0), kind)
     return None
 
 
-def _pem(text: str, match: re.Match[str], open: bool) -> Span | None:
-    found = _compiled(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----").match(text, match.start() - 5)
+def _pem(text: str, place: int, open: bool) -> Span | None:
+    found = _compiled(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----").match(text, place - 5)
     if found is None:
         return None
     end = text.find("-----END ", found.end())
@@ -736,19 +737,19 @@ def _pem(text: str, match: re.Match[str], open: bool) -> Span | None:
     return found.start(), last.end() if last else end, "private-key"
 
 
-def _curl(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _curl(text: str, place: int, open: bool) -> Span | None:
     found = _compiled(r"-{1,2}(?:u|user|U|proxy-user)[ =]?[\"']?[^\s:\"']{1,200}:(?P<s>[^\s\"'\\]{1,500})").match(
-        text, match.start()
+        text, place
     )
     if found is None:
         return None
-    at = text.rfind("curl", max(0, match.start() - 1000), match.start())
-    return None if at < 0 or "\n" in text[at : match.start()] else (*found.span("s"), "user-password")
+    at = text.rfind("curl", max(0, place - 1000), place)
+    return None if at < 0 or "\n" in text[at:place] else (*found.span("s"), "user-password")
 
 
-def _option(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _option(text: str, place: int, open: bool) -> Span | None:
     """``--password X``."""
-    found = _compiled(rf"({_OPTION})[ ]{{1,2}}[\"']?(?P<s>[^\s\"'\\-][^\s\"'\\]{{0,500}})").match(text, match.start())
+    found = _compiled(rf"({_OPTION})[ ]{{1,2}}[\"']?(?P<s>[^\s\"'\\-][^\s\"'\\]{{0,500}})").match(text, place)
     if found is None or not holds_secret(names_secret(found[1]), found["s"]):
         return None
     return (*found.span("s"), "field")
@@ -764,10 +765,10 @@ _SEPARATED: Final = (
 _BARE: Final = r"(?![/$%]|https?:|\.{1,2}/)[^\s\"'<>,;&()\[\]{}\\]{1,500}"
 
 
-def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _named(text: str, place: int, open: bool) -> Span | None:
     """A value that stands after its name."""
-    last = _compiled(r"(?i:\w{0,24})" + f"(?i:{_MORE})").match(text, match.start())
-    end = match.start() if last is None else last.end()
+    last = _compiled(r"(?i:\w{0,24})" + f"(?i:{_MORE})").match(text, place)
+    end = place if last is None else last.end()
     head = text[max(0, end - 80) : end]
     name = head[len(head.rstrip(WORD_CHARACTERS)) :]
     ahead = head[: len(head) - len(name)]
@@ -875,9 +876,9 @@ def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> S
 _QUERY: Final = r"[?&;][^=&;#\s]{0,80}\Z"
 
 
-def _query(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _query(text: str, place: int, open: bool) -> Span | None:
     """The value of a parameter of a URL."""
-    equals = text.index("=", match.start())
+    equals = text.index("=", place)
     head = text[max(0, equals - 80) : equals]
     name = head[len(head.rstrip(WORD_CHARACTERS + ".%")) :]
     if head[: len(head) - len(name)][-1:] not in ("?", "&", ";") or not names_secret(name):
@@ -890,43 +891,43 @@ def _query(text: str, match: re.Match[str], open: bool) -> Span | None:
     return None
 
 
-def _dash(text: str, match: re.Match[str], open: bool) -> Span | None:
+def _dash(text: str, place: int, open: bool) -> Span | None:
     """What stands at a dash: an option of a command, or a key's prefix ends there."""
-    following = text[match.start() + 1 : match.start() + 2]
+    following = text[place + 1 : place + 2]
     if following == "-":
-        return _option(text, match, open) or _curl(text, match, open)
-    found = _key(text, match, open)
+        return _option(text, place, open) or _curl(text, place, open)
+    found = _key(text, place, open)
     if found is None and following in "uU":
-        return _curl(text, match, open) or _near(text, match, _MAILCHIMP, "mailchimp", 33)
+        return _curl(text, place, open) or _near(text, place, _MAILCHIMP, "mailchimp", 33)
     return found
 
 
-def _dot(text: str, match: re.Match[str], open: bool) -> Span | None:
-    at = match.start() + 1
+def _dot(text: str, place: int, open: bool) -> Span | None:
+    at = place + 1
     if text.startswith(("slack.com/", "com/api/webhooks/", "office.com/"), at):
-        return _hook(text, match, open)
-    found = _key(text, match, open)
+        return _hook(text, place, open)
+    found = _key(text, place, open)
     if found is None and text.startswith("0-", at):
-        return _near(text, match, _CLOUDFLARE, "cloudflare", 2)
-    return found or _near(text, match, _DISCORD, "discord", 28)
+        return _near(text, place, _CLOUDFLARE, "cloudflare", 2)
+    return found or _near(text, place, _DISCORD, "discord", 28)
 
 
-def _tilde(text: str, match: re.Match[str], open: bool) -> Span | None:
-    return _key(text, match, open) or _near(text, match, _AZURE, "azure", 6)
+def _tilde(text: str, place: int, open: bool) -> Span | None:
+    return _key(text, place, open) or _near(text, place, _AZURE, "azure", 6)
 
 
-def _telegram(text: str, match: re.Match[str], open: bool) -> Span | None:
-    return _begun(text, match, open) or _near(text, match, _TELEGRAM, "telegram", 12)
+def _telegram(text: str, place: int, open: bool) -> Span | None:
+    return _begun(text, place, open) or _near(text, place, _TELEGRAM, "telegram", 12)
 
 
 _BEARER: Final = _shape("bearer", _OF_SCHEME % (12, ""), _OF_SCHEME % (4, r"\Z"))
 _BASIC: Final = _shape("basic", _OF_BASIC % (10, ""), _OF_BASIC % (4, r"\Z"))
 
 
-def _scheme(text: str, match: re.Match[str], open: bool) -> Span | None:
-    if text.startswith("BEGIN", match.start()):
-        return _pem(text, match, open)
-    return _BEARER(text, match, open) or _BASIC(text, match, open)
+def _scheme(text: str, place: int, open: bool) -> Span | None:
+    if text.startswith("BEGIN", place):
+        return _pem(text, place, open)
+    return _BEARER(text, place, open) or _BASIC(text, place, open)
 
 
 _ANCHORS: Final = (
@@ -1064,7 +1065,7 @@ def look(binary: bool) -> Callable[[Any], bool]:
     compiled = quick_look(made_from())
     if compiled is None:
         return look_in_python(binary)
-    at_bytes, at_text = compiled
+    at_bytes, at_text, _ = compiled
 
     def hot(text: str) -> bool:
         found = at_text(text)
@@ -1195,20 +1196,45 @@ def _finders() -> tuple[tuple[Anchor, re.Pattern[str], re.Pattern[str]], ...]:
 def find(text: str, *, open: bool = False) -> Iterator[Span]:
     """The secrets of these kinds in a text, in no order, and some of them twice. ``open``: more may follow, and what may be the
     beginning of one at the end is one."""
+    after = [0] * len(_ANCHORS)
+    for number, place in _places()(text):
+        if place >= after[number]:
+            found = _ANCHORS[number].verify(text, place, open)
+            if found is not None:
+                yield found
+                after[number] = found[1]
+
+
+@cache
+def _places() -> Callable[[str], Iterable[tuple[int, int]]]:
+    """Where to look closer in a text: the number of the anchor, and the place, those of each anchor in order."""
+    from .._native import quick_look
+
+    compiled = quick_look(made_from())
+    if compiled is None:
+        return places_in_python
+    at_text = compiled[2]
+
+    def places(text: str) -> Iterable[tuple[int, int]]:
+        found = at_text(text)
+        return places_in_python(text) if found is None else found
+
+    return places
+
+
+def places_in_python(text: str) -> Iterator[tuple[int, int]]:
+    """``_places``, as the expressions say it."""
     small = text.lower() if text.isascii() else _ascii_lower(text)
-    for one, quick, pattern in _finders():
+    for number, (one, quick, pattern) in enumerate(_finders()):
         source = small if one.lowered else text
         if one.first not in source or (one.beside and not any(sign in source for sign in one.beside)):
             continue
-        place = quick.search(source)
-        if place is None:
+        first = quick.search(source)
+        if first is None:
             continue
-        after, parameters = 0, None
-        for match in pattern.finditer(source, place.start()):
+        parameters = None
+        for match in pattern.finditer(source, first.start()):
             if match.lastgroup is not None and parameters is None:
                 parameters = _has_parameters(source)
-            if match.start() >= after and _decides(source, match, bool(parameters), False):
-                found = one.verify(text, match, open)
-                if found is not None:
-                    yield found
-                    after = found[1]
+            if _decides(source, match, bool(parameters), False):
+                yield number, match.start()
