@@ -198,7 +198,7 @@ class NotReplayableError(ReplayError):
 class InexactReplayError(ReplayError):
     """The replay came to its end and was not exact; ``reasons`` lists why, each with a ``code`` and a ``text``.
 
-    Where nothing but inputs are other ones here, ``todays`` is what to pass to ``replay`` to have today's count.
+    Where nothing but inputs are different here, ``todays`` is what to pass to ``replay`` to have today's count.
     """
 
     code = "inexact-replay"

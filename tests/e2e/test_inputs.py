@@ -86,7 +86,7 @@ def test_another_value_of_today_is_said_and_is_not_the_programs(place: Place) ->
     assert (again.returncode, again.stdout) == (1, "Graz Graz None\n")
     (told, *_) = [line for line in again.stderr.splitlines() if "CITY" in line]
     assert all(part in told for part in ("'Graz'", "'Linz'", "the program was given the recorded one", "agent.py:"))
-    assert "2 inputs that are other ones here" in again.stderr
+    assert "2 inputs that are different here" in again.stderr
     assert "`--live-env CITY --live-env WAY`" in again.stderr
 
 

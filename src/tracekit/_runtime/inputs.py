@@ -38,7 +38,7 @@ class Disk(Protocol):
 
     def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
         """Bring the file at ``path`` to what was recorded of it; ``first``: when the run began. ``False``: what was in it was not kept.
-        ``None``: it is another one here and stays so, since what a replay writes would be the user's."""
+        ``None``: it is different here and stays so, since what a replay writes would be the user's."""
         ...
 
 
@@ -245,7 +245,7 @@ class ReplayedInputs:
             self._once("kept", name, self._not_kept, step=seq)
 
     def _not_kept(self, kind: str, name: str, where: str | None, step: int) -> None:
-        text = f"{_named('file', name)}, which the recorded run has changed, is another one here, and was not kept"
+        text = f"{_named('file', name)}, which the recorded run has changed, is different here, and was not kept"
         self._report.remark("not_kept", text, name=name, step=step)
 
     def _not_laid(self, kind: str, name: str, where: str | None, step: int) -> None:

@@ -65,10 +65,10 @@ _WORDS: Final = {
     "imported": ("imported run", "imported runs"),
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
-    "input": ("input that is another one here", "inputs that are other ones here"),
+    "input": ("input that is different here", "inputs that are different here"),
     "other_entries": ("directory with other entries", "directories with other entries"),
     "changed_file": ("file as it was before", "files as they were before"),
-    "not_kept": ("file that is another one here", "files that are other ones here"),
+    "not_kept": ("file that is different here", "files that are different here"),
     "not_laid": ("file of today without a scratch layer", "files of today without a scratch layer"),
     "other_directory": ("other current directory", "other current directories"),
     "written": ("file that was written", "files that were written"),
@@ -187,7 +187,7 @@ class ReplayVerdict:
         )
 
     def _options_for_today(self) -> dict[str, list[str]]:
-        """The options of a replay in which the inputs that are other ones here are today's."""
+        """The options of a replay in which the inputs that are different here are today's."""
         found: dict[str, dict[str, None]] = {}
         for one in self.reasons:
             option = "live_env" if one.facts.get("kind") == "environment" else "live_files"
