@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -200,7 +201,8 @@ def test_dry_run_executes_nothing(place: Place) -> None:
     assert place.cli("run", script).returncode == 0
     place.program("raise AssertionError('imported')\n")
     before = [path.read_bytes() for path in place.runs]
-    dry = place.cli("replay", place.run, "--dry-run")
+    assert re.search(r"^result +\{.*paid: receipt", place.cli("replay", place.run, "--dry-run").stdout)
+    dry = place.cli("replay", place.run, "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
     told = json.loads(dry.stdout)
     assert told["from_replay"] is True

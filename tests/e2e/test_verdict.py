@@ -497,7 +497,7 @@ def test_nothing_was_captured_is_said_whatever_bookkeeping_there_is(place: Place
     assert "was captured in it" in place.cli("run", script).stderr
     answer = _why(place)["can_be_replayed"]
     assert (answer["answer"], [one["code"] for one in answer["reasons"]]) == (False, ["nothing_captured"])
-    dry = place.cli("replay", "last", "--dry-run")
+    dry = place.cli("replay", "last", "--dry-run", "--json")
     assert (dry.returncode, "nothing was captured" in dry.stderr) == (1, True)
     place.program(TOOL + "charge(1)\n")
     assert "was captured in it" not in place.cli("run", script).stderr

@@ -20,7 +20,7 @@ from .._runs.environment import Program
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import DIFFERENT, INCOMPLETE, RIGHT, complete_run, emit, fail, located, message
+from .output import DIFFERENT, INCOMPLETE, RIGHT, brief, complete_run, emit, fail, located, message, printable
 from .output import local as output_local
 from .run import launch, launcher
 
@@ -256,8 +256,9 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
     path = str(located(run, where))
     with Trace(path, indexed=True) as trace:
         where.check_replayable(trace)
+        as_json = options.pop("as_json", False)
         if options.pop("dry_run", False):
-            _dry(trace, where)
+            _dry(trace, where, as_json)
         program, cwd = program_of(trace, where, path, command, options["entry"], verb)
         environment = hash_seed(trace)
         lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
@@ -300,6 +301,7 @@ def started(
 @click.command(context_settings={"allow_interspersed_args": True})
 @of_a_replay
 @click.option("--dry-run", is_flag=True, help="Print the recorded result without running anything.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @click.option(
     "--live",
     multiple=True,
@@ -328,20 +330,27 @@ def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any
     launch(found.instructions, found.environment, found.cwd)
 
 
-def _dry(trace: Trace, where: Store) -> NoReturn:
+def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
     """Print the recorded result and whether the run can be replayed; exits with the code of that verdict."""
-    from .._runs.reading import read_run
+    from .._runs.reading import error_text, read_run
 
     with read_run(trace.path, where) as read:
         answer = read.verdict.can_be_replayed
     last = trace.entry(len(trace))
     summary = {"run_id": last["run_id"], "from_replay": True}
-    if last["type"] == "run.completed":
+    ended = last["type"] == "run.completed"
+    if ended:
         summary["result"] = trace.expand(last.get("output"))
     else:
         summary |= {"error": last.get("error"), "end": last["type"]}
         message("tracekit: the recorded run came to no result")
-    emit({**summary, "can_be_replayed": answer.as_dict()})
+    if as_json:
+        emit({**summary, "can_be_replayed": answer.as_dict()})
+    else:
+        error = error_text(last["error"]) if "error" in last else "it has no end"
+        result = brief(summary["result"], 10_000) if ended else f"none: {error}"
+        click.echo(f"result           {printable(result)}")
+        click.echo(f"can be replayed  {printable(answer.text)}")
     if answer.answer is False:
         message(f"tracekit: can it be replayed? {answer.text}")
         sys.exit(DIFFERENT)
