@@ -309,7 +309,7 @@ def test_nothing_of_the_debugger_reaches_the_program(tmp_path: Path, debug: Debu
     assert "*** SyntaxError" in out
     assert "exact (4 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
     for left in (["q"], ["pdb", "q", "q"], ["pdb", "n"]):
-        debug(*left, status=1)
+        assert ("the replay was left in pdb" in debug(*left, status=1)) == ("pdb" in left)
         assert "Traceback" not in debug.stderr[-1]  # type: ignore[attr-defined]
     assert not (tmp_path.parent / "reached").exists()
 

@@ -430,6 +430,8 @@ class RemoteDebugger:
                     super().interaction(*args, **options)
 
             def do_quit(self, arg: str) -> NoReturn:
+                with suppress(_GoneError):
+                    debugger._say("left")
                 _leave()
 
             do_q = do_exit = do_EOF = do_quit

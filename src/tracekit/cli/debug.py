@@ -428,6 +428,8 @@ class DebuggedReplay:
         self._seen: Final[dict[str | None, int]] = {}
         self._killed = self._over = False
         self._changing: Final = threading.Lock()
+        #: Whether it was left in ``pdb``, with ``q`` or at the end of what was typed.
+        self.left = False
         #: The exit code of the last replay that came to its end.
         self.status: int | None = None
 
@@ -529,7 +531,7 @@ class DebuggedReplay:
         self, to: StepPlace | None, hidden: Mapping[str | None, int], lines: Sequence[Line] = (), **instructions: Any
     ) -> Stop | None:
         self.close()
-        self._killed = False
+        self._killed = self.left = False
         self._wanted = {"to": to, "lines": list(lines), "hidden": hidden}
         self._directory = directory = tempfile.mkdtemp(prefix="tracekit-debug-")
         address = os.path.join(directory, "socket")
@@ -617,6 +619,8 @@ class DebuggedReplay:
                 self.lines_of[channel.last] = (event["line"][0], event["line"][1])
         elif event["event"] == "output":
             self._write(event["text"])
+        elif event["event"] == "left":
+            self.left = True
         elif event["event"] == "prompt":
             channel.send({"line": self._ask() or ""})
         elif event["event"] == "stopped" and (of is not None or self.at is not None):
@@ -836,7 +840,10 @@ class Shell(cmd.Cmd):
         self._say(f"-> {text}")
 
     def _show_end(self) -> None:
-        self._say(f"the replay has come to its end (exit code {self.replay.status}); `back` goes to its last step")
+        if self.replay.left:
+            self._say("the replay was left in pdb; `goto N`, `first` or `last` starts it anew")
+        else:
+            self._say(f"the replay has come to its end (exit code {self.replay.status}); `back` goes to its last step")
 
     @property
     def _at(self) -> Stop:
