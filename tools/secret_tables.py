@@ -469,6 +469,7 @@ class Tables:
             "/* Written by tools/secret_tables.py from the expressions of tracekit/_runtime/secrets.py. Not to be edited. */",
             "",
             f'#define SECRETS_MADE_FROM "{secrets.made_from()}"',
+            f"#define SHORTEST {secrets.SHORTEST}",
             f"#define PIECE {secrets.PIECE}",
             f"#define OVERLAP {secrets.OVERLAP}",
             f"#define BEFORE {secrets.BEFORE}",

@@ -298,7 +298,7 @@ looked(place begin, size_t size, int texts, struct places *places)
     struct about about = {UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN};
     place after[ANCHORS] = {NULL};
     const uint32_t *first = possible[texts][0], *second = possible[texts][1], *third = possible[texts][2];
-    if (size < 2) { /* no expression is that short */
+    if (size < (places == NULL ? SHORTEST : 2)) { /* no expression is shorter than two characters */
         return 0;
     }
     uint32_t begun = first[begin[0]];

@@ -21,6 +21,7 @@ from .._values import dumps, from_json, to_json
 from ..errors import TraceError, TracekitError
 from .secrets import (
     OPAQUE_FIELDS,
+    SHORTEST,
     Span,
     Strength,
     find,
@@ -494,8 +495,6 @@ def _data_filled(tree: Any, spots: set[tuple[int, str]], values: Mapping[str, st
 
 Tree = Any
 
-#: In a shorter text is no secret but what the user looks for.
-_SHORTEST: Final = 7
 _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
 #: Mappings with keys that are no texts, and others that are stored as pairs.
 _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
@@ -653,7 +652,7 @@ class Redactor:
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
         """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
         found = self._own_spans(text)
-        if len(text) >= _SHORTEST and (open or _hot(text)):
+        if len(text) >= SHORTEST and (open or _hot(text)):
             found += find(text, open=open)
         return _apart(found) if found else found
 

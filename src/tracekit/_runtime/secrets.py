@@ -1018,6 +1018,8 @@ _WIDTHS: Final = tuple(sorted({len(prefix) for prefix in FORMATS}, reverse=True)
 # The quick look that says that a text holds nothing, and the search, which looks closer at the same places. Each expression begins
 # with one literal character, which is looked for quickly, and everything after it is bounded, so that both are linear.
 
+#: In less than that is no secret, by whatever name.
+SHORTEST: Final = 7
 #: A text is looked through in pieces of this size, so that other threads get their turn.
 PIECE: Final = 1 << 20
 OVERLAP: Final = 4096
@@ -1048,7 +1050,7 @@ def made_from() -> str:
         VALUE_FIELD,
         PARAMETER,
         WORD_CHARACTERS,
-        f"{PIECE} {OVERLAP} {BEFORE}",
+        f"{SHORTEST} {PIECE} {OVERLAP} {BEFORE}",
     ]
     return sha256("\n".join(parts).encode()).hexdigest()
 
@@ -1096,6 +1098,8 @@ def look_in_python(binary: bool) -> Callable[[Any], bool]:
 
     def hot(data: Any) -> bool:
         size = len(data)
+        if size < SHORTEST:
+            return False
         if size > most:
             return any(hot(data[at : at + most]) for at in range(0, size, PIECE))
         if (
