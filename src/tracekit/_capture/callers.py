@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from sys import _getframe
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
@@ -62,10 +62,16 @@ _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
 _TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
 _THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
+#: Of the standard library, what makes something for its caller by the clock or at random (the date and the boundaries of a mail, the
+#: time stamps of an archive), or decides for it by the clock (when a job is due, whether a cookie has expired).
 _HELPERS: Final = frozenset(
-    os.path.join(STDLIB, f"{name}.py")
-    for name in ("random", "uuid", "secrets", "datetime", "_pydatetime", "dataclasses", "functools")
-)
+    os.path.join(STDLIB, name)
+    for name in (
+        "random.py", "uuid.py", "secrets.py", "statistics.py", "datetime.py", "_pydatetime.py", "dataclasses.py", "functools.py",
+        "email", "zipfile", "zipfile.py", "gzip.py", "tarfile.py", "sched.py", "timeit.py",
+        os.path.join("http", "cookiejar.py"), os.path.join("http", "cookies.py"),
+    )
+)  # fmt: skip
 #: Installed packages that read no clock of their own: a ``default_factory=datetime.now`` belongs to who makes the instance.
 _CLASS_MAKERS: Final = frozenset(
     ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
@@ -338,7 +344,7 @@ def _pseudo(name: str, frame: FrameType) -> Any:
 
 def _classify(file: str) -> Any:
     path = _abspath(file)
-    if path in _passed or path in _HELPERS or _under(path, _passed):
+    if _under(path, _passed) or _under(path, _HELPERS):
         return PASS
     if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
         return False
@@ -352,7 +358,7 @@ def _classify(file: str) -> Any:
     return PASS if package in _CLASS_MAKERS or is_wrapper(package) else False
 
 
-def _under(path: str, places: set[str]) -> bool:
+def _under(path: str, places: Set[str]) -> bool:
     return any(path == place or path.startswith(place + os.sep) for place in places)
 
 

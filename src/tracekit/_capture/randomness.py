@@ -2,7 +2,8 @@
 
 Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
 not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; of packages ``uuid4`` alone), and those
-functions of ``uuid``, ``uuid_utils``, ``fastuuid`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
+functions of ``uuid``, ``uuid_utils``, ``fastuuid``, ``email.utils`` and ``Random.gauss`` whose draws depend on the process, or on what
+it did before, as a whole.
 """
 
 from __future__ import annotations
@@ -234,6 +235,31 @@ def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Pat
         return []
 
 
+def _mail_patches() -> list[Patch]:
+    """The id of a mail: of the time, a random number, the number of the process, and the name of the host, which is looked up."""
+    from socket import getfqdn
+
+    def make(real: Any) -> Hook:
+        def make_msgid(_proxy: object, idstring: Any = None, domain: Any = None) -> Any:
+            scope = _scope()
+            who = None if scope is None or scope.live else reader()
+            if scope is None or who is None:
+                return real(idstring, domain)
+            if who is True and domain is None:  # a replay makes an id, too, and looks nothing up
+                at_home = partial(_alone, None, getfqdn, (), {})
+                domain = scope.session.question(here() or scope, "socket.getfqdn", at_home, lambda _: None)
+            return _drawn_by(who, scope, "email.utils.make_msgid", lambda: _alone(None, real, (idstring, domain), {}))
+
+        return make_msgid
+
+    function = sys.modules["email.utils"].make_msgid
+    try:
+        return [CodeExchange(function, make)]
+    except Unsupported as error:
+        _switch.degraded.append(f"email.utils.make_msgid: not captured ({error})")
+        return []
+
+
 #: What stands between who wants a temporary file and its name: an opener is called by ``open``.
 _NAMING: Final = frozenset(("tempfile", "tracekit._capture.inputs"))
 
@@ -272,6 +298,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
     "uuid": _uuid_patches,
     "uuid_utils._uuid_utils": _uuid_utils_patches,
     "fastuuid": _fastuuid_patches,
+    "email.utils": _mail_patches,
     "tempfile": _tempfile_patches,
 }
 
