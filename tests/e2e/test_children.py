@@ -415,7 +415,7 @@ def main():
     ("before", "after", "told"),
     [
         ("pay(what)", 'pay(what + "!")', "is not the recorded step"),
-        ("print(pay(what), time.time(), random.random())", "pass", "were never asked for"),
+        ("print(pay(what), time.time(), random.random())", "pass", "never asked for"),
         ('if what == "grandparent":', 'pay("extra")\nif what == "grandparent":', "the recording has no more"),
         ('if what == "grandparent":', 'subprocess.run(["true"])\nif what == "grandparent":', "start a process: true"),
     ],

@@ -255,7 +255,7 @@ def test_the_command_line_gives_the_verdict(place: Place) -> None:
     script = place.program(TOOL + "time.time() if len(sys.argv) > 1 else None\nprint(charge(1))\n")
     assert place.cli("run", script).returncode == 0
     replayed = place.cli("replay", place.run)
-    assert (replayed.returncode, "exact (1 steps matched)" in replayed.stderr) == (0, True), replayed.stderr
+    assert (replayed.returncode, "exact (1 step matched)" in replayed.stderr) == (0, True), replayed.stderr
     more = place.cli("replay", place.run, "--", script, "more")
     assert (more.returncode, "exact, 1 clock read more or fewer" in more.stderr) == (0, True), more.stderr
     strictly = place.cli("replay", place.run, "--strict", "clock", "--", script, "more")
@@ -312,7 +312,7 @@ def test_a_verdict_is_told_once(place: Place) -> None:
     assert place.cli("run", place.program(LATE)).returncode == 0
     replayed = place.cli("replay", "last")
     assert "refused: TraceExhaustedError" in replayed.stderr, replayed.stderr
-    assert "exact (1 steps matched)" in replayed.stderr
+    assert "exact (1 step matched)" in replayed.stderr
     assert "has failed" not in replayed.stderr
     assert replayed.returncode == 0
 
@@ -378,7 +378,7 @@ print("sk-proj-" + "a1B2" * 12)
     assert place.cli("run", script).returncode == 0
     assert "a1B2a1B2" not in place.runs[0].read_text()
     same = place.cli("replay", place.run, "--strict", "output")
-    assert (same.returncode, "exact (1 steps" in same.stderr) == (0, True), same.stderr
+    assert (same.returncode, "exact (1 step" in same.stderr) == (0, True), same.stderr
     (place.directory / "word").write_text("two")
     other = place.cli("replay", place.run, "--live-files", "word")
     assert (other.returncode, "exact but for 1 input of today, 1 other output" in other.stderr) == (0, True), (
@@ -470,7 +470,7 @@ def test_a_program_that_never_opens_the_run_replays_nothing(place: Place) -> Non
     assert place.cli("run", script).returncode == 0
     last = place.runs[-1].stem
     assert place.cli("replay", last, "--", script).returncode == 0
-    for count, said in (("0", "nothing was replayed"), ("2", "only 2 run(s) before it")):
+    for count, said in (("0", "nothing was replayed"), ("2", "only 2 runs before it")):
         (place.directory / "runs").write_text(count)
         replayed = place.cli("replay", last, "--live-files", "runs", "--", script)
         assert (replayed.returncode, said in replayed.stderr) == (1, True), replayed.stderr

@@ -209,7 +209,7 @@ def test_it_stops_in_the_frame_that_makes_the_step(tmp_path: Path) -> None:
     assert "(Pdb) None" in done.stdout
     assert "after None" in done.stdout
     assert "live" not in done.stdout
-    assert "1 steps matched" in done.stderr
+    assert "1 step matched" in done.stderr
     assert "left in the debugger" not in done.stderr
 
 
@@ -537,7 +537,7 @@ def test_one_function_is_replayed_with_its_input(tmp_path: Path, keyword: str) -
     subprocess.run([sys.executable, "-c", call], cwd=tmp_path, env=_environment(), check=True, timeout=60)
     done = command("replay", "last", "--entry", "service:handle", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "1 steps matched" in done.stderr
+    assert "1 step matched" in done.stderr
 
 
 def test_isolation_that_was_asked_for_is_had_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

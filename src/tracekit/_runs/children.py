@@ -340,10 +340,13 @@ class ReplayedChild:
         self.warnings.append(f"the process {self.path} {what}")
 
     def stuck_error(self, state: IdleState, waiting: Sequence[str] = ()) -> ReplayError:
-        first = f", the first: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
+        from .._runtime.divergence import left_over
+
+        many = ", the first" if state["count"] > 1 else ""
+        first = f"{many}: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
         return UnconsumedStepsError(
-            f"the process {self.path} waits for what does not come, and {state['count']} recorded step(s) of it were never "
-            f"asked for{first}{''.join(f'{chr(10)}  while here waits {one}' for one in waiting)}",
+            f"the process {self.path} waits for what does not come, and {left_over(state['count'], ' of it')}{first}"
+            f"{''.join(f'{chr(10)}  while here waits {one}' for one in waiting)}",
             run_id=self.session.run_id,
             steps=state["left"],
             child=self.path,

@@ -34,6 +34,7 @@ __all__ = [
     "draws_left",
     "ends_inside",
     "everything_waits",
+    "left_over",
     "looks_like_a_read",
     "nearest",
     "never_asked_for",
@@ -453,11 +454,18 @@ def everything_waits(run_id: str, waiting: Iterable[str], several: bool) -> Trac
     )
 
 
+def left_over(steps: int, of: str = "") -> str:
+    """That so many recorded steps are left, of a process for instance (``" of it"``)."""
+    return (
+        f"1 recorded step{of} was never asked for" if steps == 1 else f"{steps} recorded steps{of} were never asked for"
+    )
+
+
 def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
     """The program has ended, and recorded steps are left."""
     first = steps[0]
     return UnconsumedStepsError(
-        f"{len(steps)} recorded step(s) were never asked for, the first: {first['type']} {first['name']!r}",
+        f"{left_over(len(steps))}{', the first' if len(steps) > 1 else ''}: {first['type']} {first['name']!r}",
         run_id=run_id,
         step=first["seq"],
         steps=steps,

@@ -2398,7 +2398,7 @@ class Replay:
         verdict = self.report.verdict
         verdict.ended = True
         if error is not None and self.report.unconsumed and self.failure is None:
-            text = f"{len(self.report.unconsumed)} recorded step(s) were never asked for"
+            text = divergence.left_over(len(self.report.unconsumed))
             self.report.inexact("unconsumed_steps", text, step=self.report.unconsumed[0]["seq"])
         if verdict.answer != "inexact" or self.failure is not None:
             return

@@ -692,7 +692,7 @@ class Report:
         )
         if len(rows) > _MOST:
             table += f"<tr><td></td><td>… {len(rows) - _MOST} more</td></tr>"
-        steps = f"{self.consumed} steps answered, {self.skipped} skipped"
+        steps = f"{self.consumed} step{'' if self.consumed == 1 else 's'} answered, {self.skipped} skipped"
         return (
             f'<div><b>replay</b> <code>{_html(self.run_id)}</code> <span style="color:{colour}">{_html(verdict.line)}</span><br>{steps}'
             f"{f'<table>{table}</table>' if table else ''}</div>"

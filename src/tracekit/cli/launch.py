@@ -1185,7 +1185,8 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     if failure is not None:
         print(command_line_text(failure), file=sys.stderr)
     elif not replayed_runs.opened:
-        nothing = " was replayed" if not reports else f" of it was replayed, only {len(reports)} run(s) before it"
+        before = f"{len(reports)} run{'' if len(reports) == 1 else 's'} before it"
+        nothing = f" of it was replayed, only {before}" if reports else " was replayed"
         print(f"tracekit: the program never opened the run {instructions['run']}: nothing{nothing}", file=sys.stderr)
     else:
         if instructions.get("outcome") is None:  # else nobody reads it
@@ -1256,7 +1257,7 @@ def _raised_facts(error: BaseException) -> dict[str, Any]:
 def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
     for report in reports:
         matched = report.matched
-        steps = f"{matched['consumed']} steps matched"
+        steps = f"{matched['consumed']} step{'' if matched['consumed'] == 1 else 's'} matched"
         if matched["in_processes"]:
             processes = "1 process" if matched["processes"] == 1 else f"{matched['processes']} processes"
             steps += f", {matched['in_processes']} of them in {processes}"
