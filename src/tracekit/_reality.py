@@ -9,13 +9,14 @@ replace every module attribute that *is* ``time.time``.
 from __future__ import annotations
 
 import datetime as _datetime
+import io
 import os
 import sys
 import time as _time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 __all__ = [
     "aside",
@@ -27,6 +28,7 @@ __all__ = [
     "monotonic",
     "monotonic_ns",
     "off_loop",
+    "open_file",
     "perf_counter",
     "perf_counter_ns",
     "repoint",
@@ -35,6 +37,8 @@ __all__ = [
     "running_task",
     "sleep",
     "stat",
+    "system",
+    "there",
     "time",
     "time_ns",
     "unfaked",
@@ -139,16 +143,31 @@ perf_counter_ns: Final[Callable[[], int]] = _real("perf_counter_ns")
 sleep: Final[Callable[[float], None]] = partial(off_loop()(unfaked(_time, "sleep")))
 #: That many bytes from the operating system.
 urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
-# Of the module in which they are made: in ``os`` they may be somebody's already who watches event loops for what blocks them.
-_system: Final[Any] = sys.modules.get("posix", os)
+#: The functions of ``os`` as the system makes them, for tracekit's own files. In ``os`` they may be somebody's already: a test's, which
+#: replaces ``os.replace`` by a mock, or those of who watches event loops for what blocks them.
+if TYPE_CHECKING:
+    import os as system
+else:
+    system = sys.modules.get("posix", os)
+#: ``open``, which a test may replace as well.
+open_file: Final = io.open
 #: Writes to a descriptor.
-write: Final[Callable[[int, bytes], int]] = _system.write
+write: Final[Callable[[int, bytes], int]] = system.write
 #: Sends a signal to a process.
-kill: Final[Callable[[int, int], None]] = _system.kill
+kill: Final[Callable[[int, int], None]] = system.kill
 #: The state of a file.
-stat: Final[Callable[[str], os.stat_result]] = _system.stat
+stat: Final[Callable[[str], os.stat_result]] = system.stat
 #: Brings a file's content to the device; macOS has no ``fdatasync``.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+
+
+def there(path: str, *, link: bool = False) -> bool:
+    """Whether there is a file or directory at the path; with ``link`` a link that leads nowhere is one as well."""
+    try:
+        system.lstat(path) if link else system.stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def clocks() -> dict[str, Any]:

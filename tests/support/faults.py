@@ -12,6 +12,7 @@ from typing import Any
 
 from tracekit import _reality
 from tracekit._journal import writer
+from tracekit._reality import system
 
 __all__ = ["KINDS", "Faults", "after_each_sync"]
 
@@ -25,6 +26,17 @@ KINDS = {
     "sync": ("sync", errno.EIO),
     "read-only": ("directory", errno.EROFS),
 }
+
+
+#: Where what brings a file to the device is called from: by tracekit, and by others.
+SYNCS = (
+    (os, "fsync"),
+    (os, "fdatasync"),
+    (system, "fsync"),
+    (system, "fdatasync"),
+    (_reality, "fdatasync"),
+    (writer, "_fdatasync"),
+)
 
 
 #: How many bytes have room on a disk that is full for what is ``large``: an intent record has.
@@ -58,15 +70,17 @@ class Faults:
             undo.append(lambda: setattr(owner, name, before))
 
         if self.what == "write":
-            exchange(os, "write", self._write)
+            for owner in (os, system):
+                exchange(owner, "write", self._write)
             exchange(writer.Journal, "_os_write", lambda real: staticmethod(self._write(real)))
         elif self.what == "sync":
-            for owner, name in ((os, "fsync"), (os, "fdatasync"), (_reality, "fdatasync"), (writer, "_fdatasync")):
+            for owner, name in SYNCS:
                 exchange(owner, name, self._sync)
         else:
-            exchange(os, "open", self._open)
-            for name in ("mkdir", "replace", "rename", "link", "unlink"):
-                exchange(os, name, self._change)
+            for owner in (os, system):
+                exchange(owner, "open", self._open)
+                for name in ("mkdir", "replace", "rename", "link", "unlink"):
+                    exchange(owner, name, self._change)
         try:
             yield self
         finally:
@@ -152,7 +166,7 @@ def after_each_sync(note: Callable[[Path, bytes], object]) -> Iterator[None]:
 
         return sync
 
-    places = ((os, "fsync"), (os, "fdatasync"), (writer, "_fdatasync"))
+    places = tuple(one for one in SYNCS if one[0] is not _reality)
     before = [getattr(owner, name) for owner, name in places]
     for (owner, name), real in zip(places, before, strict=True):
         setattr(owner, name, noting(real))

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tracekit import _reality
+from tests.support.faults import SYNCS
 from tracekit._journal import writer
+from tracekit._reality import system
 
 __all__ = ["Disk", "Event", "Held", "lay"]
 
@@ -79,16 +80,18 @@ class Disk:
             undo.append(lambda: setattr(owner, name, before))
 
         write, sync = self._write(os.write), self._sync(os.fsync)
-        exchange(os, "write", write)
+        for owner in (os, system):
+            exchange(owner, "write", write)
         exchange(writer.Journal, "_os_write", staticmethod(write))
-        for owner, name in ((os, "fsync"), (os, "fdatasync"), (_reality, "fdatasync"), (writer, "_fdatasync")):
+        for owner, name in SYNCS:
             exchange(owner, name, sync)
-        exchange(os, "ftruncate", self._truncate(os.ftruncate))
-        exchange(os, "open", self._open(os.open))
-        exchange(os, "mkdir", self._mkdir(os.mkdir))
-        for name in ("replace", "rename", "link"):
-            exchange(os, name, self._moves(name, getattr(os, name)))
-        exchange(os, "unlink", self._unlink(os.unlink))
+        for owner in (os, system):
+            exchange(owner, "ftruncate", self._truncate(owner.ftruncate))
+            exchange(owner, "open", self._open(owner.open))
+            exchange(owner, "mkdir", self._mkdir(owner.mkdir))
+            for name in ("replace", "rename", "link"):
+                exchange(owner, name, self._moves(name, getattr(owner, name)))
+            exchange(owner, "unlink", self._unlink(owner.unlink))
         try:
             yield self
         finally:

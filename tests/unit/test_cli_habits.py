@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import json
 import os
+import posix
 import sys
 import threading
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def test_what_may_not_be_read_is_a_message(store: Path, monkeypatch: pytest.Monk
     def refused(path: object) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(posix, "scandir", refused)
     done = call("list")
     assert done.exit_code == 2
     assert done.stderr == f"tracekit: {store / 'runs'}: Permission denied\n"
@@ -119,7 +119,7 @@ def test_what_may_not_be_read_is_a_message(store: Path, monkeypatch: pytest.Monk
 def test_a_run_that_may_not_be_read_is_listed_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process has not died, as far as this user can know."""
     (path,) = (store / "runs").iterdir()
-    really = builtins.open
+    really = open
 
     def refused(file: Any, *arguments: Any, **options: Any) -> Any:
         if os.fspath(file) == str(path):
@@ -131,9 +131,9 @@ def test_a_run_that_may_not_be_read_is_listed_so(store: Path, monkeypatch: pytes
             raise PermissionError(13, os.strerror(13), str(path))
         return opened(file, *arguments, **options)
 
-    opened = os.open
-    monkeypatch.setattr(builtins, "open", refused)
-    monkeypatch.setattr(os, "open", refused_too)
+    opened = posix.open
+    monkeypatch.setattr("tracekit._journal.store.open_file", refused)
+    monkeypatch.setattr(posix, "open", refused_too)
     (line,) = call("list", "--json", "--no-cost").stdout.splitlines()
     assert json.loads(line)["state"] == "unreadable"
 

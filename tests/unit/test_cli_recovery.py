@@ -213,7 +213,7 @@ def test_a_store_that_can_not_be_written_is_told(shop: Path, monkeypatch: pytest
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return real(path, flags, *more, **options)
 
-    monkeypatch.setattr("tracekit._journal.store.os.open", read_only)
+    monkeypatch.setattr("tracekit._journal.store.system.open", read_only)
     for command in (("abort", "shop"), ("settle", "shop", step, "--not-done")):
         done = call(*command, "--reason", "x")
         assert (done.exit_code, done.stdout) == (2, "")

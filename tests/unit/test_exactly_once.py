@@ -22,6 +22,7 @@ from tracekit import Budget, record, recovery, replay, traced_tool
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
 from tracekit._policy import once as elsewhere
+from tracekit._reality import system
 from tracekit.errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -608,7 +609,7 @@ def test_keys_need_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def link(*args: Any, **options: Any) -> None:
         raise PermissionError(1, "no links here")
 
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(system, "link", link)
     start = threading.Barrier(8)
 
     def claim(number: int) -> Owner | None:
@@ -931,7 +932,7 @@ def _fail_in_keys(patch: pytest.MonkeyPatch, call: str) -> None:
     if call == "fdatasync":
         patch.setattr(keys._reality, call, full)
     else:
-        patch.setattr(keys, "os", SimpleNamespace(**{**vars(os), call: full}))
+        patch.setattr(keys, "system", SimpleNamespace(**{**vars(system), call: full}))
 
 
 @pytest.mark.parametrize("place", ["keys", "secret"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import posix
 import random
 import re
 import shutil
@@ -220,6 +221,7 @@ def test_a_directory_that_cannot_be_listed_keeps_what_was_known(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", refused)
+        patched.setattr(posix, "scandir", refused)
         away = metrics.scrape()
     assert (before["tracekit_store_readable",], away["tracekit_store_readable",]) == (1, 0)
     (tmp_path / "runs").rename(tmp_path / "moved")
@@ -480,6 +482,7 @@ def test_a_store_that_cannot_be_read_or_written_is_unhealthy(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, fails, refused)
+        patched.setattr(posix, fails, refused)
         health = check_health(tmp_path)
     failed = [check for check in health.checks if not check.ok]
     assert [check.name for check in failed] == ["readable" if fails == "scandir" else "writable"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from .. import _reality
+from .._reality import system
 
 __all__ = ["facts_in", "make_directory", "replacing", "sync_directory"]
 
@@ -56,18 +58,18 @@ def replacing(path: str, *, sync: bool = True) -> Iterator[int]:
     Only its owner may read it (0600). With ``sync`` it is on the device when the block has ended, and so is its name.
     """
     temporary = f"{path}.{_reality.urandom(8).hex()}.tmp"
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = system.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
             yield fd
             if sync:
                 _reality.fdatasync(fd)
         finally:
-            os.close(fd)
-        os.replace(temporary, path)
+            system.close(fd)
+        system.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)
+            system.unlink(temporary)
         raise
     if sync:
         sync_directory(os.path.dirname(path))
@@ -75,11 +77,11 @@ def replacing(path: str, *, sync: bool = True) -> Iterator[int]:
 
 def sync_directory(path: str) -> None:
     """Bring a directory's entries to the device: a new or renamed file is not there before that."""
-    fd = os.open(path or ".", os.O_RDONLY | os.O_CLOEXEC)
+    fd = system.open(path or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        system.fsync(fd)
     finally:
-        os.close(fd)
+        system.close(fd)
 
 
 def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
@@ -101,10 +103,17 @@ def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
 
 
 def _new_directory(path: str, mode: int) -> bool:
-    if os.path.isdir(path):  # a replay only reads, and may not even try
+    if _is_directory(path):  # a replay only reads, and may not even try
         return False
     try:
-        os.mkdir(path, mode)
+        system.mkdir(path, mode)
     except FileExistsError:
         return False
     return True
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(system.stat(path).st_mode)
+    except OSError:
+        return False

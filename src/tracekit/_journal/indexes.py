@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 import orjson
 
 from .. import _reality
+from .._reality import open_file, system
 from .durable import make_directory, replacing
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def fingerprint_of(*modules: str) -> str | None:
     for name in modules:
         path = getattr(sys.modules.get(name), "__file__", None)
         try:
-            with open(path or "", "rb") as file:
+            with open_file(path or "", "rb") as file:
                 found.update(file.read())
         except OSError:
             return None
@@ -111,10 +112,10 @@ def _digest(fd: int, size: int) -> str:
 def read_index(path: str, fd: int, code: str, wanted: Sequence[str]) -> KeptIndex | None:
     """The index of the trace at ``path``, open as ``fd``, with all that is ``wanted``; ``None`` where none fits it."""
     where = index_of(path)
-    if where is None or os.fstat(fd).st_size < LEAST:
+    if where is None or system.fstat(fd).st_size < LEAST:
         return None
     try:
-        with open(where, "rb") as file:
+        with open_file(where, "rb") as file:
             data = file.read()
         line = data[: data.index(b"\n") + 1]
         if sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
@@ -123,7 +124,7 @@ def read_index(path: str, fd: int, code: str, wanted: Sequence[str]) -> KeptInde
         size = about["size"]
         if (about["index"], about["code"]) != (_VERSION, code) or not {*wanted} <= {*about["found"]}:
             return None
-        if os.fstat(fd).st_size != size or _digest(fd, size) != about["content"]:
+        if system.fstat(fd).st_size != size or _digest(fd, size) != about["content"]:
             return None
         packed = memoryview(_decompressed(data[len(line) : -_DIGEST]))
         offsets, *found = (_unpacked(value, packed) for value in [about["offsets"], *about["found"].values()])
@@ -157,12 +158,12 @@ def write_index(path: str, index: KeptIndex, content: str, code: str) -> None:
         with replacing(where, sync=False) as fd:
             data += sha256(data).digest()
             while data:
-                data = data[os.write(fd, data) :]
-        if not os.path.exists(path):  # removed meanwhile
-            os.unlink(where)
+                data = data[system.write(fd, data) :]
+        if not _reality.there(path):  # removed meanwhile
+            system.unlink(where)
     except (OSError, TypeError, ValueError):
         with suppress(OSError):
-            os.unlink(where)
+            system.unlink(where)
 
 
 def _compressed(data: bytes) -> bytes:

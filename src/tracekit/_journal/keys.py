@@ -21,6 +21,7 @@ import orjson
 
 from .. import _reality
 from .._lazy import expression
+from .._reality import system
 from ..errors import ContractViolationError, LogWriteError, TraceError
 from .durable import facts_in, make_directory
 
@@ -92,7 +93,7 @@ class Keys:
     @_reality.off_loop()
     def known_by(self) -> str | None:
         """The same where the store has a secret; none is made."""
-        if self._secret is None and not os.path.lexists(os.path.join(self.root, "secret")):
+        if self._secret is None and not _reality.there(os.path.join(self.root, "secret"), link=True):
             return None
         return self.fingerprint()
 
@@ -118,7 +119,7 @@ class Keys:
     def _any_key(self) -> str | None:
         """One of the keys that the store has."""
         try:
-            with os.scandir(self.directory) as files:
+            with system.scandir(self.directory) as files:
                 return next((file.name for file in files if _KEY.fullmatch(file.name)), None)
         except OSError:
             return None  # there is no such directory, or nothing can be written there either
@@ -164,9 +165,9 @@ class Keys:
             if self._owner(directory, digest) != before:
                 return False
             temporary = self._temporary(directory, digest, self._claimed(run_id, segment))
-            os.replace(temporary, digest, src_dir_fd=directory, dst_dir_fd=directory)
+            system.replace(temporary, digest, src_dir_fd=directory, dst_dir_fd=directory)
             if self._sync:
-                os.fsync(directory)
+                system.fsync(directory)
             return True
 
     @_reality.off_loop()
@@ -176,11 +177,11 @@ class Keys:
         Not waited for, and no loss where it can't be written: the log itself is what counts.
         """
         with suppress(LogWriteError), self._opened(self.directory, digest) as directory:
-            fd = os.open(digest, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+            fd = system.open(digest, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
             try:
-                os.write(fd, b'{"seq":%d}\n' % seq)
+                system.write(fd, b'{"seq":%d}\n' % seq)
             finally:
-                os.close(fd)
+                system.close(fd)
 
     @_reality.off_loop()
     def release(self, digest: str, run_id: str, segment: str | None = None) -> None:
@@ -191,7 +192,7 @@ class Keys:
             self._alone(directory),
         ):
             if self._owner(directory, digest) == (run_id, segment, 0):
-                os.unlink(digest, dir_fd=directory)
+                system.unlink(digest, dir_fd=directory)
 
     @_reality.off_loop()
     def settle(self, digest: str, of: Owner, said: Mapping[str, Any]) -> bool:
@@ -204,9 +205,9 @@ class Keys:
                 return False
             facts = {"run_id": of.run_id, "segment": of.segment, "seq": of.seq, **said}
             temporary = self._temporary(directory, digest, orjson.dumps(facts) + b"\n")
-            os.replace(temporary, f"{digest}.settled", src_dir_fd=directory, dst_dir_fd=directory)
+            system.replace(temporary, f"{digest}.settled", src_dir_fd=directory, dst_dir_fd=directory)
             if self._sync:
-                os.fsync(directory)
+                system.fsync(directory)
             return True
 
     @_reality.off_loop()
@@ -256,38 +257,38 @@ class Keys:
             if fd < 0:
                 for above in (self.root, path):
                     make_directory(above, sync=self._sync)
-                fd = os.open(path, _DIRECTORY)
-                self._certain.add(os.fstat(fd).st_ino)
+                fd = system.open(path, _DIRECTORY)
+                self._certain.add(system.fstat(fd).st_ino)
             yield fd
         except OSError as error:
             raise self._error(name, f"{os.path.join(path, name)} can't be written: {error}") from error
         finally:
             if fd >= 0:
-                os.close(fd)
+                system.close(fd)
 
     def _known(self, path: str) -> int:
         """A descriptor of the directory at ``path`` where its own entry is known to be on the device, else -1."""
         try:
-            fd = os.open(path, _DIRECTORY)
+            fd = system.open(path, _DIRECTORY)
         except FileNotFoundError:
             return -1
-        if os.fstat(fd).st_ino in self._certain:
+        if system.fstat(fd).st_ino in self._certain:
             return fd
-        os.close(fd)
+        system.close(fd)
         return -1
 
     def _content(self, directory: int, name: str, most: int = _MOST) -> bytes | None:
         """What a file holds, ``None`` where there is none. A link, or what is no file, is refused."""
         try:
-            fd = os.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
+            fd = system.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
         except FileNotFoundError:
             return None
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            if not stat.S_ISREG(system.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "it is no file")
-            return os.read(fd, most)
+            return system.read(fd, most)
         finally:
-            os.close(fd)
+            system.close(fd)
 
     def _place(self, directory: int, name: str, content: bytes) -> bool:
         """Put a file there, whole, unless there is one; whether it is ours. On the device when this returns."""
@@ -296,14 +297,14 @@ class Keys:
             placed = self._link(directory, temporary, name)
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=directory)
+                system.unlink(temporary, dir_fd=directory)
         if self._sync:  # another's file, too: what we conclude from it must not be lost with it
-            os.fsync(directory)
+            system.fsync(directory)
         return placed
 
     def _link(self, directory: int, temporary: str, name: str) -> bool:
         try:
-            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            system.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             return True
         except FileExistsError:
             return False
@@ -312,26 +313,26 @@ class Keys:
                 raise
         with self._alone(directory):
             try:
-                os.stat(name, dir_fd=directory, follow_symlinks=False)
+                system.stat(name, dir_fd=directory, follow_symlinks=False)
                 return False
             except FileNotFoundError:
-                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                system.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 return True
 
     def _temporary(self, directory: int, name: str, content: bytes) -> str:
         temporary = f".{name[:16]}.{_reality.urandom(8).hex()}.tmp"
-        fd = os.open(temporary, _NEW, 0o600, dir_fd=directory)
+        fd = system.open(temporary, _NEW, 0o600, dir_fd=directory)
         try:
             try:
-                if os.write(fd, content) != len(content):
+                if system.write(fd, content) != len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if self._sync:
                     _reality.fdatasync(fd)
             finally:
-                os.close(fd)
+                system.close(fd)
         except BaseException:
             with suppress(OSError):
-                os.unlink(temporary, dir_fd=directory)
+                system.unlink(temporary, dir_fd=directory)
             raise
         return temporary
 
@@ -340,12 +341,12 @@ class Keys:
         """No other thread or process is in here for this directory."""
         import fcntl
 
-        fd = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+        fd = system.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(fd)
+            system.close(fd)
 
     # -- errors ----------------------------------------------------------------------------------------------------------
 

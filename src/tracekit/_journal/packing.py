@@ -13,6 +13,7 @@ from struct import pack, unpack
 from typing import Final
 
 from .. import _reality
+from .._reality import system
 from ..errors import TraceIntegrityError
 from .durable import replacing
 
@@ -29,7 +30,7 @@ _MOST: Final = 4 << 30
 
 def is_packed(fd: int) -> bool:
     """Whether an open file is compressed. A line of a trace begins with ``{``."""
-    return os.pread(fd, 3, 0) == _MAGIC
+    return system.pread(fd, 3, 0) == _MAGIC
 
 
 def unpacked(fd: int, path: str) -> int:
@@ -42,9 +43,9 @@ def unpacked(fd: int, path: str) -> int:
             if size > _MOST:
                 raise _damaged(path, f"it would be larger than {_MOST} bytes")
             _write(out, piece)
-        os.lseek(out, 0, os.SEEK_SET)
+        system.lseek(out, 0, os.SEEK_SET)
     except BaseException:
-        os.close(out)
+        system.close(out)
         raise
     return out
 
@@ -56,7 +57,7 @@ def ends_of(fd: int, path: str, most: int) -> tuple[bytes, bytes]:
         first += piece
         if b"\n" in piece or len(first) >= most:
             break
-    header = os.pread(fd, len(_HEADER) + 8, 0)
+    header = system.pread(fd, len(_HEADER) + 8, 0)
     if header[: len(_HEADER)] != _HEADER:  # compressed by somebody else
         last = b""
         for piece in _pieces(fd, 0, path):
@@ -73,15 +74,15 @@ def pack_file(source: int, path: str, last: int) -> None:
     """
     with replacing(path) as out:
         _write(out, _HEADER + pack("<Q", 0))
-        size = os.fstat(source).st_size
+        size = system.fstat(source).st_size
         _member(out, source, 0, last)
-        second = os.lseek(out, 0, os.SEEK_CUR)
+        second = system.lseek(out, 0, os.SEEK_CUR)
         _write(out, _PLAIN_HEADER)
         _member(out, source, last, size)
-        os.pwrite(out, pack("<Q", second), len(_HEADER))
+        system.pwrite(out, pack("<Q", second), len(_HEADER))
         at = 0
         for piece in _pieces(out, 0, path):
-            if os.pread(source, len(piece), at) != piece:
+            if system.pread(source, len(piece), at) != piece:
                 raise _damaged(path, "what was compressed is not what was there")
             at += len(piece)
         if at != size:
@@ -101,7 +102,7 @@ def _member(out: int, source: int, start: int, end: int) -> None:
 
     packer, check, at = zlib.compressobj(6, zlib.DEFLATED, -15), 0, start
     while at < end:
-        piece = os.pread(source, min(_PIECE, end - at), at)
+        piece = system.pread(source, min(_PIECE, end - at), at)
         if not piece:
             break
         check, at = zlib.crc32(piece, check), at + len(piece)
@@ -117,7 +118,7 @@ def _pieces(fd: int, at: int, path: str) -> Iterator[bytes]:
     begun = False
     try:
         while True:
-            data = rest or os.pread(fd, _PIECE, at)
+            data = rest or system.pread(fd, _PIECE, at)
             if not data:
                 if begun and not reader.eof:
                     raise _damaged(path, "its compressed content is cut off")

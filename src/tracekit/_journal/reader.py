@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, Named
 import orjson
 
 from .. import _reality
+from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
 from .indexes import LEAST, ContentReader, KeptIndex, fingerprint_of, index_of, read_index, write_index
@@ -217,15 +218,15 @@ def _newer(version: object) -> bool:
 def open_trace(path: str) -> BinaryIO:
     """The content of a trace file from its beginning, that of a compressed one decompressed."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = unpacked(fd, path) if is_packed(fd) else fd
         except BaseException:
-            os.close(fd)
+            system.close(fd)
             raise
         if content != fd:
-            os.close(fd)
-        return open(content, "rb", buffering=_BUFFER)
+            system.close(fd)
+        return open_file(content, "rb", buffering=_BUFFER)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
     except OSError as error:
@@ -239,7 +240,7 @@ def _content(fd: int, path: str) -> int:
     except TraceIntegrityError:
         return nameless()
     finally:
-        os.close(fd)
+        system.close(fd)
 
 
 def not_found(path: str) -> RunNotFoundError:
@@ -671,9 +672,9 @@ class Trace:
         #: Of a compressed file: what it is on the disk. Its content is open in its place.
         self._packed: os.stat_result | None = None
         try:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = system.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             if is_packed(self._fd):
-                self._packed = os.fstat(self._fd)
+                self._packed = system.fstat(self._fd)
                 self._fd = _content(self._fd, self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise not_found(self.path) from None
@@ -692,13 +693,13 @@ class Trace:
     @property
     def file(self) -> tuple[int, ...]:
         """What distinguishes the file from others, and from itself before a change."""
-        facts = self._packed or os.fstat(self._fd)
+        facts = self._packed or system.fstat(self._fd)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
     @property
     def settled(self) -> bool:
         """Whether the file was left alone for so long that any further change will show in ``file``: time stamps are coarse."""
-        stamp = (self._packed or os.fstat(self._fd)).st_ctime_ns
+        stamp = (self._packed or system.fstat(self._fd)).st_ctime_ns
         return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
@@ -763,7 +764,7 @@ class Trace:
 
     def _code(self) -> str | None:
         """What the index of this trace has to be made by, where one may be kept and used."""
-        if not self._indexed or os.fstat(self._fd).st_size < LEAST or index_of(self.path) is None:
+        if not self._indexed or system.fstat(self._fd).st_size < LEAST or index_of(self.path) is None:
             return None
         return fingerprint_of(*_MADE_BY)
 
@@ -788,7 +789,7 @@ class Trace:
         error, count, kind = self._error, last.line, last.data.get("type")
         base = Verdict(
             "incomplete", count, last.head.decode(), last_good_seq=count, run_id=first.get("run_id"), torn_bytes=scanned.torn,
-            size=os.fstat(self._fd).st_size,
+            size=system.fstat(self._fd).st_size,
         )  # fmt: skip
         if error is not None:
             facts = error.__dict__
@@ -886,19 +887,19 @@ class Trace:
     def _pread(self, size: int, at: int) -> bytes:
         if self._released is None:
             try:
-                return os.pread(self._fd, size, at)
+                return system.pread(self._fd, size, at)
             except OSError as error:
                 if error.errno != EBADF or self._aside is None:
                     raise
                 self._released, self._fd = self._aside, -1  # the program has closed it
         try:
-            with open(self.path, "rb", buffering=0) as file:
-                found = os.fstat(file.fileno())
+            with open_file(self.path, "rb", buffering=0) as file:
+                found = system.fstat(file.fileno())
                 if (found.st_dev, found.st_ino) == self._released and self._packed is None:
-                    return os.pread(file.fileno(), size, at)
+                    return system.pread(file.fileno(), size, at)
                 if (found.st_dev, found.st_ino) == self._released:
-                    with open(unpacked(file.fileno(), self.path), "rb", buffering=0) as content:
-                        return os.pread(content.fileno(), size, at)
+                    with open_file(unpacked(file.fileno(), self.path), "rb", buffering=0) as content:
+                        return system.pread(content.fileno(), size, at)
         except (FileNotFoundError, NotADirectoryError):
             pass
         raise not_found(self.path)
@@ -914,13 +915,13 @@ class Trace:
     def set_aside(self) -> None:
         """Keep the file under another descriptor than one that a program closes, and get over it if it does close that."""
         if self._released is None:
-            found = self._packed or os.fstat(self._fd)
+            found = self._packed or system.fstat(self._fd)
             self._fd, self._aside = _reality.aside(self._fd), (found.st_dev, found.st_ino)
 
     def release(self) -> None:
         """Keep the file open no longer: from now on it is opened for each read. For whoever is done, and may be asked something still."""
         if self._released is None:
-            found = self._packed or os.fstat(self._fd)
+            found = self._packed or system.fstat(self._fd)
             self._released = (found.st_dev, found.st_ino)
             self.close()
 
@@ -928,7 +929,7 @@ class Trace:
         """Close the file. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            system.close(fd)
 
     def __enter__(self) -> Trace:
         return self
@@ -951,7 +952,7 @@ class Follower:
     """
 
     def __init__(self, path: str, read: Callable[[dict[str, Any]], object]) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
         if is_packed(self._fd):  # it has ended, and is read to its end
             self._fd = _content(self._fd, path)
         self._read: Final = read
@@ -967,7 +968,7 @@ class Follower:
             finally:
                 self._lock.release()
             # A concurrent writer found the lock taken and left its entries to this call.
-            if self._fd < 0 or os.fstat(self._fd).st_size <= self._ends[-1]:
+            if self._fd < 0 or system.fstat(self._fd).st_size <= self._ends[-1]:
                 return
 
     def expand(self, value: Any, before: int) -> Any:
@@ -979,13 +980,13 @@ class Follower:
         self.poll()
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            system.close(fd)
 
     def _pass_on(self) -> None:
         if self._fd < 0:
             return
         start = self._ends[-1]
-        data = os.pread(self._fd, os.fstat(self._fd).st_size - start, start)
+        data = system.pread(self._fd, system.fstat(self._fd).st_size - start, start)
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._ends.append(self._ends[-1] + len(line))
             self._read(orjson.loads(line))
@@ -993,7 +994,7 @@ class Follower:
     def entry(self, seq: int) -> dict[str, Any]:
         """The entry ``seq``, which was passed on before."""
         start, end = self._ends[seq - 1], self._ends[seq]
-        entry: dict[str, Any] = orjson.loads(os.pread(self._fd, end - start, start))
+        entry: dict[str, Any] = orjson.loads(system.pread(self._fd, end - start, start))
         return entry
 
 

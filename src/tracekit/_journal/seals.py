@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from .. import _reality
+from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing
 from .reader import Trace, Verdict
@@ -147,12 +148,12 @@ def new_key(path: str) -> str:
         path: (private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600),
         f"{path}.pub": (private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644),
     }
-    if there := [one for one in texts if os.path.lexists(one)]:
+    if there := [one for one in texts if _reality.there(one, link=True)]:
         raise TraceError(f"there is a file {there[0]} already", next_action="name another file")
     try:
         for one, (text, mode) in texts.items():
-            fd = os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-            with open(fd, "wb") as file:
+            fd = system.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            with open_file(fd, "wb") as file:
                 file.write(text)
     except OSError as error:
         raise TraceError(f"the key can't be written: {error}", next_action="name another file") from error
@@ -205,7 +206,7 @@ def _library(why: str) -> None:
 
 def _read(path: str | os.PathLike[str], what: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             return file.read(_LONGEST_KEY)
     except OSError as error:
         raise _unusable(path, f"can't be read: {error}", what) from error
@@ -257,21 +258,21 @@ def add_seal(
     line = signed + _SIGNED + b64encode(key.sign(signed)) + b'"}\n'
     path = seal_of(trace)
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             before = file.read(_MOST)
     except FileNotFoundError:
         before = b""
     with replacing(path, sync=sync) as fd:
         data = before + line
         while data:
-            data = data[os.write(fd, data) :]
+            data = data[system.write(fd, data) :]
 
 
 def read_seals(trace: str) -> list[Seal]:
     """The seals beside a trace; none where there is no such file. ``ValueError`` for a file that holds something else."""
     path = seal_of(trace)
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             data = file.read(_MOST + 1)
     except FileNotFoundError:
         return []

@@ -18,6 +18,7 @@ import orjson
 
 from .. import _reality
 from .._lazy import expression
+from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .durable import make_directory, sync_directory
 from .entry import DEFAULT, Limits, too_deep
@@ -187,7 +188,7 @@ def holder(path: str) -> int | bool:
     """
     import fcntl
 
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -195,7 +196,7 @@ def holder(path: str) -> int | bool:
             return _holder(fd) or True
         return False
     finally:
-        os.close(fd)
+        system.close(fd)
 
 
 @contextmanager
@@ -203,7 +204,7 @@ def live_writer(path: str) -> Iterator[bool]:
     """Whether the file at ``path`` has a live writer; where it has none, nobody becomes one inside the block."""
     import fcntl
 
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -212,7 +213,7 @@ def live_writer(path: str) -> Iterator[bool]:
         else:
             yield False
     finally:
-        os.close(fd)
+        system.close(fd)
 
 
 #: How often the kernel's list of locks is read for one that is held; where it never has it, the holder stays unnamed.
@@ -221,12 +222,12 @@ _LOOKS: Final = 8
 
 def _holder(fd: int) -> int | None:
     """The pid that the kernel names for the lock, where it does (Linux)."""
-    about = os.fstat(fd)
+    about = system.fstat(fd)
     wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     try:
         # The kernel hands the list out in pieces: a lock that is released between two of them can hide another. So it is read again.
         for _ in range(_LOOKS):
-            with open("/proc/locks", encoding="ascii") as file:
+            with open_file("/proc/locks", encoding="ascii") as file:
                 for line in file:
                     words = line.split()
                     if "FLOCK" in words and "->" not in words and wanted in words:
@@ -250,7 +251,7 @@ def writer(path: str) -> dict[str, Any] | None:
     boot, start = _boot(), _start_of("self")
     if boot is None or start is None:
         return None
-    found = os.stat(path)
+    found = system.stat(path)
     return {
         "boot": boot,
         "space": _pid_space(),
@@ -271,7 +272,7 @@ def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive
         return "ended"
     if writer["boot"] != _boot():
         return "unknown"
-    found = os.stat(path)
+    found = system.stat(path)
     if writer.get("file") == [found.st_dev, found.st_ino]:
         return "ended"
     if writer.get("space") != _pid_space() or type(writer.get("pid")) is not int:
@@ -284,7 +285,7 @@ def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive
 
 def _boot() -> str | None:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open_file("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
         return None
@@ -301,7 +302,7 @@ def _pid_space() -> str | None:
 def _start_of(pid: int | str) -> int | None:
     """When a process was started, in ticks since the boot; ``None`` for one that has ended, or can't be looked at."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open_file(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -349,8 +350,8 @@ def summary(path: str) -> RunSummary:
     """What the first and the last whole line of a trace file say. Never raises for what the file holds."""
     run_id = os.path.basename(path)[: -len(SUFFIX)]
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open_file(path, "rb") as file:
+            size = system.fstat(file.fileno()).st_size
             first, last = map(_parsed, _edges(file, path, size))
     except OSError:
         size, first, last = 0, {}, {}
@@ -370,20 +371,22 @@ def summary(path: str) -> RunSummary:
 @_reality.off_loop()
 def first_entry(path: str) -> dict[str, Any]:
     """What the first line of a trace file says, unverified; empty where there is none."""
-    with open(path, "rb") as file:
+    with open_file(path, "rb") as file:
         return _parsed(
-            _edges(file, path, os.fstat(file.fileno()).st_size)[0] if is_packed(file.fileno()) else _first_line(file)
+            _edges(file, path, system.fstat(file.fileno()).st_size)[0]
+            if is_packed(file.fileno())
+            else _first_line(file)
         )
 
 
 @_reality.off_loop()
 def last_entry(path: str) -> dict[str, Any]:
     """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with open_file(path, "rb") as file:
+        size = system.fstat(file.fileno()).st_size
         if is_packed(file.fileno()):
             return _parsed(_edges(file, path, size)[1])
-        if size == 0 or os.pread(file.fileno(), 1, size - 1) != b"\n":
+        if size == 0 or system.pread(file.fileno(), 1, size - 1) != b"\n":
             return {}
         return _parsed(_last_line(file, size))
 
@@ -461,7 +464,7 @@ def beside(path: str) -> tuple[str, ...]:
         return ()
     stem = name.removesuffix(SUFFIX)
     try:
-        names = [one for one in os.listdir(directory) if one.startswith(f"{stem}.") and one.endswith(SUFFIX)]
+        names = [one for one in system.listdir(directory) if one.startswith(f"{stem}.") and one.endswith(SUFFIX)]
     except OSError:
         return ()
     found = (os.path.join(directory, one) for one in sorted(names) if _is_of(one, stem))
@@ -600,7 +603,7 @@ def keep_cut(fd: int, path: str, offset: int) -> str:
     """
     base = f"{path.removesuffix(SUFFIX)}.cut-{offset}"
     kept, number = base, 1
-    while os.path.exists(kept):
+    while _reality.there(kept):
         if _same(fd, offset, kept):
             break
         number += 1
@@ -613,25 +616,25 @@ def keep_cut(fd: int, path: str, offset: int) -> str:
 
 def _copy(fd: int, offset: int, kept: str) -> None:
     temporary = f"{kept}.{_reality.urandom(8).hex()}.tmp"
-    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    out = system.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
-            while piece := os.pread(fd, _PIECE, offset):
-                offset += os.write(out, piece)
+            while piece := system.pread(fd, _PIECE, offset):
+                offset += system.write(out, piece)
             _reality.fdatasync(out)
         finally:
-            os.close(out)
-        os.rename(temporary, kept)
+            system.close(out)
+        system.rename(temporary, kept)
     except BaseException:
-        os.unlink(temporary)
+        system.unlink(temporary)
         raise
 
 
 def _same(fd: int, offset: int, kept: str) -> bool:
-    with open(kept, "rb") as file:
+    with open_file(kept, "rb") as file:
         while True:
             old = file.read(_PIECE)
-            if old != os.pread(fd, max(len(old), 1), offset):
+            if old != system.pread(fd, max(len(old), 1), offset):
                 return False
             if not old:
                 return True
@@ -734,7 +737,7 @@ class Store:
         """
         if isinstance(run, str) and (before := before_last(run)) is not None:
             return self._newest(before)
-        if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and os.path.exists(run)):
+        if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and _reality.there(run)):
             return _existing(os.fspath(run), self.root)
         stems = self._stems()
         if run in stems:
@@ -806,7 +809,7 @@ class Store:
     def no_files(self) -> tuple[str, ...]:
         """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""
         try:
-            with os.scandir(self.runs) as files:
+            with system.scandir(self.runs) as files:
                 return tuple(sorted(file.path for file in files if file.name.endswith(SUFFIX) and not _is_file(file)))
         except (FileNotFoundError, NotADirectoryError):
             return ()
@@ -814,7 +817,7 @@ class Store:
     def _stems(self) -> set[str]:
         """What lies there under the name of a run. What is no file (a pipe, a directory) is none: nobody waits for it."""
         try:
-            with os.scandir(self.runs) as files:
+            with system.scandir(self.runs) as files:
                 return {file.name[: -len(SUFFIX)] for file in files if file.name.endswith(SUFFIX) and _is_file(file)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
@@ -853,7 +856,7 @@ class Store:
         path = self.path(run_id, segment)
         if self.file is not None and segment is None:
             self._check_file(self.file)
-        if os.path.lexists(seal := seal_of(path)) and not os.path.lexists(path):
+        if _reality.there(seal := seal_of(path), link=True) and not _reality.there(path, link=True):
             raise RunStateError(
                 f"there is a seal {seal} of a trace that is gone: it would be taken for one of this run",
                 run_id=run_id,
@@ -866,7 +869,9 @@ class Store:
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = system.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
         except FileExistsError:
             raise self._there(path, run_id, segment) from None
         except OSError as error:
@@ -876,10 +881,10 @@ class Store:
             if durability != "none":
                 sync_directory(self.runs)
         except OSError as error:
-            os.close(fd)
+            system.close(fd)
             raise _unwritable(path, run_id, error) from error
         except BaseException:
-            os.close(fd)
+            system.close(fd)
             raise
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
         return Journal(fd, path, run_id, durability=durability, root=self.root, **more)
@@ -926,7 +931,7 @@ class Store:
         """
         path = self.find(run)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = system.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise not_found(path) from None  # pruned meanwhile
         except OSError as error:
@@ -950,12 +955,12 @@ class Store:
             if size != verdict.size:
                 try:
                     keep_cut(fd, path, size)
-                    os.ftruncate(fd, size)
-                    os.fsync(fd)
+                    system.ftruncate(fd, size)
+                    system.fsync(fd)
                 except OSError as error:
                     raise _unwritable(path, verdict.run_id or "", error) from error
         except BaseException:
-            os.close(fd)
+            system.close(fd)
             raise
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
         run_id = verdict.run_id or os.path.basename(path)[: -len(SUFFIX)]
@@ -1094,7 +1099,7 @@ def _is_file(file: os.DirEntry[str]) -> bool:
 
 def _ignored_by_git(root: str) -> None:
     """Runs hold what prompts and answers hold: nobody commits them by accident."""
-    with suppress(OSError), open(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
+    with suppress(OSError), open_file(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
         file.write("*\n")
 
 
@@ -1104,7 +1109,7 @@ def _stem(run_id: str, segment: str | None) -> str:
 
 def _existing(path: str, store: str) -> str:
     try:
-        regular = stat.S_ISREG(os.stat(path).st_mode)
+        regular = stat.S_ISREG(system.stat(path).st_mode)
     except (OSError, ValueError):
         regular = False
     if not regular:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .. import _reality
+from .._reality import open_file, system
 from .durable import facts_in, replacing
 from .reader import Trace, Verdict
 
@@ -46,13 +47,13 @@ def write_tip(path: str, count: int, head: str, *, sync: bool = True) -> None:
     with replacing(path, sync=sync) as fd:
         data = orjson.dumps(facts) + b"\n"
         while data:  # a full disk may take a part
-            data = data[os.write(fd, data) :]
+            data = data[system.write(fd, data) :]
 
 
 def read_tip(path: str) -> KeptTip | None:
     """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` says what is wrong with a file that is none."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             facts = facts_in(file.read(_MOST), _SHAPE)
     except FileNotFoundError:
         return None

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .. import _reality
+from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import sync_directory
 
@@ -44,7 +45,7 @@ def vault_key(path: str | None = None) -> bytes | None:
     _cipher()
     next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {KEY_VARIABLE}"
     try:
-        with open(where, "rb") as file:
+        with open_file(where, "rb") as file:
             key = file.read(_LONGEST_KEY)
     except OSError as error:
         raise TraceError(f"the vault's key file {where} can't be read: {error}", next_action=next_action) from error
@@ -79,7 +80,7 @@ def vault_of(trace: str) -> str:
 
 @_reality.off_loop()
 def has_vault(trace: str) -> bool:
-    return os.path.exists(vault_of(trace))
+    return _reality.there(vault_of(trace))
 
 
 class Vault:
@@ -136,11 +137,11 @@ class Vault:
         with self._lock:
             self._unsynced = False
             try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                fd = system.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
-                    os.fsync(fd)
+                    system.fsync(fd)
                 finally:
-                    os.close(fd)
+                    system.close(fd)
                 sync_directory(os.path.dirname(self.path))
             except OSError as error:
                 self._failed(error)
@@ -148,7 +149,7 @@ class Vault:
     @_reality.off_loop()
     def _read(self, key: bytes) -> None:
         try:
-            with open(self.path, "rb") as file:
+            with open_file(self.path, "rb") as file:
                 data = file.read(_MOST + 1)
         except FileNotFoundError:
             data = b""
@@ -207,15 +208,15 @@ class Vault:
         """Write a line whole, or leave the file as it was and say so once: the run goes on without."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(self.path, flags, 0o600)
+            fd = system.open(self.path, flags, 0o600)
             try:
                 data = self._head + line
-                if os.pwrite(fd, data, self._size) != len(data):
-                    os.ftruncate(fd, self._size)
+                if system.pwrite(fd, data, self._size) != len(data):
+                    system.ftruncate(fd, self._size)
                     raise OSError(f"only a part of {len(data)} bytes was written")
-                os.ftruncate(fd, self._size + len(data))  # what a kill had cut off before may be longer
+                system.ftruncate(fd, self._size + len(data))  # what a kill had cut off before may be longer
             finally:
-                os.close(fd)
+                system.close(fd)
         except OSError as error:
             self._failed(error)
         else:

@@ -22,6 +22,7 @@ import orjson
 from .. import _reality
 from .._native import Chain
 from .._native import line as _line
+from .._reality import system
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
 
@@ -108,7 +109,7 @@ class Journal(Chain):
         #: Entries that could not be written while the program went on.
         self.lost = 0
         self._fd: int = _reality.aside(fd)
-        found = os.fstat(self._fd)
+        found = system.fstat(self._fd)
         #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
         self._file: Final = (found.st_dev, found.st_ino)
         #: Where it was when it was opened, links resolved: these may be set to something else later (a new release).
@@ -229,7 +230,7 @@ class Journal(Chain):
         if self._broken is not None:
             return  # whoever writes gets the error
         try:
-            found = os.fstat(self._fd)
+            found = system.fstat(self._fd)
         except OSError as error:
             self._lose(f"its descriptor was closed by the program ({error})")
         if (found.st_dev, found.st_ino) != self._file:
@@ -240,7 +241,7 @@ class Journal(Chain):
             self._lose(f"somebody has cut it, from {written} bytes to {found.st_size}")
         if found.st_size > written:
             self._lose(f"somebody else has written to it: it has {found.st_size} bytes, not {written}")
-        if seq and found.st_size == written and os.pread(self._fd, _ENDING, written - _ENDING) != head + b'"}\n':
+        if seq and found.st_size == written and system.pread(self._fd, _ENDING, written - _ENDING) != head + b'"}\n':
             self._lose("somebody has cut it, or written over it: it does not end as it did")
         if not self._in_place():
             self._lose(f"it was renamed: {self._place} is not there any more, or another file")
@@ -263,7 +264,7 @@ class Journal(Chain):
     def _owned(self) -> bool:
         """Whether the descriptor is ours still."""
         try:
-            found = os.fstat(self._fd)
+            found = system.fstat(self._fd)
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == self._file
@@ -441,7 +442,7 @@ class Journal(Chain):
         self._in_flight = None
         if written:
             try:
-                os.ftruncate(self._fd, self._end[3])
+                system.ftruncate(self._fd, self._end[3])
             except OSError as second:
                 self._break(f"a torn line could not be cut back: {second}")
         raise self._error(str(error)) from error
@@ -578,7 +579,7 @@ class Journal(Chain):
             with self._lock:
                 self._break(self._broken or "the journal is closed")
                 if self._owned():
-                    os.close(self._fd)
+                    system.close(self._fd)
 
     def open(self) -> Journal:
         """The journal itself; of a segment that is written later it is made now."""
@@ -591,7 +592,7 @@ class Journal(Chain):
         self._followers.clear()
         self._reads.clear()
         if not self.closed and self._owned():
-            os.close(self._fd)  # the parent keeps its own, and the lock with it
+            system.close(self._fd)  # the parent keeps its own, and the lock with it
         self.closed = True
         self._break("the journal belongs to the parent process")
         self._kept.clear()

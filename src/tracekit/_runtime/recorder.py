@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
+from .._reality import system
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
@@ -1236,7 +1236,7 @@ class Recording:
         """Give this run up, and its file with it."""
         self.state.ended = self.state.discarded = True
         self.log.journal.close()
-        os.unlink(self.log.journal.path)
+        system.unlink(self.log.journal.path)
 
     def fail(self, error: ReplayError) -> ReplayError:
         return error

@@ -38,7 +38,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from .._reality import off_loop, sleep
+from .._reality import off_loop, sleep, system
 from .callsite import is_own, is_package, is_user_code
 from .lane import Lane
 from .process import process
@@ -145,11 +145,11 @@ class MonitoredThread:
         if self._files is None:
             return _frame_of(self.ident)
         try:
-            stat = os.pread(self._files[0], 256, 0)
+            stat = system.pread(self._files[0], 256, 0)
             state = stat[stat.rindex(b")") + 2 :][:1]
             if state in (b"Z", b"X"):
                 return None
-            return os.pread(self._files[1], 64, 0) if state == _ASLEEP else True
+            return system.pread(self._files[1], 64, 0) if state == _ASLEEP else True
         except (OSError, ValueError):
             return None
 
@@ -162,7 +162,7 @@ class MonitoredThread:
         files, self._files = self._files, (-1, -1)
         for file in files or ():
             if file >= 0:
-                os.close(file)
+                system.close(file)
 
 
 class ThreadMonitor:
@@ -506,7 +506,7 @@ class ThreadMonitor:
             yield from ((native, ident) for ident, native in natives.items() if native and native != here)
             return
         idents = {native: ident for ident, native in natives.items()}
-        for name in os.listdir(_TASKS):
+        for name in system.listdir(_TASKS):
             native = int(name)
             if native != here:
                 yield native, idents.get(native, 0)
@@ -615,7 +615,7 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
     idents = {thread.native_id: ident for ident, thread in _known_threads()}
     looks: dict[int, object] = {}
     here = get_native_id()
-    for name in sorted(os.listdir(_TASKS)):
+    for name in sorted(system.listdir(_TASKS)):
         native = int(name)
         if native in but or native == here:
             continue
@@ -740,11 +740,11 @@ def _polled(call: Sequence[int]) -> list[int]:
 
 def _memory(at: int, size: int) -> bytes:
     """A piece of this process's memory, by the kernel: it may be gone by now."""
-    file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    file = system.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.pread(file, size, at)
+        return system.pread(file, size, at)
     finally:
-        os.close(file)
+        system.close(file)
 
 
 def in_debugger(frame: FrameType | None) -> bool:
@@ -809,7 +809,7 @@ def others_run_user_code() -> bool:
 def child_processes() -> set[int]:
     """The processes that this one has started and that are still there, whoever of its threads did; those that nobody awaited too."""
     found: set[int] = set()
-    for task in os.listdir(_TASKS) if _PRECISE else ():
+    for task in system.listdir(_TASKS) if _PRECISE else ():
         with suppress(OSError):  # that thread has ended
             found.update(map(int, _contents(f"{_TASKS}/{task}/children").split()))
     return found
@@ -817,7 +817,7 @@ def child_processes() -> set[int]:
 
 def _holds(pid: int, pipe: str, writes: bool) -> bool:
     with suppress(OSError):  # that process has ended
-        for fd in os.listdir(f"/proc/{pid}/fd"):
+        for fd in system.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):  # it has just closed it
                 if os.readlink(f"/proc/{pid}/fd/{fd}") == pipe and _writes(pid, fd) == writes:
                     return True
@@ -863,15 +863,15 @@ def _frame_of(ident: int) -> object:
 
 
 def _open(native: int, name: str) -> int:
-    return os.open(f"{_TASKS}/{native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    return system.open(f"{_TASKS}/{native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _read(native: int, name: str) -> bytes:
     file = _open(native, name)
     try:
-        return os.read(file, 512)
+        return system.read(file, 512)
     finally:
-        os.close(file)
+        system.close(file)
 
 
 def _glance(native: int, ident: int = 0) -> object:
@@ -1060,14 +1060,14 @@ def _polls_nothing(epoll: int) -> bool:
 
 
 def _contents(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        while part := os.read(file, 1 << 16):
+        while part := system.read(file, 1 << 16):
             parts.append(part)
         return b"".join(parts)
     finally:
-        os.close(file)
+        system.close(file)
 
 
 def _known_threads() -> list[tuple[int, Any]]:
