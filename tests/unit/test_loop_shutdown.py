@@ -1,9 +1,15 @@
-"""The end of ``asyncio.run``: the loop waits for its own threads, and that wait is none of the run's."""
+"""The end of an event loop: it waits for its own threads, and that wait is none of the run's; then it is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import select
+import weakref
+from collections.abc import Callable
+
+import pytest
+import uvloop
 
 from tracekit import record, replay, traced_tool
 
@@ -31,3 +37,30 @@ def test_the_loops_own_deadline_is_no_event_of_the_run() -> None:
         with replay(run.id) as session:
             assert asyncio.run(program()) == recorded
         assert session.report.exact
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_loop_that_is_closed_is_not_kept(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """A run that goes on, as that of a service with a loop for each request, holds no loop that the program has closed and forgotten."""
+
+    async def ask() -> None:
+        await asyncio.sleep(0.001)
+        await asyncio.gather(asyncio.to_thread(look), asyncio.sleep(0))
+
+    def loops() -> list[object]:
+        kept = []
+        for _ in range(3):
+            loop = new_loop()
+            loop.run_until_complete(ask())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+            kept.append(weakref.ref(loop))
+            del loop
+        gc.collect()
+        return [one() for one in kept]
+
+    with record("loops") as run:
+        assert loops() == [None, None, None]
+    with replay(run.id) as session:
+        assert loops() == [None, None, None]
+    assert session.report.exact

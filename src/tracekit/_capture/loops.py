@@ -41,6 +41,7 @@ def patches(switch: Switch) -> list[Patch]:
         once(BaseEventLoop, "call_at", _call_at),
         once(Timeout, "reschedule", _reschedule),
         once(BaseEventLoop, "shutdown_default_executor", _outside),
+        once(BaseEventLoop, "close", _close),
         once(BaseEventLoop, "_asyncgen_firstiter_hook", _first_iterated),
         once(BaseEventLoop, "shutdown_asyncgens", _shutdown_asyncgens),
         once(futures, "_chain_future", _chain),
@@ -52,6 +53,7 @@ def patches(switch: Switch) -> list[Patch]:
             once(uvloop.Loop, "call_soon", _call_soon),
             once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe),
             once(uvloop.Loop, "call_later", _call_later),
+            once(uvloop.Loop, "close", _close),
             once(uvloop.Loop, "shutdown_default_executor", _outside),
         ]
     backend = getattr(loaded("anyio._backends._asyncio"), "AsyncIOBackend", None)
@@ -296,6 +298,19 @@ def _shutdown_asyncgens(original: Any) -> Any:
 
     shutdown_asyncgens.__qualname__ = "BaseEventLoop.shutdown_asyncgens"
     return shutdown_asyncgens
+
+
+def _close(original: Any) -> Any:
+    """A closed loop is the program's to forget: a run that goes on holds none that is over."""
+
+    def close(self: Any) -> None:
+        original(self)
+        scope = current.get()
+        if scope is not None and scope.session.progress is not None and self.is_closed():
+            scope.session.progress.closed(self, scope.lane)
+
+    close.__qualname__ = getattr(original, "__qualname__", "close")
+    return close
 
 
 def _call_later(original: Any) -> Any:

@@ -132,8 +132,8 @@ class Progress:
         self._strangers: Final[set[Lane]] = set()
         #: How often something came about that was recorded.
         self.news = 0
-        #: The most callbacks that a lane ran after the last event of a loop that is closed.
-        self._unplaced = 0
+        #: The most callbacks that a lane ran after the last event of a loop that is closed; -1 where none is.
+        self._unplaced = -1
         self._queues: dict[AbstractEventLoop, LoopQueue] = {}
         #: What there is to say of each loop at its next event, and how many have a number.
         self._loops: dict[AbstractEventLoop, _Moves] = {}
@@ -179,11 +179,24 @@ class Progress:
     def _of(self, loop: AbstractEventLoop) -> _Moves:
         known = self._loops.get(loop)
         if known is None:
-            for old in [one for one in self._loops if one.is_closed()]:
-                self._unplaced = max(self._unplaced, self._loops[old].most)
-                self._loops[old].moved.clear()
+            self._forget()
             known = self._loops[loop] = _Moves()
         return known
+
+    def _forget(self) -> None:
+        """Those that were closed where nobody was told, from outside the run."""
+        for old in [one for one in {**self._loops, **self._queues} if one.is_closed()]:
+            self.closed(old)
+
+    def closed(self, loop: AbstractEventLoop, lane: Lane | None = None) -> None:
+        """``loop`` has been closed, by ``lane``: it brings no event any more, and is not kept."""
+        known = self._loops.pop(loop, None)
+        if known is not None:
+            self._unplaced = max(self._unplaced, known.most)
+            for one in [lane, *known.moved]:
+                if one is not None and one.loop is loop:
+                    one.loop = one.moved = None
+        self._queues.pop(loop, None)
 
     def now(self) -> int:
         """How long (ns) the replayed run has taken by its own clock.
@@ -219,8 +232,7 @@ class Progress:
         """The callbacks of the run that wait in ``loop``; asked for in its thread."""
         found = self._queues.get(loop)
         if found is None:
-            for old in [one for one in self._queues if one.is_closed()]:
-                del self._queues[old]
+            self._forget()
             found = self._queues[loop] = LoopQueue(loop, self._deliverer, self._places, self._far)
         return found
 
@@ -284,8 +296,8 @@ class Progress:
     @property
     def unplaced(self) -> int | None:
         """The most callbacks, since its own last event, that a lane has run which moved after its loop's last; ``None``: no loop has."""
-        loops = [*self._loops.values()]
-        return max(self._unplaced, *(known.most for known in loops)) if loops else None
+        most = max((known.most for known in [*self._loops.values()]), default=-1)
+        return None if most < 0 and self._unplaced < 0 else max(most, self._unplaced)
 
     # -- replay: who is held ---------------------------------------------------------------------------------------------
 
