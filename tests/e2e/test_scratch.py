@@ -196,6 +196,18 @@ def identity():
 
 
 @pytest.mark.usefixtures("layered")
+def test_a_file_that_the_program_has_not_come_to_make_is_not_called_removed(place: Place) -> None:
+    """It is not there in the replay, and nobody has removed the user's."""
+    program = BEGIN + "look(1)\nPath('made.txt').write_text('made')\n"
+    place.program(program)
+    assert place.cli("run", "agent.py").returncode == 0
+    place.program(program.replace("look(1)", "look(2)"))
+    again = place.cli("replay", "last")
+    assert (again.returncode, "made.txt" in again.stderr) == (1, False), again.stderr
+    assert (place.directory / "made.txt").read_text() == "made"
+
+
+@pytest.mark.usefixtures("layered")
 def test_what_was_born_in_the_recording_is_not_there(place: Place) -> None:
     """Files and directories that the recorded run made are absent at the beginning of its replay, whoever made them (the program, a package
     for itself, a tool, a process) and whoever looks (code below Python, ``os.path.exists``); each is there again once it has been made."""

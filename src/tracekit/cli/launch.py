@@ -1336,6 +1336,8 @@ class _Files:
         self._why_not = ""
         self._wrote: Final[set[str]] = set()
         self._laid: Final[set[str]] = set()
+        #: Files that the recorded run has made: they are not there before the program makes them.
+        self._unborn: Final[set[str]] = set()
         self._reported = False
         #: Whether files are to be what they were: not where the program changes the user's own.
         self._lays: Final[bool] = instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]
@@ -1386,6 +1388,8 @@ class _Files:
         if not self._lays or (first and path in self._laid):  # by an earlier run of the program, which changes it again
             return True
         self._laid.add(path)
+        if first and value is None:
+            self._unborn.add(path)
         with guard.allow(), suppress(OSError):
             if self._layer is None:
                 return True if _is_as_it_was(path, value) else None
@@ -1411,7 +1415,7 @@ class _Files:
             return
         self._reported = True
         if self._layer is not None and not self._layer.untouched():
-            changes = self._layer.changes()
+            changes = [one for one in self._layer.changes() if not (one.removed and one.path in self._unborn)]
             if changes and self._kept_in is not None:
                 self._layer.keep(self._kept_in, self._cwd)
                 self._print(f"written in a scratch layer and kept in {self._kept_in}", [one.text for one in changes])
