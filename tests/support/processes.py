@@ -50,7 +50,7 @@ SDKS = "tests.support.clients"
 ROOT = Path(__file__).parents[2]
 #: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, and where
 #: compiled files are.
-_AT_START = ["TRACEKIT_JOIN"]
+_AT_START = ["TRACEKIT_JOIN", "TRACEKIT_PURE"]
 for _names in (
     "BREAKPOINT COERCECLOCALE DEBUG DEVMODE FAULTHANDLER HOME INSPECT INTMAXSTRDIGITS IOENCODING MALLOC NODEBUGRANGES",
     "NOUSERSITE OPTIMIZE PROFILEIMPORTTIME SAFEPATH TRACEMALLOC UNBUFFERED UTF8 VERBOSE WARNDEFAULTENCODING WARNINGS",

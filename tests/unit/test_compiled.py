@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -91,6 +92,76 @@ def test_a_variable_chooses(variable: str, form: str) -> None:
     variables = {**os.environ, "TRACEKIT_PURE": variable}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [form, str(form == "Python")]
+
+
+PROGRAM = r"""
+import os, sys
+import tracekit
+
+@tracekit.traced_tool(side_effect="read_only")
+def look(value, *more, **named):
+    return value, more, named
+
+@tracekit.traced_tool(side_effect="irreversible", mutates=("order",))
+def pay(order):
+    order["paid"] = [True, (1.5, float("nan"))]
+    return order
+
+@tracekit.traced_tool(side_effect="read_only")
+def count(to):
+    yield from (str(number) * 3 for number in range(to))
+
+@tracekit.traced_tool(side_effect="read_only")
+def fail(text):
+    raise ValueError(text, {"$t": 1})
+
+class Own(str):
+    pass
+
+deep = []
+for _ in range(220):
+    deep = [deep]
+with tracekit.record("forms") as run:
+    for value in (
+        1, -0.0, 1e22, 1e-7, 2**64 - 1, 2**64, 10**60, "", "ascii", "\u00e9\U0001f600", "half \ud800", b"bytes", (1, ("a", None)),
+        {"a": {"b": [1, {"c": (2,)}]}}, {"$t": "tuple"}, {1: 2}, {"dollar$": 1}, {2, 3}, [[]] * 250, deep, Own("own"), "x" * 3000,
+        {"authorization": "Bearer abcdefghijklmnop1234567890"}, "my password is hunter2hunter2", [float("inf")], list("many") * 80,
+    ):
+        look(value, value, named=value)
+    pay({"items": [1, 2]})
+    list(count(4))
+    try:
+        fail("no")
+    except ValueError:
+        pass
+    tracekit.decision("which", input={"of": (1, 2)}, output="this")
+print(tracekit._native.FORM, run.path)
+"""
+
+
+def test_a_run_is_written_the_same(tmp_path: Path) -> None:
+    """The entries of a program in C and in Python: but for their times, and what follows from these, each byte is the same."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    traces = {}
+    for pure_too in ("0", "1"):
+        variables = {
+            **os.environ,
+            "TRACEKIT_PURE": pure_too,
+            "TRACEKIT_DIR": str(tmp_path / "store"),
+            "PYTHONHASHSEED": "0",
+        }
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "program.py"], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        form, path = done.stdout.split()
+        lines = Path(path).read_bytes().splitlines()
+        run_id = json.loads(lines[0])["run_id"].encode()
+        varying = rb'"(?:ts_ns|cpu_ns|wall_ns)":\d+|"hash":"[0-9a-f]{64}"|[0-9a-f-]*' + run_id + b"[0-9a-f-]*"
+        traces[form] = [re.sub(varying, b"", line) for line in lines[1:]]
+    assert len(traces["C"]) > 60
+    for in_c, in_python in zip(traces["C"], traces["Python"], strict=True):
+        assert in_c == in_python
 
 
 def test_whatever_is_in_c_is_in_python() -> None:
