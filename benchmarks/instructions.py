@@ -1,4 +1,4 @@
-"""How many instructions a request takes, bare and recorded, counted by Valgrind: what other programs do meanwhile doesn't matter.
+"""How many instructions a call takes, bare and recorded, counted by Valgrind: what other programs do meanwhile doesn't matter.
 
 Run ``python -m benchmarks.instructions`` (``--only requests.post``, ``--json FILE``). Each figure comes from two processes that make few
 and many requests to a server in another process: their difference is what a request costs, without what a process does once. The kernel's
@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conversations import TEXTS, text_of
-from benchmarks.overhead import TEXT, Model, web_server
+from benchmarks.overhead import TEXT, Model, floor, tool, tool_async, web_server
 
 BODY = {"note": TEXT, "lines": [1, 2, 3]}
 #: What is made after some use (the expressions of the search for secrets) is made in the few already.
 FEW, MANY = 40, 90
-#: Turns of a conversation are dearer to count: the calls at turn 40 are those of turns 30 to 50.
-AROUND = 10
+#: So many times fewer of those that are dear to count, and so many times more of the cheap ones.
+DEAR, TOOLS = 5, 20
 
 
 def requests_post(url: str, count: int) -> None:
@@ -61,13 +61,17 @@ def aiohttp_post(url: str, count: int) -> None:
 
 
 def conversation(turns: int) -> Callable[[str, int], None]:
-    """Calls of the OpenAI SDK, answered in this process, each with the whole history before it; ``count`` of them from ``turns`` on."""
+    """Calls of the OpenAI SDK, answered in this process, each with the whole history before it.
+
+    Those of ten turns are counted, with turn ``turns`` in their middle, or the first ones.
+    """
+    first = max(turns - (FEW + MANY) // DEAR // 2, 0)
 
     def talk(_url: str, count: int) -> None:
         model, history = Model(), list[dict[str, str]]()
-        for number in range(turns):
+        for number in range(first):
             history += said(number)
-        for number in range(turns, turns + count):
+        for number in range(first, first + count // DEAR):
             history.append(said(number)[0])
             model.client.chat.completions.create(model="m", temperature=0.1, messages=history)  # type: ignore[arg-type]
             history.append(said(number)[1])
@@ -94,10 +98,45 @@ def first_call(name: str) -> Callable[[str, int], None]:
     return ask
 
 
+def stream(_url: str, count: int) -> None:
+    """Calls of 10 KB of prose, answered in 200 chunks."""
+    model = Model()
+    for number in range(count // DEAR):
+        model.stream(number)
+
+
+def tool_call(_url: str, count: int) -> None:
+    for _ in range(count * TOOLS):
+        tool("ACME", 12.5, TEXT)
+
+
+def async_tool_call(_url: str, count: int) -> None:
+    async def agent() -> None:
+        for _ in range(count * TOOLS):
+            await tool_async("ACME", 12.5, TEXT)
+
+    asyncio.run(agent())
+
+
+def two_lines(_url: str, count: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
+        floor(count * TOOLS, Path(directory))
+
+
+#: How many calls one of ``count`` is, where it is not one.
+CALLS = {
+    "turn 1": 1 / DEAR, "turn 40": 1 / DEAR, "turn 200": 1 / DEAR, "200-chunk stream": 1 / DEAR,
+    "tool call": TOOLS, "async tool call": TOOLS,
+}  # fmt: skip
+#: What is bare where it is not the same program: the floor of ``benchmarks.overhead``.
+BARE: dict[str, Callable[[str, int], None]] = {"tool call": two_lines, "async tool call": two_lines}
 PROGRAMS: dict[str, Callable[[str, int], None]] = {
     "requests.post": requests_post,
     "Session.post": session_post,
     "aiohttp post": aiohttp_post,
+    "200-chunk stream": stream,
+    "tool call": tool_call,
+    "async tool call": async_tool_call,
     "turn 1": conversation(0),
     "turn 40": conversation(40),
     "turn 200": conversation(200),
@@ -113,7 +152,7 @@ def program(name: str, kind: str, url: str, count: int) -> None:
     if kind != "bare":
         tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
     with tracekit.record("requests") if kind == "recorded" else nullcontext():
-        PROGRAMS[name](url, count)
+        (BARE if kind == "bare" and name in BARE else PROGRAMS)[name](url, count)
 
 
 def counted(name: str, kind: str, url: str, count: int) -> int:
@@ -136,10 +175,11 @@ def counted(name: str, kind: str, url: str, count: int) -> int:
 
 
 def measured(name: str) -> dict[str, int]:
-    """Instructions for each request, by kind."""
+    """Instructions for each call, by kind."""
+    calls = (MANY - FEW) * CALLS.get(name, 1)
     with web_server() as url:
         return {
-            kind: (counted(name, kind, url, MANY) - counted(name, kind, url, FEW)) // (MANY - FEW)
+            kind: int((counted(name, kind, url, MANY) - counted(name, kind, url, FEW)) / calls)
             for kind in ("bare", "recorded")
         }
 
