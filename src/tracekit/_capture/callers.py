@@ -43,7 +43,6 @@ __all__ = [
     "installed",
     "is_own",
     "is_telemetry",
-    "library",
     "mover",
     "own_code",
     "pass_through",
@@ -107,6 +106,8 @@ _known = _kinds.get
 _ours: dict[str, bool] = {}
 #: A cache, of a file's name: the installed package that it is of; empty: none.
 _libraries: dict[str, Any] = {}
+#: A cache of ``reader``, of a file's name: of files that decide alone, whoever calls them.
+_readers: dict[str, Any] = {}
 
 
 def by_user() -> bool:
@@ -175,24 +176,23 @@ def called_back(depth: int, seam: CodeType | None) -> bool:
     return False
 
 
-def library() -> str | None:
-    """The installed package that has called the function that calls this; ``asyncio`` where that makes a time limit.
-
-    ``None``: another part of the standard library, or a package that was excluded.
-    """
-    return _library_in(_getframe(2))
-
-
 def reader(depth: int = 2) -> Literal[True] | str | None:
-    """Who has called the function that calls this: ``True`` for user code, the name of an installed package, else ``None``."""
+    """Who has called the function that calls this: ``True`` for user code, the name of an installed package, else ``None``.
+
+    An event loop's time limits are a package's, too: ``asyncio``. Other parts of the standard library, and what was excluded, are none.
+    """
     try:
-        frame = _getframe(depth)
+        file = _getframe(depth).f_code.co_filename
     except ValueError:  # called by C, with no Python caller
         return None
-    kind = _known(frame.f_code.co_filename)
-    if kind is True or (kind is not False and walk(frame)):
-        return True
-    return _library_in(frame)
+    who = _readers.get(file, PASS)
+    if who is PASS:
+        frame = _getframe(depth)
+        who = True if walk(frame) else _library_in(frame)
+        kind = _known(file)
+        if kind is True or (kind is False and _libraries.get(file, PASS) is not PASS):
+            _readers[file] = who
+    return who  # type: ignore[no-any-return]
 
 
 def mover() -> Literal[True] | str | None:
@@ -241,20 +241,20 @@ def telemetry() -> Telemetry | None:
     runs, found = current.get() is not None, None
     by_user = False
     while frame is not None:
-        code = frame.f_code
-        role = role_of(code.co_filename)
-        if role is None:
-            role = _role_of(frame)
-        if role is True:
-            if runs:
-                return None
-            by_user, found = True, None
-        elif role:
-            sender = telemetry_of(role, code.co_qualname)
-            if sender is not None:
-                if not by_user:
-                    return sender
-                found = found or sender
+        role = role_of(frame.f_code.co_filename)
+        if role is not False:  # most are, of a transport
+            if role is None:
+                role = _role_of(frame)
+            if role is True:
+                if runs:
+                    return None
+                by_user, found = True, None
+            elif role:
+                sender = telemetry_of(role, frame.f_code.co_qualname)
+                if sender is not None:
+                    if not by_user:
+                        return sender
+                    found = found or sender
         frame = frame.f_back
     return found
 
@@ -272,6 +272,7 @@ def _reclassify() -> None:
     """What was found of files is to be found anew."""
     _kinds.clear()
     _libraries.clear()
+    _readers.clear()
     callers_by_file.clear()
     movers_by_file.clear()
 

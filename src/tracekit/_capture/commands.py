@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -88,7 +87,7 @@ HARMLESS: Final = (
 #: By program: the words of each, and whether more may follow.
 _HARMLESS: Final[dict[str, list[tuple[list[str], bool]]]] = {}
 for _line in HARMLESS:
-    _known = shlex.split(_line.removesuffix(" *"))
+    _known = _line.removesuffix(" *").split()
     _HARMLESS.setdefault(_known[0], []).append((_known, _line.endswith(" *")))
 #: Where the programs of the table are, if a command names its program by its place.
 _STANDARD: Final = frozenset(("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"))
@@ -119,15 +118,16 @@ def side_effect_of(words: Sequence[str], *, one_program: bool) -> tuple[str, boo
     for pattern, side_effect in _declared:
         if pattern in (text, short) or (one_program and (fnmatchcase(text, pattern) or fnmatchcase(short, pattern))):
             return side_effect, True
-    return ("read_only", True) if one_program and _is_harmless(words) else ("irreversible", False)
+    return ("read_only", True) if one_program and _is_harmless(tuple(words)) else ("irreversible", False)
 
 
 def stays_out(words: Sequence[str], *, one_program: bool) -> bool:
     """Whether a command is one of the table, and its program not Python: it needs no ticket, since it has nothing to say of itself."""
-    return one_program and _is_harmless(words) and not may_join(words)
+    return one_program and _is_harmless(tuple(words)) and not may_join(words)
 
 
-def _is_harmless(words: Sequence[str]) -> bool:
+@lru_cache(1000)
+def _is_harmless(words: tuple[str, ...]) -> bool:
     return os.path.dirname(words[0]) in _STANDARD and _only_asks([os.path.basename(words[0]), *words[1:]])
 
 

@@ -109,9 +109,9 @@ def parsed(content: bytes) -> Any:
 
 #: A body longer than this is looked at value by value.
 _EASY: Final = 1 << 20
-#: In so little of it they are counted at once; in more, so many are looked up one by one.
-_SHORT: Final = 2048
+#: So many containers are looked up one by one; where there are more, all are counted in so short a body.
 _FEW: Final = 40
+_SHORT: Final = 2048
 
 
 def _is_plain(data: bytes, value: Any, containers: int) -> bool:
@@ -135,8 +135,8 @@ def _containers(content: bytes, value: Any) -> int:
     ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB. A text that is
     full of them (code, JSON in a text) is one value.
     """
-    if len(content) < _SHORT:
-        return content.count(b"{") + content.count(b"[")
+    if len(content) <= 2 * _LEVELS:  # each has two brackets
+        return len(content) // 2
     found = 0
     for bracket in b"{[":
         at = content.find(bracket)
@@ -145,6 +145,8 @@ def _containers(content: bytes, value: Any) -> int:
             at = content.find(bracket, at + 1)
     if found < _FEW:
         return found
+    if len(content) < _SHORT:
+        return content.count(b"{") + content.count(b"[")
     found, level = 0, _below([[value]])
     while level and found <= _LEVELS:
         found += len(level)
@@ -973,8 +975,21 @@ _VARYING: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "amz-sdk-request", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
-#: A cache of ``_known_name``, of nothing but the bytes.
-_KNOWN_NAMES: Final[dict[bytes, str]] = {}
+
+
+class _Names(dict[bytes, str]):
+    """By how it is written: the name of a request header that matters, else nothing."""
+
+    def __missing__(self, raw: bytes) -> str:
+        name = raw.decode("latin-1").lower()
+        found = name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
+        if len(self) < _NAMES:
+            self[raw] = found
+        return found
+
+
+#: A cache, of nothing but the bytes.
+_KNOWN_NAMES: Final = _Names()
 
 
 class Facts:
@@ -995,12 +1010,7 @@ class Facts:
         self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
         known = _KNOWN_NAMES
-        for raw, value in headers:
-            name = known.get(raw)
-            if name is None:
-                name = _known_name(raw)
-            if not name:
-                continue
+        for name, value in [(name, value) for raw, value in headers if (name := known[raw])]:
             if name == "user-agent":
                 self.agent = value
             elif name == "content-type":
@@ -1023,15 +1033,6 @@ def _sdk_attempt(value: bytes) -> int:
     _, found, rest = value.partition(b"attempt=")
     number = rest.partition(b";")[0].strip()
     return int(number) if found and number.isdigit() else 1
-
-
-def _known_name(raw: bytes) -> str:
-    """The name of a request header that matters, else nothing; remembered by how it is written."""
-    name = raw.decode("latin-1").lower()
-    found = name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
-    if len(_KNOWN_NAMES) < _NAMES:
-        _KNOWN_NAMES[raw] = found
-    return found
 
 
 def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str, bytes | None]:
@@ -1150,9 +1151,8 @@ def begin(
         refuse(scope, f"{what} to {netloc.decode('ascii', 'replace')}")
         return PASSING
     route = resolve(method, scheme, netloc, raw_path, about.agent)
-    ambient = _is_ambient(route)
     dialects = () if streamed else route.dialects
-    if ambient and not dialects:
+    if not dialects and _is_ambient(route):
         return _ambient(route) if scope.session.recording else AMBIENT
     bodies = scope.session.state.extras.of(Bodies) if dialects else None
     data: bytes | None
@@ -1183,7 +1183,7 @@ def begin(
             exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data, continued)
             exchange.sends, exchange.target = sends, target
             return exchange
-    if ambient:
+    if dialects and _is_ambient(route):  # none of them takes it
         return _ambient(route) if scope.session.recording else AMBIENT
     note_captured(scope.session.state, route)
     exchange = _plain_call(scope, method, route, about, body, format, data)

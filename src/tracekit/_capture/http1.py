@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from operator import methodcaller
 from typing import Any, ClassVar, Final
 
 from .._runtime.session import Outcome
@@ -28,11 +29,15 @@ _TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
 
 #: How a line begins that goes on with the header before it.
 _FOLDS: Final = frozenset((b" ", b"\t"))
+_FOLDED: Final = methodcaller("startswith", tuple(_FOLDS))
 
 
 def _parsed(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+    parts = [line.partition(b":") for line in lines]
+    if not any(map(_FOLDED, lines)):
+        return [(name, value.strip(b" \t")) for name, colon, value in parts if colon]
     headers: list[tuple[bytes, bytes]] = []
-    for name, colon, value in [line.partition(b":") for line in lines]:
+    for name, colon, value in parts:
         if name[:1] in _FOLDS and headers:
             before, first = headers[-1]
             headers[-1] = (before, b"%b\r\n%b%b%b" % (first, name, colon, value))
@@ -57,16 +62,15 @@ class RequestHead:
         self.length = 0
         #: The content codings that its sender undoes.
         self.codings = ""
-        for name, value in self.headers:
-            name = name.lower()
-            if name == b"content-length":
-                self.length = int(value) if value.isdigit() else 0
-            elif name == b"transfer-encoding":
-                self.chunked = b"chunked" in value.lower()
-            elif name == b"expect":
-                self.expects = b"100-continue" in value.lower()
-            elif name == b"accept-encoding":
-                self.codings = value.decode("latin-1").lower()
+        said = {name.lower(): value for name, value in self.headers}
+        if (length := said.get(b"content-length")) is not None and length.isdigit():
+            self.length = int(length)
+        if (transfer := said.get(b"transfer-encoding")) is not None:
+            self.chunked = b"chunked" in transfer.lower()
+        if (expect := said.get(b"expect")) is not None:
+            self.expects = b"100-continue" in expect.lower()
+        if (codings := said.get(b"accept-encoding")) is not None:
+            self.codings = codings.decode("latin-1").lower()
 
 
 class Chunks:

@@ -1446,7 +1446,7 @@ def _begun(
     if found is not None:
         info["lane"] = lane.id
     about = commands.described(session, command, words, options)
-    step = session.begin(scope, Request(Spec("process", name, side_effect=side_effect), about, info))
+    step = session.begin(scope, Request(_spec(name, side_effect), about, info))
     if step.deferred:
         step = step.go()
     captured = CapturedProcess(session, step, lane.path, found)
@@ -1460,6 +1460,11 @@ def _begun(
     if inherited and not captured.live:
         session.state.extras.of(_Inherited).report(session, name, inherited)
     return captured
+
+
+@functools.lru_cache(1000)
+def _spec(name: str, side_effect: str) -> Spec:
+    return Spec("process", name, side_effect=side_effect)
 
 
 class _Inherited:

@@ -344,23 +344,19 @@ def entered(call: Any, args: tuple[Any, ...]) -> Any:
 # -- queues ----------------------------------------------------------------------------------------------------------------
 
 
-class _Moving(threading.local):
-    """The turn to be notified, while the thread is in a queue's lock."""
-
-    turn: Any = None
-
-
-_moving: Final = _Moving()
+#: The turn to be notified when a queue's lock is held, by thread.
+_moving: Final[dict[int, Any]] = {}
+os.register_at_fork(after_in_child=_moving.clear)
 
 
 def _taken(original: Any) -> Any:
     """``_get`` and ``_put``: the moment itself, in the queue's lock."""
 
     def move(self: Any, *args: Any) -> Any:
-        turn = _moving.turn
-        if turn is not None:
-            _moving.turn = None
-            turn.fired()
+        if _moving:
+            turn = _moving.pop(get_ident(), None)
+            if turn is not None:
+                turn.fired()
         return original(self, *args)
 
     return move
@@ -377,9 +373,11 @@ def _moved(
     recorded = record or _record
 
     def move(self: Any, *args: Any, **options: Any) -> Any:
-        args = given + args
-        who = mover()
-        scope = None if who is None else scope_of()
+        if given:
+            args = given + args
+        if current.get() is None or (who := mover()) is None:  # a pool of connections moves dozens for one request
+            return original(self, *args, **options)
+        scope = scope_of()
         if scope is None:
             return original(self, *args, **options)
         of = "" if who is True else f":{who}"
@@ -535,14 +533,15 @@ def _turns_of(items: Any) -> _InTurn:
 
 
 def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
-    _moving.turn = turn
+    me = get_ident()
+    _moving[me] = turn
     try:
         return original(items, *args, **options)
     except tuple(_failures().values()) as error:
         miss.fired({"error": type(error).__name__})
         raise
     finally:
-        _moving.turn = None
+        _moving.pop(me, None)
 
 
 def _failures() -> dict[str, Any]:

@@ -123,9 +123,9 @@ def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[s
     """The parameters of these names that a request sets to single values, under the names to which a mapping translates them."""
     if not isinstance(body, Mapping):
         return {}
-    if isinstance(names, Mapping):
-        return {shown: body[name] for name, shown in names.items() if name in body and not _holds(body[name])}
-    return {name: body[name] for name in names if name in body and not _holds(body[name])}
+    there = filter(body.__contains__, names)  # of many names a request has few
+    shown = names if isinstance(names, Mapping) else None
+    return {name if shown is None else shown[name]: body[name] for name in there if not _holds(body[name])}
 
 
 def _holds(value: object) -> bool:
@@ -168,7 +168,7 @@ def completion_usage(given: object) -> dict[str, int]:
     """The token counts of OpenAI and of services like it, in both ways in which they count (``prompt_tokens``, ``input_tokens``)."""
     if not isinstance(given, Mapping):
         return {}
-    inside, outside = _details(given, "input", "prompt"), _details(given, "output", "completion")
+    inside, outside = _details(given, _OF_INPUT), _details(given, _OF_OUTPUT)
     return token_usage(
         input=given.get("input_tokens", given.get("prompt_tokens")),
         output=given.get("output_tokens", given.get("completion_tokens")),
@@ -178,13 +178,18 @@ def completion_usage(given: object) -> dict[str, int]:
     )
 
 
-def _details(given: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """What a count is made of; the Realtime API has a name of its own for that."""
-    for name in names:
-        for key in (f"{name}_tokens_details", f"{name}_token_details"):
-            found: object = given.get(key)
-            if found is not None and isinstance(found, Mapping):
-                return found
+#: What a count is made of; the Realtime API has a name of its own for that.
+_OF_INPUT: Final = ("input_tokens_details", "input_token_details", "prompt_tokens_details", "prompt_token_details")
+_OF_OUTPUT: Final = (
+    "output_tokens_details", "output_token_details", "completion_tokens_details", "completion_token_details",
+)  # fmt: skip
+
+
+def _details(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    for name in filter(given.__contains__, names):
+        found: object = given[name]
+        if isinstance(found, Mapping):
+            return found
     return {}
 
 

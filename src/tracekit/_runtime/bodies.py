@@ -157,7 +157,7 @@ class Bodies:
         return Continuation(base, made, count)
 
     def _keep(self, bodies: list[Body], instead: Body | None) -> None:
-        bodies += [other for other in self._recent if other is not instead]
+        bodies += self._recent if instead is None else [other for other in self._recent if other is not instead]
         del bodies[_MOST:]
         if bodies[0].size > _BYTES // _MOST:
             self._large = True

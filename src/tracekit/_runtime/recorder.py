@@ -27,7 +27,7 @@ from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
-from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, here
+from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, current, settled
 from .step import Circumstances, Patterns, Request, Spec, marked
 from .verdict import RunReport
 
@@ -229,8 +229,10 @@ class RecordedStep(Step):
             return
         stored: Any = output
         replaced: list[Mark] = []
-        if type(output) in _STREAMED:
-            stored, replaced = self._without_secrets(output)
+        if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
+            if self._stream is None:
+                self._stream = session.redactor.also(self.spec.patterns).stream()
+            stored, replaced = self._stream.feed(stored)
         self._in_pieces = True
         lane = self._reader()
         # The everyday piece: looked through for secrets already, as part of its stream.
@@ -276,8 +278,10 @@ class RecordedStep(Step):
 
     def _reader(self) -> Lane:
         """The lane of who takes a piece of it, or finds its end."""
-        scope = here()
-        return scope.lane if scope is not None and scope.session.state is self.session.state else self.scope.lane
+        scope = current.get()
+        if scope is None or scope.session.state is not self.session.state:
+            return self.scope.lane
+        return settled(scope).lane
 
     def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
         """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it."""
@@ -287,12 +291,6 @@ class RecordedStep(Step):
         if lane.id < 0:
             self.session._enroll(lane)
         return lane
-
-    def _without_secrets(self, output: Any) -> tuple[Any, list[Mark]]:
-        """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
-        if self._stream is None:
-            self._stream = self.session.redactor.also(self.spec.patterns).stream()
-        return self._stream.feed(output)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec

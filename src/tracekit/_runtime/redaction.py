@@ -1022,13 +1022,9 @@ class StreamRedactor:
 
     def feed(self, chunk: str | bytes) -> tuple[Any, list[Mark]]:
         """The chunk as it is to be stored (of the same type), and where placeholders stand in it."""
-        if type(chunk) is str:
-            return self._feed(chunk)
-        data = bytes(chunk)  # type: ignore[arg-type]
-        text, marks = self._feed(data.decode("latin-1"))
-        return (text.encode("latin-1"), marks) if marks else (chunk, [])
-
-    def _feed(self, chunk: str) -> tuple[str, list[Mark]]:
+        if not isinstance(chunk, str):
+            text, marks = self.feed(bytes(chunk).decode("latin-1"))
+            return (text.encode("latin-1"), marks) if marks else (chunk, [])
         window = self._tail + chunk
         known = self._redactor._run.known
         opened = None
