@@ -99,6 +99,7 @@ class Graph:
         self._numbers: Final[dict[Node, int]] = {}
         self._at: Final[dict[tuple[int, int], Symbols]] = {}
         self._behind: Final[dict[tuple[int, int], Symbols]] = {}
+        self._known: Final[dict[tuple[int, int], tuple[int, Symbols]]] = {}
 
     def node(self, *node: Any) -> int:
         number = self._numbers.get(node)
@@ -167,7 +168,7 @@ class Graph:
             if self.nodes[inner][0] == "set" and self.nodes[inner][2] == ends:
                 symbols = self.nodes[inner][1]
                 return self.node("is", _EVERYTHING & ~symbols if negated else symbols, after)
-            return self.node("ahead", negated, inner, after)
+            return self._alternatives([self.node("ahead", negated, inner, after)])
         return self.node("behind", negated, self._backwards(list(items), ends), after)
 
     def _backwards(self, items: Sequence[tuple[Any, Any]], after: int) -> int:
@@ -192,18 +193,70 @@ class Graph:
     def _alternatives(self, several: Sequence[int]) -> int:
         """The first of ``several`` that matches: only those are tried that can begin with the next character."""
         several = self._together(several)
-        if len(several) == 1:
+        if len(several) == 1 and self.nodes[several[0]][0] != "ahead":
             return several[0]
-        begun = [self.at(number, 0) for number in several]
         targets = []
         for symbol in range(_SYMBOLS + 1):
-            way = [number for number, symbols in zip(several, begun, strict=True) if symbols >> symbol & 1]
-            second = 0
-            for number in way:
-                second |= self.behind(number, symbol)
-            target = self._chain(way)
-            targets.append(target if second == _EVERYTHING else self.node("second", second, target))
+            way, second = self._any_given(several, symbol)
+            targets.append(way if second == _EVERYTHING else self.node("second", second, way))
         return self.node("switch", tuple(targets))
+
+    def _any_given(self, several: Iterable[int], first: int) -> tuple[int, Symbols]:
+        """Which node is left of ``several`` where the next character is known, and what can stand behind that."""
+        ways = [way for number in several if (way := self._given(number, first))[0] != self.FAIL]
+        second = 0
+        for _, symbols in ways:
+            second |= symbols
+        return self._chain(
+            [way if symbols == second else self.node("second", symbols, way) for way, symbols in ways]
+        ), second
+
+    def _given(self, number: int, first: int) -> tuple[int, Symbols]:
+        """A node without what is decided where the next character is known, and what can stand behind that."""
+        found = self._known.get((number, first))
+        if found is None:
+            found = self._known[number, first] = self._without(number, first)
+        return found
+
+    def _without(self, number: int, first: int) -> tuple[int, Symbols]:
+        node = self.nodes[number]
+        kind = node[0]
+        if not self.at(number, 0) >> first & 1:
+            return self.FAIL, 0
+        if kind == "switch":
+            return self._given(node[1][first], first)
+        if kind == "is":
+            return self._given(node[2], first)
+        if kind in ("repeat", "most") and node[2] == 0 and not node[1] >> first & 1:
+            return self._given(node[4], first)
+        if kind == "second":
+            after, second = self._given(node[2], first)
+            return after, second & node[1]
+        if kind == "either":
+            return self._any_given(node[1:], first)
+        if kind == "ahead":
+            _, negated, inner, after = node
+            after, second = self._given(after, first)
+            if not negated:
+                return self.node("ahead", False, inner, after), second & self.behind(inner, first)
+            if not self.at(inner, 0) >> first & 1:
+                return after, second
+            refused = self._both(inner)
+            if refused is not None:
+                return after, second & ~refused
+            return self.node("ahead", True, inner, after), second
+        if kind == "behind":
+            after, second = self._given(node[3], first)
+            return self.node("behind", node[1], node[2], after), second
+        return number, self.behind(number, first)
+
+    def _both(self, number: int) -> Symbols | None:
+        """The second of two characters that are all that a node asks for."""
+        nodes = self.nodes
+        node = nodes[number]
+        if node[0] == "set" and nodes[node[2]][0] == "set" and nodes[nodes[node[2]][2]][0] == "match":
+            return int(nodes[node[2]][1])
+        return None
 
     def _chain(self, several: Sequence[int]) -> int:
         found = self.FAIL
