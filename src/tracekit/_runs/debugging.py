@@ -47,6 +47,7 @@ from .._journal.store import segment_in
 from .._runtime.callsite import is_user_code, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
+from .._runtime.threads import in_debugger
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -214,6 +215,8 @@ class RemoteDebugger:
         #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
         self._still: Final = threading.RLock()
         self._stopped = False
+        #: Whether it stands at the prompt of ``pdb``.
+        self._at_prompt = False
         #: Whether ``pdb`` goes line by line.
         self._follows = False
         self._values: list[Any] = []
@@ -301,6 +304,15 @@ class RemoteDebugger:
         if asked["do"] != "run":
             _leave()
         self._to, self._lines_to_stop_at = asked["to"], _pairs(asked["lines"])
+
+    @property
+    def stands(self) -> bool:
+        """Whether the program stands still, at a step or at a line."""
+        return (
+            self._stopped
+            or self._at_prompt
+            or (self._connected and any(map(in_debugger, sys._current_frames().values())))
+        )
 
     def _stops_at(self, place: StepPlace, line: tuple[str, int] | None) -> bool:
         return self._to in (_NEXT, place) or line in self._lines_to_stop_at
@@ -427,7 +439,11 @@ class RemoteDebugger:
         class Lines(Pdb):
             def interaction(self, *args: Any, **options: Any) -> None:
                 with debugger._still:
-                    super().interaction(*args, **options)
+                    debugger._at_prompt = True
+                    try:
+                        super().interaction(*args, **options)
+                    finally:
+                        debugger._at_prompt = False
 
             def do_quit(self, arg: str) -> NoReturn:
                 with suppress(_GoneError):

@@ -521,7 +521,7 @@ def state_file(report: str) -> str:
 class IdleReporter:
     """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
     reached, ``waiting`` the threads that wait for the end of a child process, ``below`` the states of its child processes (``None``: one
-    is busy, or the replay of this one may hand out an event)."""
+    is busy, or the replay of this one may hand out an event), ``debugged`` whether this one stands still in the debugger."""
 
     def __init__(
         self,
@@ -529,11 +529,13 @@ class IdleReporter:
         left: Callable[[], list[dict[str, Any]]],
         waiting: Callable[[], Collection[int]],
         below: Callable[[], list[Any] | None],
+        debugged: Callable[[], bool],
     ) -> None:
         self._report: Final = report
         self._left: Final = left
         self._waiting: Final = waiting
         self._below: Final = below
+        self._debugged: Final = debugged
         self._parent: Final = os.getppid()
         self._questions = 0
         with guard.allow():
@@ -553,13 +555,9 @@ class IdleReporter:
                     os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
 
     def _write_state(self) -> None:
-        from .._runtime.threads import in_debugger
-
         look, endless = self._look()
         left = self._left()  # as it is between two looks: what is left of a process that runs is not known
-        debugged = any(
-            map(in_debugger, sys._current_frames().values())
-        )  # it has not come to its end, and moves when somebody wants
+        debugged = self._debugged()  # it has not come to its end, and moves when somebody wants
         if debugged or look is None or look != self._look()[0]:
             look, endless = None, False
         busy = look is None or not (endless or not left)

@@ -873,7 +873,14 @@ class ReplayedProcess(JoinedProcess):
         block.debugger = self._debugger
         block.__enter__()
         block.session.state.joined = True
-        IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
+        debugger = self._debugger
+        IdleReporter(
+            self._report,
+            self._left,
+            block.waiting_for_children,
+            block.idle_children,
+            lambda: debugger is not None and debugger.stands,
+        )
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""
