@@ -205,7 +205,8 @@ class Place:
                 f"--tracekit-left-out={_left_out_file(self.name)}",
             ]
         variables = {
-            **os.environ, **self.suite.variables, "PYTHONPATH": str(HERE),
+            # The order of sets, as `tracekit run` sets it.
+            **os.environ, "PYTHONHASHSEED": "0", **self.suite.variables, "PYTHONPATH": str(HERE),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(self.python.parent.parent),
         }  # fmt: skip
         print(f"tools: {self.name}: {phase}", file=sys.stderr, flush=True)
@@ -225,9 +226,13 @@ class Place:
         asked = "import importlib.metadata as m, sys; print(*(m.version(name) for name in sys.argv[1:]))"
         names = (self.suite.distribution, "tracekit-replay", "pytest")
         found = subprocess.run([self.python, "-c", asked, *names], capture_output=True, text=True, check=True).stdout
-        commit = ["git", "-C", str(self.checkout), "rev-parse", "--short", "HEAD"]
-        head = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
-        return {**dict(zip(names, found.split(), strict=True)), "commit": head, "python": platform.python_version()}
+        commits = {"commit": _head(self.checkout), "tracekit": _head(ROOT)}
+        return {**dict(zip(names, found.split(), strict=True)), **commits, "python": platform.python_version()}
+
+
+def _head(checkout: Path) -> str:
+    asked = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Server:
@@ -364,6 +369,7 @@ def _write_table() -> None:
         kept = json.loads(file.read_text())
         of = kept["versions"]
         versions = f"{of[SUITES[name].distribution]} ({of['commit']}), Python {of['python']}, pytest {of['pytest']}"
+        versions += f", tracekit at {of['tracekit']}" if "tracekit" in of else ", an earlier tracekit than the others"
         not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
         if kept.get("part"):
             named = ", ".join(f"`{one}`" for one in kept["part"])
