@@ -53,6 +53,31 @@ async def two_steps(*_: object) -> tuple[str, str]:
     return before, path()
 
 
+def test_the_callbacks_of_a_task_in_a_given_context_are_its_own(run: Recording) -> None:
+    """From its first piece on, and where the context is a copy that was made in a task with a context of its own (as LangChain does for
+    each chunk of a stream): a replay holds the lane whose callbacks they are."""
+
+    def counted() -> int:
+        scope = here()
+        assert scope is not None
+        return scope.lane.since
+
+    async def inner() -> tuple[str, int, int]:
+        first = counted()
+        await asyncio.sleep(0)
+        return path(), first, counted()
+
+    async def outer() -> list[Any]:
+        contexts = [contextvars.copy_context(), contextvars.copy_context()]
+        return [await asyncio.create_task(inner(), context=context) for context in contexts]
+
+    async def main() -> Any:
+        return await asyncio.create_task(outer(), context=contextvars.copy_context())
+
+    outer_name, inner_name = outer.__qualname__, inner.__qualname__
+    assert asyncio.run(main()) == [(f"/{outer_name}#1/{inner_name}#{n}", 1, 2) for n in (1, 2)]
+
+
 def test_tasks_have_lanes_by_name_and_order_of_their_start(run: Recording) -> None:
     """gather, TaskGroup, create_task and ensure_future: the n-th of its name that its parent started."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future as CallFuture
 from contextlib import nullcontext
 from contextvars import Context, ContextVar
+from functools import partial
 from sys import _getframe
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -81,12 +82,11 @@ def _create_task(original: Any) -> Any:
             # Whoever runs a loop to the end of a coroutine waits for it: that is no other line of execution, but his own.
             lane = parent_lane(scope)
             before = lane.owner
-            if (scope if context is None else context.get(current)) is not None:
-                lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
+            lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
         else:
             lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
         if context is not None:
-            return _in_given_context(original(self, coro, **options), scope, lane, context, before)
+            return _in_given_context(partial(original, self, coro, **options), scope, lane, context, before)
         # The task copies the context when it is made, and an eager one runs its first piece right there.
         token = current.set(scope.in_lane(lane))
         try:
@@ -115,36 +115,50 @@ def _ended(lane: Lane, before: int) -> None:
     lane.owner = before
 
 
-#: Set in a context that was given to a task which is not done yet.
-_given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
+#: In a context that was given to a task: that context, until the task is done. A copy of it, which a task may make and give to others,
+#: has this as well, and is another context.
+_given: Final[ContextVar[list[Context | None]]] = ContextVar("tracekit.given")
 
 
-def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
-    """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
+def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
+    """The first task of a given context has its lane set there, from its first piece on; with several at once it is looked up by the
+    task."""
+    before, earlier = context.get(current), context.get(_given)
+    lent: list[Context | None] = [context]
+    first = earlier is None or earlier[0] is not context
+    if first:
+        try:
+            context.run(_lend, scope.in_lane(lane), lent)
+        except RuntimeError:  # it is the one that is running
+            first = False
+
+    def give_back() -> None:
+        lent[0] = None
+        if first:
+            context.run(_lend, before, lent)
+
+    try:
+        task = make()
+    except BaseException:
+        give_back()
+        raise
     me = lane.owner = id(task)
     lane.owned[me] = lane
     _created(scope, task)
-    before, first = context.get(current), not context.get(_given, False)
-    if first:
-        try:
-            context.run(_lend, scope.in_lane(lane), True)
-        except RuntimeError:  # it is the one that is running
-            first = False
 
     def ended(_: object) -> None:
         lane.owner = owner
         if lane.owned.get(me) is lane:
             del lane.owned[me]
-        if first:
-            context.run(_lend, before, False)
+        give_back()
 
     task.add_done_callback(ended, context=Context())
     return task
 
 
-def _lend(scope: Scope | None, given: bool) -> None:
+def _lend(scope: Scope | None, lent: list[Context | None]) -> None:
     current.set(scope)
-    _given.set(given)
+    _given.set(lent)
 
 
 # -- timers and callbacks ----------------------------------------------------------------------------------------------
