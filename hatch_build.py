@@ -30,6 +30,10 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if sys.implementation.name != "cpython":
             return
         self._directory = tempfile.TemporaryDirectory()
+        if version == "editable":
+            # One of other sources must not stay; and as a process may have it loaded, it is not written over.
+            for old in (Path(self.root) / SOURCES).glob("_compiled*.so"):
+                old.unlink()
         try:
             built = compiled(Path(self.root), Path(self._directory.name))
         except Exception as error:  # no setuptools, no compiler, no headers: whatever it is, the package does without
@@ -37,9 +41,6 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         place = f"{SOURCES}/{built.name}"
         if version == "editable":
-            (Path(self.root) / place).unlink(
-                missing_ok=True
-            )  # a process may have the old one loaded: never write over it
             (Path(self.root) / place).write_bytes(built.read_bytes())
             return
         build_data["force_include"][str(built)] = place.removeprefix("src/")

@@ -44,7 +44,8 @@ class Environment:
     def install(self, extras: str) -> None:
         """Install this checkout, editable, with the comma-separated ``extras``, unless that was done already."""
         stamp = self.home / f".tracekit-{extras.replace(',', '-')}"
-        made_of = [ROOT / "pyproject.toml", *sorted((ROOT / "src/tracekit/_native").glob("*.[ch]"))]
+        extension = [*sorted((ROOT / "src/tracekit/_native").glob("*.[ch]")), ROOT / "src/tracekit/_runtime/secrets.py"]
+        made_of = [ROOT / "pyproject.toml", ROOT / "hatch_build.py", ROOT / "tools/secret_tables.py", *extension]
         wanted = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + str(ROOT).encode()).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
             return

@@ -115,10 +115,17 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not find_spec("tracekit._native._compiled"), reason="no C extension here: no compiler, perhaps")
 def test_with_a_compiler(site: Path, tmp_path: Path) -> None:
-    """The wheel of an unpacked sdist has the C extension, for this platform and each CPython from 3.11 on, and says so in its name."""
+    """The wheel of an unpacked sdist has the C extension, for this platform and each CPython from 3.11 on, and says so in its name.
+
+    An older one does not stay in a checkout where it can't be compiled any more.
+    """
     with tarfile.open(build(tmp_path, "sdist")) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (root,) = (tmp_path / "unpacked").iterdir()
+    old = root / "src" / "tracekit" / "_native" / "_compiled.abi3.so"
+    old.write_bytes(b"of other sources")
+    build(tmp_path, "editable", root, CC="/bin/false")
+    assert not old.exists()
     wheel = build(tmp_path, root=root)
     assert "-cp311-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
