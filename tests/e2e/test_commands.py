@@ -68,6 +68,11 @@ try:
     subprocess.run(["sh", "-c", "echo begun; exec sleep 60"], capture_output=True, timeout=0.5)
 except subprocess.TimeoutExpired as error:
     print(error, error.stdout, error.stderr)
+for words in (["sleep", "60"], [PY, "-c", "import time; time.sleep(60)"]):
+    try:
+        subprocess.run(words, timeout=0.5)  # it names what was left of the limit
+    except subprocess.TimeoutExpired as error:
+        print(error)
 process = subprocess.Popen(["sleep", "60"])
 try:
     process.wait(0.01)

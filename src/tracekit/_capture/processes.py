@@ -378,7 +378,9 @@ def _communicate(original: Any) -> Any:
                 sent()
             parts = {"output": error.output, "stderr": error.stderr}
             whole = sum(len(part or b"") for part in parts.values()) <= _MOST
-            observer.note(scope, parts if whole else {"too_much": True})
+            # Without pipes it names what was left of the limit, by the clock.
+            left = {} if error.timeout == timeout else {"timeout": error.timeout}
+            observer.note(scope, parts | left if whole else {"too_much": True})
             raise
         except Exception as error:  # it is not the text that the program expects
             if captured is not None:
@@ -421,14 +423,19 @@ def _communicate_again(
         return True
 
     _outside_the_run(observer.let_run, feed)
-    raise TimeoutExpired(self.args, timeout or 0, output=recorded.get("output"), stderr=recorded.get("stderr"))
+    raise _timed_out(self, timeout, recorded)
+
+
+def _timed_out(self: Any, timeout: float | None, recorded: dict[str, Any]) -> Exception:
+    from subprocess import TimeoutExpired
+
+    limit = recorded.get("timeout", timeout or 0)
+    return TimeoutExpired(self.args, limit, output=recorded.get("output"), stderr=recorded.get("stderr"))
 
 
 def _communicate_from_log(
     self: Any, captured: CapturedProcess, scope: Scope, input: Any, timeout: float | None
 ) -> tuple[Any, Any]:
-    from subprocess import TimeoutExpired
-
     if input:
         captured.send(scope, input)
     first = not captured.over
@@ -436,7 +443,7 @@ def _communicate_from_log(
     if isinstance(status, dict):
         if "too_much" in status:
             raise captured.too_much()
-        raise TimeoutExpired(self.args, timeout or 0, output=status.get("output"), stderr=status.get("stderr"))
+        raise _timed_out(self, timeout, status)
     if status is None:
         captured.recall_output(scope, False, False)  # which raises
     self.returncode = status
