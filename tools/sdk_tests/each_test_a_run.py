@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import linecache
 import os
 import traceback
 from collections.abc import Callable, Generator
@@ -199,9 +200,13 @@ def _is_empty(path: str) -> bool:
 def _words(problem: BaseException) -> str:
     """The problem and where it arose, short: its type, its text, the last line of the suite's own code."""
     root = os.getcwd() + os.sep
-    frames = traceback.extract_tb(problem.__traceback__)
-    own = [frame for frame in frames if frame.filename.startswith(root) and "/.venv/" not in frame.filename]
-    place = f"{own[-1].filename.removeprefix(root)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    # Not by ``extract_tb``: the code of an example that a test has made may have fewer places than instructions.
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(problem.__traceback__)]
+    own = [(file, line) for file, line in frames if file.startswith(root) and "/.venv/" not in file]
+    place = ""
+    if own:
+        file, line = own[-1]
+        place = f"{file.removeprefix(root)}:{line}: {linecache.getline(file, line).strip()}"
     return f"{type(problem).__name__}: {str(problem)[:1500]}\n  at {place}"
 
 
