@@ -35,7 +35,7 @@ _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 #: Options of other programs, and of programs in examples.
 GROUPS = ("tracekit.integrations", "tracekit.commands", "tracekit.forms")
-FOREIGN_OPTIONS = {"--api-key", "--checkout", "--password", "--quick"}
+FOREIGN_OPTIONS = {"--api-key", "--checkout", "--only", "--password", "--quick"}
 #: Those of the pytest plugin.
 FOREIGN_OPTIONS |= {"--record-mode", "--block-network", "--tracekit-update", "--tracekit-allow-host", "--basetemp"}
 

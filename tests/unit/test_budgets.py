@@ -317,7 +317,7 @@ def test_a_model_whose_price_nobody_knows() -> None:
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit in dollars without prices: told when the run is to begin, before anything is made."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
-    with pytest.raises(RunStateError, match=r"tracekit-replay\[prices\]"), record("x", budget=Budget(usd=1)):
+    with pytest.raises(RunStateError, match=r"pip install genai-prices"), record("x", budget=Budget(usd=1)):
         calls.append("begun")
     with record("y", budget=Budget(usd=1, prices=PRICES)), pytest.raises(UnknownPriceError):
         traced_model(model="other")(lambda: calls.append("asked"))()

@@ -3,7 +3,6 @@
 #include "native.h"
 
 #include <structmember.h>
-#include <time.h>
 
 /* How many characters a hash has. */
 #define HASH 64
@@ -162,8 +161,7 @@ typedef struct {
 static PyObject *
 next_end(NativeState *state, PyObject *end, Entry *entry, PyObject **line)
 {
-    struct timespec now;
-    PyObject *hash, *result = NULL;
+    PyObject *hash, *now, *result = NULL;
     long long before, last, size;
     if (!PyTuple_Check(end) || PyTuple_Size(end) != 4) {
         PyErr_SetString(PyExc_TypeError, "the end of a log is (seq, hash, ts, size)");
@@ -174,12 +172,17 @@ next_end(NativeState *state, PyObject *end, Entry *entry, PyObject **line)
     if (numbers(objects, into, 3) < 0) {
         return NULL;
     }
-    if (clock_gettime(CLOCK_REALTIME, &now) < 0) {
-        return PyErr_SetFromErrno(PyExc_OSError);
+    now = PyObject_CallNoArgs(state->time_ns);
+    if (now == NULL) {
+        return NULL;
+    }
+    entry->ts = PyLong_AsLongLong(now);
+    Py_DECREF(now);
+    if (entry->ts == -1 && PyErr_Occurred()) {
+        return NULL;
     }
     entry->head = PyTuple_GetItem(end, 1);
     entry->seq = before + 1;
-    entry->ts = now.tv_sec * 1000000000LL + now.tv_nsec;
     if (entry->ts < last) {
         entry->ts = last;
     }

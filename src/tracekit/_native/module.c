@@ -45,14 +45,21 @@ module_exec(PyObject *module)
     }
     state->sha256 = PyObject_GetAttrString(hashlib, "sha256");
     Py_DECREF(hashlib);
+    PyObject *reality = PyImport_ImportModule("tracekit._reality");
+    if (reality == NULL) {
+        return -1;
+    }
+    state->time_ns = PyObject_GetAttrString(reality, "time_ns");
+    Py_DECREF(reality);
     state->has_sha256 = tracekit_has_sha256();
     state->hexdigest = PyUnicode_InternFromString("hexdigest");
     state->settle = PyUnicode_InternFromString("_settle");
     state->middle = PyUnicode_InternFromString("_middle");
     state->complete = PyUnicode_InternFromString("_complete");
     state->os_write = PyUnicode_InternFromString("_os_write");
-    if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->hexdigest == NULL
-        || state->settle == NULL || state->middle == NULL || state->complete == NULL || state->os_write == NULL) {
+    if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
+        || state->hexdigest == NULL || state->settle == NULL || state->middle == NULL || state->complete == NULL
+        || state->os_write == NULL) {
         return -1;
     }
     if (tracekit_add_journal(module) < 0 || tracekit_add_values(module) < 0 || tracekit_add_secrets(module) < 0) {
@@ -69,6 +76,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->dumps);
     Py_VISIT(state->in_order);
     Py_VISIT(state->sha256);
+    Py_VISIT(state->time_ns);
     Py_VISIT(state->hexdigest);
     Py_VISIT(state->settle);
     Py_VISIT(state->middle);
@@ -84,6 +92,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->dumps);
     Py_CLEAR(state->in_order);
     Py_CLEAR(state->sha256);
+    Py_CLEAR(state->time_ns);
     Py_CLEAR(state->hexdigest);
     Py_CLEAR(state->settle);
     Py_CLEAR(state->middle);

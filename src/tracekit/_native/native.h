@@ -13,6 +13,7 @@ typedef struct {
     PyObject *dumps;     /* orjson.dumps */
     PyObject *in_order;  /* its options for keys as they come, as codec.dumps_in_order has them */
     PyObject *sha256;    /* hashlib.sha256 */
+    PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
     int has_sha256;      /* whether sha256.c has a faster way */
     /* The names of methods. */
     PyObject *hexdigest, *settle, *middle, *complete, *os_write;
