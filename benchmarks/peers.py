@@ -266,17 +266,25 @@ class Langfuse(Peer):
 
 
 class MLflow(Peer):
-    title, packages, imports = "MLflow", ("mlflow",), "import mlflow"
+    """Traces go to a collector, as its documentation has it for production beside a tracking server."""
+
+    title, packages, imports = "MLflow, to a collector", ("mlflow",), "import mlflow"
 
     @contextmanager
     def recording(self) -> Iterator[None]:
+        os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"{self.url}/v1/traces"
+        os.environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
         import mlflow
 
         mlflow.set_tracking_uri(f"sqlite:///{self.directory}/mlflow.db")
-        mlflow.set_experiment("peers")
         mlflow.openai.autolog()
         yield
+        from opentelemetry import trace
+
         mlflow.flush_trace_async_logging()
+        provider = trace.get_tracer_provider()
+        if hasattr(provider, "force_flush"):
+            provider.force_flush()
 
     def tool(self, function: Tool) -> Tool | None:
         import mlflow
