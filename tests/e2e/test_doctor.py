@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.place import TOOL, Place
+from tests.support.place import TOOL, WAITS_FOR_EVER, Place
 
 PROGRAMS = Path(__file__).parent / "doctor"
 
@@ -65,28 +65,9 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     assert "connect" in found["stopped"][0]
 
 
-WAITING = (
-    TOOL
-    + """
-import threading
-
-reached = threading.Event()
-
-@traced_tool(side_effect="read_only")
-def go():
-    reached.set()
-
-waiting = threading.Thread(target=reached.wait)
-waiting.start()
-go()
-waiting.join()
-"""
-)
-
-
 def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> None:
     """Where nothing goes on in a replay, nothing has changed since the recording: the mend is how threads hand over what they share."""
-    place.program(WAITING, "waiting.py")
+    place.program(TOOL + WAITS_FOR_EVER, "waiting.py")
     assert place.cli("run", "waiting.py").returncode == 0
     done = place.cli("doctor", "--json", "--run", "last", "--", "waiting.py")
     (found,) = json.loads(done.stdout)["findings"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.place import PACKAGES, TOOL, Place
+from tests.support.place import PACKAGES, TOOL, WAITS_FOR_EVER, Place
 
 START = (
     TOOL
@@ -152,18 +152,7 @@ def test_a_file_that_differs(place: Place) -> None:
 
 def test_threads_that_wait_for_one_another(place: Place) -> None:
     """Where both replays wait for what was never recorded, nothing is said to be another one than in the recording."""
-    waits = """
-    import threading
-    reached = threading.Event()
-    @traced_tool(side_effect="read_only")
-    def go():
-        reached.set()
-    waiting = threading.Thread(target=reached.wait)
-    waiting.start()
-    go()
-    waiting.join()
-    """
-    recorded(place, waits)
+    recorded(place, WAITS_FOR_EVER)
     done, _ = verified(place)
     assert done.returncode == 1
     assert "everything in the program waits" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import tracekit
 from tests.support.processes import python
 
-__all__ = ["TOOL", "Place"]
+__all__ = ["PACKAGES", "TOOL", "WAITS_FOR_EVER", "Place"]
 
 PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[2] / "integrations")]
 
@@ -69,4 +69,20 @@ def charge(cents):
     with open("effects", "a") as file:
         file.write("x")
     return f"receipt {random.SystemRandom().random()}"
+"""
+
+#: To come after ``TOOL``: in a replay of it everything waits, since a tool alone sets what a thread waits for.
+WAITS_FOR_EVER = """
+import threading
+
+reached = threading.Event()
+
+@traced_tool(side_effect="read_only")
+def go():
+    reached.set()
+
+waiting = threading.Thread(target=reached.wait)
+waiting.start()
+go()
+waiting.join()
 """
