@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -49,6 +50,7 @@ class Library:
     __slots__ = (
         "AsyncByteStream",
         "ByteStream",
+        "Form",
         "HTTPStatusError",
         "Request",
         "RequestError",
@@ -66,6 +68,7 @@ class Library:
         self.AsyncByteStream: Final = module.AsyncByteStream
         self.RequestError: Final = module.RequestError
         self.HTTPStatusError: Final = module.HTTPStatusError
+        self.Form: Final = _form(module)
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
@@ -79,8 +82,12 @@ class Library:
         inside = partial(self._stays_inside, client, request)
         exchange = begin(scope, *parts, streamed=streamed, within=inside, rewrites=not streamed)
         if isinstance(exchange, Exchange) and exchange.sends is not None:
-            request.stream = self.ByteStream(exchange.sends)
-            request._content = exchange.sends
+            form = self.form(request)
+            if form is None:
+                request.stream = self.ByteStream(exchange.sends)
+                request._content = exchange.sends
+            else:
+                form.content = exchange.sends
             request.headers["content-length"] = str(len(exchange.sends))
         return exchange
 
@@ -105,6 +112,11 @@ class Library:
         if isinstance(stream, self.ByteStream) or not isinstance(stream, kind):
             return False
         return not request.headers.get("content-type", "").startswith("multipart/")
+
+    def form(self, request: Any) -> Any:
+        """The form that has been read of a request, until it is sent."""
+        stream = request.stream
+        return stream if isinstance(stream, self.Form) else None
 
     def loaded(self, request: Any) -> bytes:
         """The body of a request, where it is in memory already: outside every run none is read ahead."""
@@ -211,6 +223,74 @@ class Library:
         response = self.Response(200, json={}, request=request)
         response.elapsed = timedelta()
         return response
+
+
+def _form(module: Any) -> Any:
+    """The stream of a form that was read before it is sent, as a subclass of the library's own."""
+
+    class Form(module.SyncByteStream, module.AsyncByteStream):  # type: ignore[misc]
+        """Until it is sent, the files in it are where the program left them; then they are where reading them leads."""
+
+        def __init__(self, own: Any) -> None:
+            self.content = b""
+            self.fields = getattr(own, "fields", ())
+            self._files = [field.file for field in self.fields if hasattr(field, "file")]
+            self._begin = [_position(file) for file in self._files]
+            self._end: list[tuple[Any, int]] = []
+            self._sent = False
+
+        def instead(self, request: Any, content: bytes) -> bytes:
+            """Be the stream of a request that has been read: it is one that has not been."""
+            self.content = content
+            ends = [_position(file) for file in self._files]
+            for file, at, end in zip(self._files, self._begin, ends, strict=True):
+                if at is not None and end is not None and _moved(file, at):
+                    self._end.append((file, end))
+            del request._content
+            request.stream = self
+            return content
+
+        def __iter__(self) -> Iterator[bytes]:
+            self._send()
+            yield self.content
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            self._send()
+            yield self.content
+
+        def _send(self) -> None:
+            self._sent = True
+            for file, end in self._end:
+                _moved(file, end)
+
+        def again(self, exchange: Exchange) -> None:
+            """What the recorded program sent, this one sends."""
+            if exchange.early() is None:
+                self._send()
+
+        def end(self) -> str | None:
+            """How it ended before its time."""
+            return None if self._sent else "left"
+
+    return Form
+
+
+def _position(file: Any) -> int | None:
+    """Where a file is; a text or a pipe has no such place."""
+    try:
+        position: int = file.tell()
+    except Exception:  # whatever a file of the program's own raises
+        return None
+    return position
+
+
+def _moved(file: Any, position: int) -> bool:
+    """Move a file: whether it can be."""
+    try:
+        file.seek(position)
+    except Exception:  # as above
+        return False
+    return True
 
 
 def _jar(exchange: Exchange, response: Any) -> dict[str, Any]:

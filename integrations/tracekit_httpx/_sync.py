@@ -53,9 +53,12 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if exchange == AMBIENT:
             return library.nothing(request)
         assert isinstance(exchange, Exchange)
+        form = library.form(request)
         if exchange.step.live or exchange.go():
-            upload = sending(exchange, request) if content is None else None
+            upload = sending(exchange, request) if content is None else form
             return _live(exchange, original, self, request, upload)
+        if form is not None:
+            form.again(exchange)
         return _recorded(exchange, self, request, _send_again if content is None else None)
 
     def _live(exchange: Exchange, original: Any, client: Any, request: Any, upload: Any) -> Any:
@@ -120,8 +123,9 @@ def _content(library: Library, request: Any) -> bytes | None:
         return None
     if not isinstance(request.stream, library.SyncByteStream):
         return b""
+    form = None if isinstance(request.stream, library.ByteStream) else library.Form(request.stream)
     content: bytes = request.read()
-    return content
+    return content if form is None else form.instead(request, content)
 
 
 def _send_again(exchange: Exchange, request: Any) -> Exception | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import http.server
+import io
 import re
 import threading
 import time
@@ -492,6 +493,73 @@ def test_another_body_piece_by_piece_is_a_divergence(provider: StubProvider, ins
         with pytest.raises(DivergenceError, match="sends another body"), tracekit.replay(run):
             program(*other)
     assert len(provider.seen) == 1
+
+
+class _Once(io.BytesIO):
+    """A file that is read once, as a pipe."""
+
+    def seek(self, *_: Any) -> int:
+        raise io.UnsupportedOperation("seek")
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("takes", ["read", "stream", "nothing"])
+def test_the_files_of_a_form_are_where_its_reader_leaves_them(library: Any, takes: str, instrumented: None) -> None:
+    """A form is on the log before it is sent. The transport finds its files where the program left them, as without a recording, and the
+    program then finds them where the transport left them, in a replay, too; a request that is sent again reads them again.
+    A pipe is read once, ahead, and is sent again where the request is."""
+
+    class Plain(library.BaseTransport):
+        def handle_request(self, request: Any) -> Any:
+            found.append([file.tell() for file in files[:2]])
+            if takes == "nothing":
+                raise library.ConnectError("nobody there")
+            body = request.read() if takes == "read" else b"".join(request.stream)
+            found.append(
+                [body.count(b"x" * 6), b"once" in body or len(found) > 1, *(file.tell() for file in files[:2])]
+            )
+            if len(found) == 2:
+                return library.Response(307, headers={"location": "/again"})
+            return library.Response(200)
+
+    class Awaited(Plain, library.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any:
+            if takes == "stream":
+                request.stream = library.ByteStream(b"".join([piece async for piece in request.stream]))
+            elif takes == "read":
+                await request.aread()
+            return self.handle_request(request)
+
+    def program(kind: type[Plain]) -> list[Any]:
+        found.clear()
+        files[:] = [io.BytesIO(b"x" * 6), io.BytesIO(b"x" * 6), _Once(b"once")]
+        files[0].seek(2)
+        form = {"a": ("a", files[0]), "b": files[1], "c": ("c", files[2]), "d": b"text"}
+
+        async def awaited() -> Any:
+            async with library.AsyncClient(transport=kind(), follow_redirects=True) as client:
+                return await client.post("http://a.test/x", files=form)
+
+        try:
+            if issubclass(kind, Awaited):
+                response = asyncio.run(awaited())
+            else:
+                with library.Client(transport=kind(), follow_redirects=True) as client:
+                    response = client.post("http://a.test/x", files=form)
+        except library.ConnectError as problem:
+            return [str(problem), [file.tell() for file in files[:2]]]
+        return [response.status_code, response.history, [file.tell() for file in files]]
+
+    found: list[Any] = []
+    files: list[io.BytesIO] = []
+    for kind in (Plain, Awaited):
+        bare = repr(program(kind)), list(found)
+        with tracekit.record() as run:
+            recorded = repr(program(kind)), list(found)
+        assert recorded == bare
+        with tracekit.replay(run):
+            assert repr(program(kind)) == bare[0]
+        assert found == []
 
 
 def test_unread_stream(provider: StubProvider, instrumented: None) -> None:
