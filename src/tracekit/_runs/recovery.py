@@ -552,7 +552,8 @@ def in_doubt(store: Store) -> InDoubt:
     for path, segments in store.paths().items():
         for file in (path, *segments):
             try:
-                if (file != path or _has_ended(path, store.tips)) and _silent(file):
+                last = last_entry(file)
+                if (file != path or _has_ended(path, last, store.tips)) and _silent(last):
                     continue
                 steps, whole = uncertain_steps(file)
             except FileNotFoundError:
@@ -706,42 +707,43 @@ def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequen
     """The runs that did not end, or not as the tip hash kept for them says, or that leave something in doubt; with ``all`` every run: the
     file, and its segments'."""
     for path, segments in store.paths().items():
-        if all or not _has_ended(path, store.tips) or _leaves_in_doubt(path, segments):
+        if all or _needs_a_decision(path, segments, store.tips):
             yield path, segments
 
 
-def _leaves_in_doubt(path: str, segments: Sequence[str]) -> bool:
-    """Whether a run that has ended leaves an effect in doubt, in a child process too; an operator who gave it up has looked."""
+def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
+    """Whether a run has not ended, or leaves an effect in doubt, in a child process too."""
     try:
         last = last_entry(path)
-        if last.get("type") == "run.aborted" and not _meta(last).get("by_program"):
-            return False
-        return any(decision_on(file, segments=()).leaves_in_doubt for file in (path, *segments) if not _silent(file))
+        if not _has_ended(path, last, tips):
+            return True
+        if last["type"] == "run.aborted" and not _meta(last).get("by_program"):
+            return False  # the operator who gave it up has looked
+        ends = [(path, last), *((segment, last_entry(segment)) for segment in segments)]
+        return any(decision_on(file, segments=()).leaves_in_doubt for file, end in ends if not _silent(end))
     except (OSError, TracekitError):
-        return True  # the decision on it reports that
+        return True  # the decision on it says what is wrong
 
 
-def _silent(path: str) -> bool:
+def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
+    """Whether a run's last entry is the end that was kept as its tip, so that a cut, or another end, is not taken for it."""
+    try:
+        kept = read_tip(os.path.join(tips, os.path.basename(path)[: -len(SUFFIX)]))
+    except (OSError, ValueError):
+        return False
+    if kept is None or last.get("type") not in ENDS:
+        return False
+    return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
+
+
+def _silent(last: Mapping[str, Any]) -> bool:
     """Whether the end of a file says that nothing in it is in doubt."""
-    last = last_entry(path)
     return last.get("type") in ENDS and not _meta(last).get("in_doubt")
 
 
 def _meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     meta = entry.get("meta")
     return meta if isinstance(meta, dict) else {}
-
-
-def _has_ended(path: str, tips: str) -> bool:
-    """Whether a file ends as it did when the run ended, so that a cut, or another end, is not taken for it."""
-    try:
-        last = last_entry(path)
-        kept = read_tip(os.path.join(tips, os.path.basename(path)[: -len(SUFFIX)])) if last else None
-    except (OSError, ValueError):
-        return False
-    if kept is None or last.get("type") not in ENDS:
-        return False
-    return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
 
 
 @_reality.off_loop()
