@@ -39,7 +39,6 @@ __all__ = [
     "MethodEntry",
     "MethodExchange",
     "Unsupported",
-    "exchanged",
     "function_patch",
     "genuine",
     "marking",
@@ -134,11 +133,6 @@ def genuine(function: Any) -> Any:
     """A copy of the C function that stays what it is when ``function`` is exchanged; as fast as the original."""
     definition = _function_definition(function)
     return _new_function(ctypes.addressof(definition), function.__self__, function.__module__)
-
-
-def exchanged(function: Any) -> bool:
-    """Whether a ``FunctionExchange`` is in force for ``function`` (its ``__self__`` is a proxy then)."""
-    return type(function.__self__).__name__ == "_Proxy"
 
 
 class FunctionExchange:

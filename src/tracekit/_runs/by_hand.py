@@ -25,7 +25,7 @@ from .._values import canonical, to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import environment
+from .environment import environment_and_argv
 
 __all__ = ["OpenReplay", "OpenRun"]
 
@@ -71,8 +71,7 @@ class OpenRun:
 
     def _first_entry(self, name: str, input: Any, about: Mapping[str, Any]) -> None:
         session = self._recording
-        place = environment(instrumentation.packages())
-        place["argv"] = session.redactor.redact_argv(place["argv"])
+        place = environment_and_argv(instrumentation.packages(), session.redactor)
         meta = {"environment": place, "durability": session.log.journal.durability, **about}
         tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
         session.log.journal.append("run.started", 0, 0, tail + session.meta(meta))

@@ -20,6 +20,7 @@ __all__ = [
     "command_facts",
     "drift",
     "environment",
+    "environment_and_argv",
     "file_hash",
     "git_revision",
     "this_program",
@@ -118,19 +119,22 @@ _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 @_reality.off_loop()
 def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``host``, ``packages``, ``revision``,
-    ``argv``, ``hash_seed``.
+    ``hash_seed``.
 
     ``packages`` are names of distributions; those whose module (of the same name, ``-`` as ``_``) is loaded are listed
-    with their versions. ``argv`` is as it came: the caller redacts it. ``hash_seed`` is the number that
-    ``PYTHONHASHSEED`` fixes, or ``"random"``.
+    with their versions. ``hash_seed`` is the number that ``PYTHONHASHSEED`` fixes, or ``"random"``.
     """
     return {
         **_interpreter(),
         "packages": {name: version for name in packages if (version := _version(name)) is not None},
         "revision": git_revision(_code()),
-        "argv": list(sys.argv),
         "hash_seed": _hash_seed(),
     }
+
+
+def environment_and_argv(packages: Iterable[str], redactor: Redactor) -> dict[str, Any]:
+    """The same, and ``argv``: the command line without its secrets."""
+    return {**environment(packages), "argv": redactor.redact_argv(sys.argv)}
 
 
 @_reality.off_loop()

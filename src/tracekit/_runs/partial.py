@@ -29,7 +29,7 @@ from .._values import canonical, to_json
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import command_facts, environment, this_program
+from .environment import command_facts, environment_and_argv, this_program
 from .wording import time_span
 
 __all__ = ["Live", "PartialReplay", "branch", "seal_branch"]
@@ -653,10 +653,9 @@ def branch(session: Replay, store: Store, live: Live, given: Any, since: int) ->
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
         "live": sorted(live.kinds),
         **({"instead": instead} if (instead := live.as_dict()) else {}),
-        "environment": environment(instrumentation.packages()),
+        "environment": environment_and_argv(instrumentation.packages(), new.redactor),
         **_replayable_by(first.get("meta") or {}, new),
     }
-    about["environment"]["argv"] = new.redactor.redact_argv(about["environment"]["argv"])
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
     name = canonical(first.get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)

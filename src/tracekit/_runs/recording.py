@@ -27,7 +27,7 @@ from . import block as arguments
 from . import children, ending, forks
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async
-from .environment import Program, command_facts, environment, this_program
+from .environment import Program, command_facts, environment_and_argv, this_program
 from .run import UNSET, Run, register, unregister
 
 __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "lend", "record"]
@@ -281,7 +281,7 @@ class RecordBlock(Block[Run]):
         about: dict[str, Any] = {
             "program": process.role.program,
             "ordinal": self.ordinal,
-            "environment": environment(instrumentation.packages()),
+            "environment": environment_and_argv(instrumentation.packages(), session.redactor),
             "durability": options["durability"],
             "clocks": _reality.clocks(),
             "writer": writer(session.log.journal.path),
@@ -308,7 +308,6 @@ class RecordBlock(Block[Run]):
             about["budget"] = options["budget"].as_dict()
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
-        about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
         name, marks = session.redactor.redact_text(options["name"] or "run")
         marks = below(marks, "/name")
         tail = b',"name":%b' % canonical(name)

@@ -261,7 +261,6 @@ class ResumeBlock(RecordBlock):
             "writer": writer(path),
             "environment": environment(instrumentation.packages()),
         }
-        about["environment"].pop("argv", None)
         if verdict.torn_bytes:
             about["cut_bytes"] = verdict.torn_bytes
         elif verdict.state == "broken":

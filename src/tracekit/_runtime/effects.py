@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
-from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read_by_library
+from .._journal.entry import READS, REFUSALS, SINGLES, family_of, read_by_library
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 
 __all__ = [
@@ -318,7 +318,6 @@ State = Literal["pending", "done", "failed", "given_up"]
 
 #: The side-effect classes. A step of any other is as good as one of none.
 CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
-_INTENTS: Final = frozenset(types.intent for types in FAMILIES.values())
 #: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
 #: Types that only announce steps to come, and may name their class.

@@ -640,8 +640,8 @@ class Redactor:
     def redact_text(self, text: str) -> tuple[str, list[Mark]]:
         """``text`` without its secrets, and where placeholders stand in it."""
         replaced = False
-        while True:
-            after = self._replaced(text, self.spans(text))
+        while spans := self.spans(text):
+            after = self._replaced(text, spans)
             if after == text:
                 break
             text, replaced = after, True
@@ -666,8 +666,6 @@ class Redactor:
         return found
 
     def _replaced(self, text: str, spans: list[Span]) -> str:
-        if not spans:
-            return text
         covered = [(start, start + len(placeholder)) for start, placeholder in self.placeholders.within(text)]
         parts, last = [], 0
         for start, end, _ in spans:
@@ -803,7 +801,8 @@ class Redactor:
         """What a provider gave to get it back as it is: nothing is looked for in it but what is known."""
         if not _OPAQUE.fullmatch(text):
             return self.redact_text(text)
-        after = self._replaced(text, _apart(self._own_spans(text)))
+        spans = _apart(self._own_spans(text))
+        after = self._replaced(text, spans) if spans else text
         return after, [["", start, placeholder] for start, placeholder in self.placeholders.within(after)]
 
     def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, list[Mark]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -102,8 +102,6 @@ _TOGETHER: Final = (
     *sorted(SECRETS - {"pass", "pwd", "pw"}),
     *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
 )
-#: A cache of ``names_secret``, of nothing but the name.
-_NAMES: Final[dict[str, Strength]] = {}
 
 
 def plain(name: str) -> str:
@@ -111,17 +109,9 @@ def plain(name: str) -> str:
     return _ascii_lower(_HUMP.sub("_", name)).replace("-", "_").replace(".", "_")
 
 
+@lru_cache(maxsize=4096)
 def names_secret(name: str) -> Strength:
     """What a name says of its value; an empty text where nothing."""
-    found = _NAMES.get(name)
-    if found is None:
-        found = _strength(name)
-        if len(_NAMES) < 4096:
-            _NAMES[name] = found
-    return found
-
-
-def _strength(name: str) -> Strength:
     if len(name) > 200 or name[-1:] in (" ", "\t"):
         return ""
     words = [word for word in plain(name).split("_") if word]
@@ -871,9 +861,6 @@ def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> S
         scheme = _SCHEME.match(value)
         at = at if scheme is None else scheme.end() + at - 1
     return at, end, "authorization" if strength == "authorization" else "field"
-
-
-_QUERY: Final = r"[?&;][^=&;#\s]{0,80}\Z"
 
 
 def _query(text: str, place: int, open: bool) -> Span | None:
