@@ -9,23 +9,24 @@
 #define TRACEKIT_SOURCES ""
 #endif
 
-/* The options of orjson that write nothing as what it is not. */
-static PyObject *
-options_in_order(PyObject *orjson)
+/* The numbers and options that pure.py has. */
+static int
+add_constants(NativeState *state)
 {
-    static const char *const names[] = {
-        "OPT_PASSTHROUGH_DATACLASS", "OPT_PASSTHROUGH_DATETIME", "OPT_PASSTHROUGH_SUBCLASS",
-    };
-    long options = 0;
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        PyObject *option = PyObject_GetAttrString(orjson, names[i]);
-        if (option == NULL) {
-            return NULL;
-        }
-        options |= PyLong_AsLong(option);
-        Py_DECREF(option);
+    PyObject *pure = PyImport_ImportModule("tracekit._native.pure");
+    if (pure == NULL) {
+        return -1;
     }
-    return PyErr_Occurred() ? NULL : PyLong_FromLong(options);
+    state->in_order = PyObject_GetAttrString(pure, "IN_ORDER");
+    PyObject *levels = PyObject_GetAttrString(pure, "LEVELS"), *containers = PyObject_GetAttrString(pure, "CONTAINERS");
+    Py_DECREF(pure);
+    if (levels != NULL && containers != NULL) {
+        state->levels = PyLong_AsSsize_t(levels);
+        state->containers = PyLong_AsSsize_t(containers);
+    }
+    Py_XDECREF(levels);
+    Py_XDECREF(containers);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int
@@ -37,8 +38,10 @@ module_exec(PyObject *module)
         return -1;
     }
     state->dumps = PyObject_GetAttrString(orjson, "dumps");
-    state->in_order = options_in_order(orjson);
     Py_DECREF(orjson);
+    if (add_constants(state) < 0) {
+        return -1;
+    }
     PyObject *hashlib = PyImport_ImportModule("hashlib");
     if (hashlib == NULL) {
         return -1;

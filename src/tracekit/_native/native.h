@@ -11,7 +11,8 @@
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
-    PyObject *in_order;  /* its options for keys as they come, as codec.dumps_in_order has them */
+    PyObject *in_order;  /* its options for keys as they come: pure.IN_ORDER */
+    Py_ssize_t levels, containers; /* pure.LEVELS, pure.CONTAINERS */
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
     int has_sha256;      /* whether sha256.c has a faster way */

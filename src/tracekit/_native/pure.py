@@ -103,10 +103,14 @@ class Chain:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-#: A list or dictionary may begin at so many levels; and so many containers are looked into. Both stand in values.c, too.
-_LEVELS: Final = 188
-_CONTAINERS: Final = 200
-_IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+#: JSON levels of one value; what is nested deeper is not serialisable. (A reader takes 300 per line: the entry around it has some too.)
+MAX_DEPTH: Final = 190
+#: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
+LEVELS: Final = MAX_DEPTH - 2
+#: So many containers are looked into, at most, for a small value.
+CONTAINERS: Final = 200
+#: The options of orjson that write nothing as what it is not, and keys as they come.
+IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _orjson_dumps: Final = orjson.dumps
 
 
@@ -130,7 +134,7 @@ def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
                 for leaf in node:
                     kind = type(leaf)
                     if kind is str:
-                        if not leaf.isascii() and not _encodable(leaf):
+                        if not leaf.isascii() and not encodable(leaf):
                             return False
                     elif kind is int:
                         if not -9223372036854775808 <= leaf <= 18446744073709551615:
@@ -149,7 +153,8 @@ def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
         return False
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
+    """Whether a text has bytes in UTF-8: half a surrogate pair has none."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -166,14 +171,14 @@ def noted(value: object, seen: list[Any]) -> bytes | None:
     """
     try:
         tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
-        data = _orjson_dumps(tree, None, _IN_ORDER)
+        data = _orjson_dumps(tree, None, IN_ORDER)
     except (TypeError, RuntimeError, _Involved):
         return None
     if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
         for node in seen:
             if type(node) is dict and "$" in "".join(node):
                 return None
-    if len(seen) > _LEVELS // 2 and data.count(b"[") + data.count(b"{") > _LEVELS:
+    if len(seen) > LEVELS // 2 and data.count(b"[") + data.count(b"{") > LEVELS:
         return None  # it may be nested too deep
     return data
 
@@ -192,7 +197,7 @@ def _tagged(value: Any, seen: list[Any]) -> Any:
         return _tagged_mapping(value, seen)
     if kind is list or kind is tuple:
         seen.append(value)
-        if len(seen) > _CONTAINERS:
+        if len(seen) > CONTAINERS:
             raise _Involved
         items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
         return items if kind is list else {"$t": "tuple", "v": items}
@@ -205,7 +210,7 @@ def _tagged(value: Any, seen: list[Any]) -> Any:
 
 def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
     seen.append(value)
-    if len(seen) > _CONTAINERS:
+    if len(seen) > CONTAINERS:
         raise _Involved
     changed: dict[str, Any] | None = None
     for key, item in value.items():

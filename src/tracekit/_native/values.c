@@ -132,16 +132,12 @@ plain(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* -- the short way ------------------------------------------------------------------------------------------------- */
 
-/* A list or dictionary may begin at so many levels, and so many containers are looked into: as in pure.py. */
-#define LEVELS 188
-#define CONTAINERS 200
-
 /* What a look at a value says: AS_IT_IS or TAGS (a tuple or a float in it needs one) where it is for the short way. */
 typedef enum { FAILED = -1, INVOLVED, AS_IT_IS, TAGS } Kind;
 
 /* Nothing is allocated for the garbage collector here, so it does not run, and nobody changes what is iterated. */
 static Kind
-kind_of(PyObject *value, PyObject *seen)
+kind_of(PyObject *value, PyObject *seen, Py_ssize_t containers)
 {
     if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || value == Py_None || PyBool_Check(value)) {
         return AS_IT_IS;
@@ -156,7 +152,7 @@ kind_of(PyObject *value, PyObject *seen)
     if (PyList_Append(seen, value) < 0) {
         return FAILED;
     }
-    if (PyList_Size(seen) > CONTAINERS) {
+    if (PyList_Size(seen) > containers) {
         return INVOLVED;
     }
     Kind whole = is_dict || is_list ? AS_IT_IS : TAGS, part = AS_IT_IS;
@@ -164,13 +160,13 @@ kind_of(PyObject *value, PyObject *seen)
         PyObject *key, *item;
         Py_ssize_t position = 0;
         while (part > INVOLVED && PyDict_Next(value, &position, &key, &item)) {
-            part = kind_of(item, seen);
+            part = kind_of(item, seen, containers);
             whole = part == TAGS ? TAGS : whole;
         }
     } else {
         Py_ssize_t size = is_list ? PyList_Size(value) : PyTuple_Size(value);
         for (Py_ssize_t i = 0; part > INVOLVED && i < size; i++) {
-            part = kind_of(is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i), seen);
+            part = kind_of(is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i), seen, containers);
             whole = part == TAGS ? TAGS : whole;
         }
     }
@@ -258,7 +254,7 @@ has_dollar(PyObject *mapping)
 
 /* Whether orjson's bytes say what the value is: no key in it looks like a tag, and it is not nested too deep. 1, 0 or -1. */
 static int
-faithful(PyObject *data, PyObject *seen)
+faithful(PyObject *data, PyObject *seen, Py_ssize_t levels)
 {
     const char *bytes = PyBytes_AsString(data);
     Py_ssize_t size = PyBytes_Size(data), met = PyList_Size(seen);
@@ -271,12 +267,12 @@ faithful(PyObject *data, PyObject *seen)
             }
         }
     }
-    if (met > LEVELS / 2) {
+    if (met > levels / 2) {
         Py_ssize_t opened = 0;
         for (Py_ssize_t i = 0; i < size; i++) {
             opened += bytes[i] == '[' || bytes[i] == '{';
         }
-        return opened <= LEVELS;
+        return opened <= levels;
     }
     return 1;
 }
@@ -292,11 +288,11 @@ noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     NativeState *state = PyModule_GetState(module);
     PyObject *seen = args[1], *tree;
-    Kind kind = kind_of(args[0], seen);
+    Kind kind = kind_of(args[0], seen, state->containers);
     if (kind == AS_IT_IS) {
         tree = Py_NewRef(args[0]);
     } else {
-        Py_ssize_t left = CONTAINERS;
+        Py_ssize_t left = state->containers;
         tree = kind == TAGS ? tagged(args[0], &left) : NULL;
     }
     if (tree == NULL) {
@@ -311,7 +307,7 @@ noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_Clear(); /* a key, a text or a number that JSON has no word for */
         return Py_NewRef(Py_None);
     }
-    int yes = faithful(data, seen);
+    int yes = faithful(data, seen, state->levels);
     if (yes != 1) {
         Py_DECREF(data);
         return yes < 0 ? NULL : Py_NewRef(Py_None);

@@ -21,6 +21,7 @@ import orjson
 
 from .._lazy import expression
 from .._native import noted, plain
+from .._native.pure import IN_ORDER, LEVELS, MAX_DEPTH, encodable
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .exceptions import RECIPES
@@ -64,10 +65,6 @@ __all__ = [
 # The rule of the hot path: a value that is plain JSON all through is returned as it is, after one look at exact types. orjson
 # alone would write tuples as lists, NaN as null, and UUIDs, enums, dataclasses and dates as what they are not.
 
-#: JSON levels of one value; what is nested deeper is not serialisable. (A reader takes 300 per line: the entry around it has some too.)
-MAX_DEPTH: Final = 190
-#: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
-_LEVELS: Final = MAX_DEPTH - 2
 #: Items visited in one value before it is called too large (shared parts count each time: they are written each time).
 MAX_ITEMS: Final = 2_000_000
 #: Larger integers are not serialised: arithmetic on what a trace says must not take for ever.
@@ -79,9 +76,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 Tree = Any
 Handler = Callable[["Walk", Any, int], Tree]
 
-_SAFETY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-_SORTED: Final = orjson.OPT_SORT_KEYS | _SAFETY
-_IN_ORDER: Final = _SAFETY
+_SORTED: Final = orjson.OPT_SORT_KEYS | IN_ORDER
 _orjson_dumps: Final = orjson.dumps
 
 
@@ -92,7 +87,7 @@ def dumps(tree: Tree) -> bytes:
 
 def dumps_in_order(tree: Tree) -> bytes:
     """The bytes of a tree with keys as they come: what is stored, since the program sees the order of a dictionary."""
-    return _orjson_dumps(tree, None, _IN_ORDER)
+    return _orjson_dumps(tree, None, IN_ORDER)
 
 
 def canonical(value: object) -> bytes:
@@ -125,7 +120,7 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
     """
     kind = type(value)
     if kind is dict or kind is list:
-        if plain(value, _LEVELS, _PLAIN_WIDTH):  # type: ignore[arg-type]
+        if plain(value, LEVELS, _PLAIN_WIDTH):  # type: ignore[arg-type]
             return value
     elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
         return value
@@ -148,14 +143,6 @@ def quick(value: object) -> bytes | None:
     return noted(value, [])
 
 
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 class TooLarge(Exception):
     """A value has more items than are followed."""
 
@@ -173,7 +160,7 @@ class Walk:
     def value(self, value: Any, depth: int) -> Tree:
         kind = type(value)
         if kind is str:
-            return value if value.isascii() or _encodable(value) else _surrogates(value)
+            return value if value.isascii() or encodable(value) else _surrogates(value)
         if value is None or kind is bool:
             return value
         if kind is int:
@@ -191,7 +178,7 @@ class Walk:
         me = id(value)
         if me in self.above:
             return self.opaque(value, "it contains itself")
-        if depth >= _LEVELS:
+        if depth >= LEVELS:
             return self.opaque(value, "it is nested too deep")
         self.above.add(me)
         try:
@@ -221,7 +208,7 @@ class Walk:
         self.spend(len(pairs))
         visit = self.value
         for key, _ in pairs:
-            if type(key) is not str or key[:1] == "$" or not (key.isascii() or _encodable(key)):
+            if type(key) is not str or key[:1] == "$" or not (key.isascii() or encodable(key)):
                 return {"$t": "dict", "v": [[visit(key, depth + 3), visit(item, depth + 3)] for key, item in pairs]}
         trees = {}
         for key, item in pairs:
