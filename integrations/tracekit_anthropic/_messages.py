@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import unquote
 
 from tracekit.integration import Claim, Reading, answer_meta, event_data, json_value, parameters, token_usage
 
@@ -16,8 +15,8 @@ __all__ = ["Messages"]
 #: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
 _PARAMETERS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier")
 #: Where the path names the model: Bedrock and Vertex.
-_BEDROCK: Final = re.compile(r"/model/([^/]+)/invoke(?:-with-response-stream)?$")
-_VERTEX: Final = re.compile(r"/models/([^/:]+):(?:stream)?[rR]awPredict$")
+_BEDROCK: Final = r"/model/([^/]+)/invoke(?:-with-response-stream)?$"
+_VERTEX: Final = r"/models/([^/:]+):(?:stream)?[rR]awPredict$"
 _DELTA: Final = b"event: message_delta"
 #: How the last event begins where it is inside a binary one.
 _STOP: Final = b64encode(b'{"type":"message_stop')
@@ -79,8 +78,10 @@ class Messages:
 
 def _place(path: str) -> tuple[str, str] | None:
     """The model that a path names, and whose service that is."""
+    from urllib.parse import unquote
+
     for form, provider in ((_BEDROCK, "aws.bedrock"), (_VERTEX, "gcp.vertex_ai")):
-        found = form.search(path)
+        found = re.search(form, path)
         if found is not None:
             return unquote(found[1]), provider
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 from tracekit.integration import (
     Claim,
@@ -23,8 +22,8 @@ from tracekit.integration import (
 
 __all__ = ["Converse", "Invoke"]
 
-_CONVERSE: Final = re.compile(r"/model/([^/]+)/converse(-stream)?$")
-_INVOKE: Final = re.compile(r"/model/([^/]+)/invoke(-with-response-stream)?$")
+_CONVERSE: Final = r"/model/([^/]+)/converse(-stream)?$"
+_INVOKE: Final = r"/model/([^/]+)/invoke(-with-response-stream)?$"
 #: Parameters that are single values, by the names that the makers of models give them.
 _PARAMETERS: Final = {
     "temperature": "temperature",
@@ -58,10 +57,12 @@ class Converse:
     operation = "chat"
 
     def claims(self, method: str, path: str, own: bool) -> bool:
-        return method == "POST" and _CONVERSE.search(path) is not None
+        return method == "POST" and re.search(_CONVERSE, path) is not None
 
     def request(self, path: str, body: object) -> Claim | None:
-        found = _CONVERSE.search(path)
+        from urllib.parse import unquote
+
+        found = re.search(_CONVERSE, path)
         if found is None or not isinstance(body, dict) or not ("messages" in body or "promptVariables" in body):
             return None
         signature: dict[str, Any] = {"stream": True} if found[2] else {}
@@ -98,10 +99,12 @@ class Invoke:
     operation = "text_completion"
 
     def claims(self, method: str, path: str, own: bool) -> bool:
-        return method == "POST" and _INVOKE.search(path) is not None
+        return method == "POST" and re.search(_INVOKE, path) is not None
 
     def request(self, path: str, body: object) -> Claim | None:
-        found = _INVOKE.search(path)
+        from urllib.parse import unquote
+
+        found = re.search(_INVOKE, path)
         if found is None or not isinstance(body, dict):
             return None
         if "anthropic_version" in body and isinstance(body.get("messages"), list) and "max_tokens" in body:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 from tracekit.integration import Claim, Reading, answer_meta, events, json_value, parameters, token_usage
 
 __all__ = ["Embed", "Generate", "Predict"]
 
 #: ``…/models/NAME:method``; a tuned model, or one on an endpoint of one's own, keeps the word before its name.
-_PATH: Final = re.compile(r"/(?:models|(tunedModels|endpoints))/([^/:]+):(\w+)$")
+_PATH: Final = r"/(?:models|(tunedModels|endpoints))/([^/:]+):(\w+)$"
 #: The parameters of ``generationConfig`` that are single values, in both ways in which JSON may name them.
 _CONFIG: Final = {
     "temperature": "temperature",
@@ -49,11 +48,13 @@ class _Gemini:
     methods: frozenset[str] = frozenset()
 
     def claims(self, method: str, path: str, own: bool) -> bool:
-        found = _PATH.search(path) if method == "POST" else None
+        found = re.search(_PATH, path) if method == "POST" else None
         return found is not None and found[3] in self.methods
 
     def claim(self, path: str, signature: Mapping[str, Any]) -> Claim | None:
-        found = _PATH.search(path)
+        from urllib.parse import unquote
+
+        found = re.search(_PATH, path)
         if found is None:
             return None
         model = unquote(f"{found[1]}/{found[2]}" if found[1] else found[2])

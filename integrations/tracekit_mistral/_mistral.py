@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from tracekit.integration import ChatCompletions, Claim, EmbeddingVectors
 
 __all__ = ["Agents", "Chat", "Embeddings", "Fim"]
 
 #: On Vertex AI the path names the model.
-_VERTEX: Final = re.compile(r"/publishers/mistralai/models/([^/:]+):(?:stream)?[rR]awPredict$")
+_VERTEX: Final = r"/publishers/mistralai/models/([^/:]+):(?:stream)?[rR]awPredict$"
 
 
 class _Own(ChatCompletions):
@@ -21,16 +20,20 @@ class _Own(ChatCompletions):
     provider = "mistral_ai"
 
     def claims(self, method: str, path: str, own: bool) -> bool:
-        return (own and super().claims(method, path, own)) or (method == "POST" and _VERTEX.search(path) is not None)
+        return (own and super().claims(method, path, own)) or (
+            method == "POST" and re.search(_VERTEX, path) is not None
+        )
 
     def request(self, path: str, body: object) -> Claim | None:
         claim = super().request(path, body)
-        if claim is None or _VERTEX.search(path) is None:
+        if claim is None or re.search(_VERTEX, path) is None:
             return claim
         return Claim(claim.model, claim.signature, {"provider": "gcp.vertex_ai"})
 
     def model(self, path: str, body: Mapping[str, Any]) -> object:
-        found = _VERTEX.search(path)
+        from urllib.parse import unquote
+
+        found = re.search(_VERTEX, path)
         return super().model(path, body) or (unquote(found[1]) if found else None)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from tracekit.integration import Integration, Native
 
@@ -84,6 +83,8 @@ def _url(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 
 
 def _of_url(text: str) -> object:
+    from urllib.parse import urlsplit
+
     url = urlsplit(text)
     return _address(url.hostname, url.port or _PORTS.get(url.scheme))
 

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from . import _reality
 from ._capture.plugins import Form
-from ._journal.entry import span_id
-from ._journal.reader import ENDS, Follower, Trace, Verdict
+from ._journal.entry import ENDS, span_id
+from ._journal.reader import Follower, Trace, Verdict
 from ._journal.store import SEGMENT, SUFFIX, HasPath, Store, first_entry, holder, segment_in, writer
 from ._runs.reading import FileView
 from ._runs.recovery import store_at, store_of

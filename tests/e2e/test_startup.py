@@ -15,7 +15,7 @@ _NAMES = """
     __future__ _ast _bisect _blake2 _collections _contextvars _ctypes _datetime _functools _hashlib _heapq _json _opcode _operator _queue
     _signal _sre _string _struct _typing _uuid _weakref _weakrefset array ast atexit base64 binascii bisect collections contextlib
     contextvars copy copyreg ctypes dataclasses datetime dis enum errno fcntl fnmatch functools gc hashlib heapq hmac importlib inspect
-    itertools json keyword linecache math opcode operator platform posix re reprlib select shlex signal stat string struct
+    itertools json keyword linecache math opcode operator platform posix re reprlib select signal stat string struct
     textwrap threading token tokenize types typing uuid warnings weakref
 """
 ALLOWED = frozenset(_NAMES.split())
@@ -147,6 +147,24 @@ def test_what_is_imported() -> None:
     others = {name for name in found if not name.startswith(("tracekit", "_sysconfigdata_"))}
     assert "orjson" in others
     assert others - ALLOWED == {"orjson"}
+
+
+def test_what_is_needed_later_is_imported_later(tmp_path: Path) -> None:
+    """Neither the names nor a first run that has no tool, budget or trace to read imports the modules of these, nor ``urllib``."""
+    modules = (
+        "_journal.reader",
+        "_journal.packing",
+        "_policy.contract",
+        "_capture.contracted",
+        "_runtime.spending",
+        "_runtime.prices",
+    )
+    later = {"urllib", "shlex", *(f"tracekit.{name}" for name in modules)}
+    done = python(
+        "-c", FIRST + "import sys; print(*sys.modules)\n", fresh=True, env={**os.environ, "TRACEKIT_DIR": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert not later & set(done.stdout.split())
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Python's own modules import others in each version")

@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.plain_writer import entry, lines, small_run
 from tracekit._journal import schema
-from tracekit._journal.entry import FAMILIES
-from tracekit._journal.reader import ENDS
+from tracekit._journal.entry import ENDS, FAMILIES
 from tracekit.integration import READS, SINGLES
 
 VALIDATOR = jsonschema.Draft202012Validator(schema.load())

@@ -10,7 +10,6 @@ from inspect import Parameter
 from types import FunctionType, MethodType
 from typing import Any, Final, Protocol, TypeVar
 
-from .._policy.contract import impossible
 from .._runtime.callsite import caller
 from .._runtime.effects import Begun
 from .._runtime.process import process
@@ -894,6 +893,8 @@ def called(function: Any) -> str:
 
 def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequence[str]) -> tuple[list[str], bool]:
     """Which of the ``known`` names ``function`` takes, and whether it takes whatever there is."""
+    from .._policy.contract import impossible  # it makes a dataclass, which not every tool needs
+
     parameters = parameters_of(function)
     if parameters is None:
         raise impossible(tool, field, f"what {function!r} takes is not known", "give a function with named parameters")

@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from .._policy.contract import ExecutionContract, SideEffectClass
 from .._runtime.callsite import caller
 from .._runtime.redaction import patterns_of
 from .._runtime.session import Scope, here
@@ -17,21 +16,11 @@ from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .calls import Captured, Point, called, is_method, parameters_of, shape_of, wrap
-from .contracted import (
-    Block,
-    Invocation,
-    Plan,
-    Terms,
-    came_to,
-    course,
-    follow,
-    follow_async,
-    merged,
-    wrap_contracted,
-)
 
 if TYPE_CHECKING:
+    from .._policy.contract import ExecutionContract, SideEffectClass
     from .._runtime.spending import Budget
+    from .contracted import Block, Plan
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -97,6 +86,9 @@ def traced_tool(
         'refunded A-1042'
         'refunded A-1042'
     """
+    from .._policy.contract import SideEffectClass
+    from .contracted import Terms, merged
+
     side_effect = SideEffectClass.of(side_effect).value
     if name is not None and not name:
         raise ValueError("a tool's name can't be empty")
@@ -214,6 +206,8 @@ def _captured(
     patterns: tuple[re.Pattern[str], ...] = (),
     mutates: tuple[str, ...] | None = None,
 ) -> Any:
+    from .contracted import wrap_contracted
+
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
@@ -266,6 +260,8 @@ def _with_terms(
     terms: Callable[[Any, str, str], Any],
     patterns: tuple[re.Pattern[str], ...],
 ) -> Any:
+    from .contracted import wrap_contracted
+
     agreed = terms(inspect.unwrap(inner), spec.name, shape_of(inner))
     spec.compensation = agreed.compensation
     if patterns:
@@ -323,18 +319,26 @@ class Effect:
         return self.output
 
     def __enter__(self) -> Effect:
+        from .contracted import follow
+
         return self._entered(follow(self._call("function")))
 
     async def __aenter__(self) -> Effect:
+        from .contracted import follow_async
+
         return self._entered(await follow_async(self._call("coroutine")))
 
     def _call(self, shape: str) -> Plan:
+        from .contracted import Invocation, course
+
         self._scope = here()
         point = Point(self._spec, shape, require_run=_required(False))
         self._plan = course(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
         return self._plan
 
     def _entered(self, came: Any) -> Effect:
+        from .contracted import Block, came_to
+
         if isinstance(came, Block):
             self._block = came
             return self
@@ -361,6 +365,8 @@ class Effect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
+        from .contracted import follow
+
         plan, block = self._plan, self._block
         self._plan = self._block = None
         if block is None or plan is None:
@@ -399,6 +405,8 @@ def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str
         ...         step.perform(send, "hello")
         'sent: hello'
     """
+    from .._policy.contract import SideEffectClass
+
     side_effect = SideEffectClass.of(side_effect).value
     if not name:
         raise RunStateError("an effect needs a name")

@@ -23,6 +23,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 from .. import _reality
+from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
@@ -216,7 +217,7 @@ def _deleting(original: Any) -> Any:
 _ONE: Final = 256 << 10
 _TIMES: Final = 64
 _KEEP: Final = "TRACEKIT_KEEP_FILES"
-_SIZE: Final = re.compile(r"(\d+)([KMG]?)(?:i?B)?", re.IGNORECASE)
+_SIZE: Final = expression(r"(\d+)([KMG]?)(?:i?B)?", re.IGNORECASE)
 #: Of a larger file the beginning and the end are hashed.
 _WHOLE: Final = 16 << 20
 _SAMPLE: Final = 1 << 20

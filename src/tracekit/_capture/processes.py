@@ -6,7 +6,6 @@ import errno
 import functools
 import os
 import re
-import shlex
 import sys
 import weakref
 from collections import deque
@@ -904,6 +903,8 @@ def _active(quoted: re.Match[str]) -> str:
 def words_of(command: Any) -> list[str]:
     """A command as a list of words; leading ``NAME=value`` settings of a shell command are left out."""
     if isinstance(command, str | bytes | os.PathLike):
+        import shlex
+
         text = os.fsdecode(command)
         try:
             words = Words(shlex.split(text))

@@ -5,7 +5,6 @@ Pure functions on bytes and parsed JSON. What a server should not send is read a
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import unpack_from
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from .._lazy import expression
 from .plugins import Claim, Reading
 
 __all__ = [
@@ -213,7 +213,7 @@ _PARAMETERS: Final = (
     "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", "parallel_tool_calls",
     "truncation", "safety_identifier", "safe_prompt", "prompt_mode", "dimensions", "output_dimension", "output_dtype", "encoding_format",
 )  # fmt: skip
-_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"([^"]*)"')
+_FINISH: Final = expression(rb'"finish_reason"\s*:\s*"([^"]*)"')
 
 
 class ChatCompletions:

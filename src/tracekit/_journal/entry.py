@@ -12,6 +12,7 @@ from .._lazy import expression
 __all__ = [
     "CUT_OFF",
     "DEFAULT",
+    "ENDS",
     "FAMILIES",
     "FORMAT_VERSION",
     "GENESIS",
@@ -64,6 +65,9 @@ FAMILIES: Final = {
     "pipe": EntryFamily("pipe.open", "pipe.chunk", "pipe.end", "pipe.error", "pipe.skipped"),
     "span": EntryFamily("span.start", "span.chunk", "span.end", "span.end", "span.skipped"),
 }
+
+#: The entry types that end a run cleanly.
+ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
 
 #: Steps of one entry, compared whole in a replay.
 SINGLES: Final = frozenset(

@@ -20,7 +20,7 @@ import orjson
 from .. import _reality
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
-from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
+from .entry import DEFAULT, ENDS, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
 from .indexes import LEAST, ContentReader, KeptIndex, fingerprint_of, index_of, read_index, write_index
 from .packing import is_packed, nameless, unpacked
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
-    "ENDS",
     "TAIL",
     "Blobs",
     "Collector",
@@ -47,9 +46,6 @@ __all__ = [
 # -- scan --------------------------------------------------------------------------------------------------------------
 #
 # One pass over a trace: every line verified, in memory bounded by the longest line.
-
-#: The entry types that end a run cleanly.
-ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
 
 _BUFFER: Final = 1 << 20
 TAIL: Final = SUFFIX + 1

@@ -23,10 +23,11 @@ from .. import _reality
 from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing
-from .reader import Trace, Verdict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    from .reader import Trace, Verdict
 
 __all__ = [
     "KEY_VARIABLE",

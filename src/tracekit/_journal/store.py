@@ -5,14 +5,13 @@ from __future__ import annotations
 import builtins
 import os
 import re
-import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
@@ -21,13 +20,14 @@ from .._lazy import expression
 from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .durable import make_directory, sync_directory
-from .entry import DEFAULT, Limits, too_deep
-from .packing import ends_of, is_packed
-from .reader import ENDS, Collector, Trace, Verdict, not_found, open_trace
+from .entry import DEFAULT, ENDS, Limits, too_deep
 from .seals import PublicKeys, SigningKey, add_seal, check_seal, seal_of, uncovered
 from .tip import check_kept, check_tip_hash, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
+
+if TYPE_CHECKING:
+    from .reader import Collector, Trace, Verdict
 
 __all__ = [
     "SEGMENT",
@@ -371,6 +371,8 @@ def summary(path: str) -> RunSummary:
 @_reality.off_loop()
 def first_entry(path: str) -> dict[str, Any]:
     """What the first line of a trace file says, unverified; empty where there is none."""
+    from .packing import is_packed
+
     with open_file(path, "rb") as file:
         return _parsed(
             _edges(file, path, system.fstat(file.fileno()).st_size)[0]
@@ -382,6 +384,8 @@ def first_entry(path: str) -> dict[str, Any]:
 @_reality.off_loop()
 def last_entry(path: str) -> dict[str, Any]:
     """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
+    from .packing import is_packed
+
     with open_file(path, "rb") as file:
         size = system.fstat(file.fileno()).st_size
         if is_packed(file.fileno()):
@@ -396,6 +400,8 @@ def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
 
     With ``marked`` only the lines that have these bytes.
     """
+    from .reader import open_trace
+
     with open_trace(path) as file:
         for line in file:
             if marked not in line:
@@ -407,6 +413,8 @@ def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
 
 def _edges(file: Any, path: str, size: int) -> tuple[bytes, bytes]:
     """The first and the last whole line; empty where there is none, or where it is too long for a summary."""
+    from .packing import ends_of, is_packed
+
     if not is_packed(file.fileno()):
         return _first_line(file), _last_line(file, size)
     try:
@@ -496,6 +504,8 @@ def lane_of(first: dict[str, Any], name: str) -> str:
 @_reality.off_loop()
 def segment_state(path: str) -> dict[str, Any]:
     """What the last entry of a run says of the segment at ``path``: up to where it went, and whether it was open then."""
+    from .reader import Trace
+
     with Trace(path) as trace:
         verdict = trace.status
     about: dict[str, Any] = {"segment": name_of(path)}
@@ -529,6 +539,8 @@ def _judged(
     parent: Trace, path: str, name: str, said: dict[str, Any], judge: Callable[[Trace], Verdict]
 ) -> tuple[Any, str | None]:
     """State and problem of one segment, compared with what the run's last entry says of it."""
+    from .reader import Trace
+
     if not _NAME.fullmatch(name):
         return "broken", "its name is none"
     try:
@@ -562,6 +574,8 @@ def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
 
 def _linked(parent: Trace, first: dict[str, Any]) -> bool:
     """Whether the entry of its parent's file, the run's own or another segment, that a segment names is the one whose hash it carries."""
+    from .reader import Trace
+
     for cause in _causes(first):
         segment = cause.get("segment")
         if segment is None:
@@ -661,6 +675,8 @@ def _same(fd: int, offset: int, kept: str) -> bool:
 @_reality.off_loop()
 def shown_as(path: str) -> str:
     """What a command calls the run in this file, here and now: its id where that finds it, else the path."""
+    import shlex
+
     store = Store()
     here = os.path.dirname(os.path.abspath(path)) == store.runs
     return (
@@ -787,6 +803,8 @@ class Store:
     @contextmanager
     def files(self, *runs: str | os.PathLike[str] | HasPath) -> Iterator[builtins.list[Trace]]:
         """Every file of these runs (ids, paths, ``Run``s), open and verified: each run's own, then those of its child processes."""
+        from .reader import Trace
+
         with ExitStack() as stack:
             found: dict[str, Trace] = {}
 
@@ -929,6 +947,9 @@ class Store:
         file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed; ``collect`` is what it, or who
         goes on, wants made of the entries. ``RunStateError`` if it is being written, ``TraceIntegrityError`` if it is broken.
         """
+        from .packing import is_packed
+        from .reader import Trace, not_found
+
         path = self.find(run)
         try:
             fd = system.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -1019,6 +1040,8 @@ class Store:
 
         Seals are checked with ``keys``; ``seal`` of the verdict says what came of it. ``segments`` carry a ``state`` each.
         """
+        from .reader import Trace
+
         with Trace(self.find(run), limits) as trace:
             return self.judge_run(trace, keys=keys, head=head)
 

@@ -7,14 +7,16 @@ write the directory can change it; a seal, or a tip hash kept in another place (
 from __future__ import annotations
 
 import os
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from .. import _reality
 from .._reality import open_file, system
 from .durable import facts_in, replacing
-from .reader import Trace, Verdict
+
+if TYPE_CHECKING:
+    from .reader import Trace, Verdict
 
 __all__ = [
     "KeptTip",

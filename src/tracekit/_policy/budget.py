@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._runtime.around import Around, AroundStep
-from .._runtime.prices import Prices
 from .._runtime.session import Scope, Step, current, here
-from .._runtime.spending import Budget, Reservation, Spending, budget_or_none, refused
 from .._runtime.step import Request, Spec
 from ..errors import BudgetExceededError, RunStateError, UnknownPriceError
 
 if TYPE_CHECKING:
     from .._runtime.recorder import Recording
+    from .._runtime.spending import Budget, Reservation
 
 __all__ = ["Budgeted", "Limit", "MeteredStep", "cost_usd", "limit"]
 
@@ -70,24 +69,22 @@ class MeteredStep(AroundStep):
         self._held: Final = held
         self._refused = False
         self._scope: Final = scope
-        self._spending: Final = (
-            scope.spending if spec.budget is None else Spending(spec.budget, name=spec.name, outer=scope.spending)
-        )
+        self._spending: Final = scope.spending if spec.budget is None else spec.budget.opened(spec.name, scope.spending)
 
     def body(self) -> Scope:
         scope, seq = self._scope, self.seq
         return Scope(scope.session, scope.lane, seq, scope.agent, seq, self._spending, scope.call)
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        if isinstance(output, Mapping) and refused(output.get("head")):
+        if isinstance(output, Mapping) and self._held.is_refused(output.get("head")):
             self._refused = True
         self.inner.chunk(output, info=info)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        self.inner.done(output, info=self._settled(info, refused(output)), data=data)
+        self.inner.done(output, info=self._settled(info, self._held.is_refused(output)), data=data)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        self.inner.failed(error, output=output, info=self._settled(info, refused(output)))
+        self.inner.failed(error, output=output, info=self._settled(info, self._held.is_refused(output)))
 
     def _settled(self, info: Mapping[str, Any] | None, free: bool) -> Mapping[str, Any] | None:
         about = info or {}
@@ -109,6 +106,8 @@ def cost_usd(answered: str, asked: str, usage: Mapping[str, Any]) -> float | Non
 
     ``answered`` is the model that answered (a name with a date, often), ``asked`` the one that was asked.
     """
+    from .._runtime.prices import Prices
+
     scope = current.get()
     spending = None if scope is None else scope.spending
     prices = Prices() if spending is None else spending.prices
@@ -129,7 +128,7 @@ class Limit:
     def __enter__(self) -> Limit:
         scope = here()
         if scope is not None and scope.session.state.live:
-            spending = Spending(self._budget, name=self._name, outer=scope.spending)
+            spending = self._budget.opened(self._name, scope.spending)
             self._token = current.set(scope.within(spending))
         return self
 
@@ -153,6 +152,8 @@ def limit(budget: Budget, *, name: str = "limit") -> Limit:
     A call that would go over is not made and raises ``BudgetExceededError``, and so does each later one in the block. The budgets
     around it hold as well. Outside a run, and in a replay, it limits nothing: there the log answers, refusals included.
     """
+    from .._runtime.spending import budget_or_none
+
     checked = budget_or_none(budget)
     if checked is None:
         raise TypeError("limit() takes a Budget, not None")

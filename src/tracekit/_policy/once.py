@@ -17,7 +17,6 @@ from orjson import loads
 from .. import _reality
 from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
-from .._journal.reader import Trace
 from .._journal.store import SEGMENT, Store, beside, file_beside, live_writer, segment_in, valid_run_id
 from .._runtime.around import Around, AroundStep
 from .._runtime.callsite import say
@@ -39,6 +38,7 @@ from ..errors import (
 from .budget import Budgeted
 
 if TYPE_CHECKING:
+    from .._journal.reader import Trace
     from .._runtime.recorder import Append, Recording
 
 __all__ = [
@@ -670,6 +670,8 @@ class PeerCalls:
 
     def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> Call | None:
         """What the log of ``has`` says; ``None`` where it did not make the call, and will not unless it is ``writing``."""
+        from .._journal.reader import Trace
+
         with Trace(self.log_of(has)) as log:
             status = log.check()
             call = calls_of(islice(log.entries(), status.count)).get(digest)  # whoever writes it may have added some
@@ -716,6 +718,8 @@ class PeerCalls:
 
     def waits_in(self, has: Owner) -> set[Owner]:
         """The calls of whatever run that something inside the call of ``has`` waits for, by its log."""
+        from .._journal.reader import Trace
+
         found: set[Owner] = set()
         with Trace(self.log_of(has)) as log:
             steps = RecoveredLog(islice(log.entries(), log.check().count))

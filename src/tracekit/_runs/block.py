@@ -12,19 +12,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 from .._capture.calls import binder, loose, shows_real_signature
 from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
-from .._journal.reader import Trace
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, current, enter, here, innermost, owner
-from .._runtime.spending import Spending
 from .._values import canonical
 from ..errors import RunStateError, TracekitError
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .._runtime.spending import Spending
 
 __all__ = [
     "Block",

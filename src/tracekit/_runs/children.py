@@ -18,7 +18,7 @@ from weakref import ref
 from .. import _reality, errors
 from .._capture import guard, instrumentation
 from .._capture.commands import BECOMING, STATUS, note_status
-from .._journal.reader import ENDS, Trace
+from .._journal.entry import ENDS
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._policy.once import share
 from .._runtime.callsite import caller, say
@@ -26,7 +26,6 @@ from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.session import Scope
-from .._runtime.spending import Spending
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -40,6 +39,7 @@ from .ending import IdleState, ask_file, state_file
 
 if TYPE_CHECKING:
     from .._runtime.replayer import Replay
+    from .._runtime.spending import Spending
 
 __all__ = [
     "NOT_STARTED",
@@ -465,6 +465,9 @@ def take_off(
 
 @_reality.off_loop()
 def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending]) -> Spending | None:
+    from .._journal.reader import Trace
+    from .._runtime.spending import Spending
+
     found = None
     if os.path.exists(path):
         with suppress(TraceError, OSError):
@@ -741,6 +744,8 @@ class RecordedChildren:
     @_reality.off_loop()
     def _count(self, paths: set[str]) -> None:
         """Count the processes at ``paths`` with their descendants, or all of them."""
+        from .._journal.reader import Trace
+
         session = self.session
         file = os.path.abspath(session.log.journal.path)
         for path in paths:

@@ -13,12 +13,12 @@ from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import _reality
 from .._capture import guard
 from .._journal import store as files
-from .._journal.reader import ENDS, Trace
+from .._journal.entry import ENDS
 from .._journal.store import Store, segment_in
 from .._lazy import expression
 from .._runtime.boundary import Crossing, crossings_of, sentences, uncaptured
@@ -28,9 +28,12 @@ from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
 from .._runtime.session import Session, current
-from .._runtime.spending import Spending
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .._runtime.spending import Spending
 
 __all__ = [
     "DRAIN_S",
@@ -154,6 +157,8 @@ def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
         with suppress(OSError, TracekitError):
             last = files.last_entry(path)
             if last.get("type") not in ENDS or "boundary" in (last.get("meta") or {}):
+                from .._journal.reader import Trace
+
                 with Trace(path) as trace:
                     found += crossings_of(trace.entries(damaged=True))
     return found

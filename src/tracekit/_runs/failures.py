@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from .._journal.entry import REFUSALS, family_of
-from .._journal.reader import ENDS, Trace, open_trace, scan
+from .._journal.entry import ENDS, REFUSALS, family_of
+from .._journal.reader import Trace, open_trace, scan
 from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
 from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .. import _reality
-from .._journal.entry import DEFAULT, REFUSALS, SINGLES, family_of
-from .._journal.reader import ENDS, RawEntry, Scan
+from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of
+from .._journal.reader import RawEntry, Scan
 from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
 from .._journal.tip import read_tip
 from .._runtime.effects import RecoveredLog, steps_in_doubt

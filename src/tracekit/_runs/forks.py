@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from threading import RLock, get_ident
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
 from .._capture import world
@@ -27,12 +27,14 @@ from .._runtime.process import ProcessRole, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, current, enter
-from .._runtime.spending import Budget, Spending
 from .._values import dumps
 from ..errors import RunStateError
 from . import ending
 from .children import RecordedChildren, take_off
 from .run import JoinedProcess, Run, register
+
+if TYPE_CHECKING:
+    from .._runtime.spending import Spending
 
 __all__ = ["RecordedProcess", "Segment", "end_part", "follow", "successor"]
 
@@ -393,4 +395,8 @@ class RecordedProcess(JoinedProcess):
 def _spending(source: Mapping[str, Any]) -> Spending | None:
     """The budget left for this process or call, by its ticket or place; ``None`` without one."""
     budget = source.get("budget")
-    return None if budget is None else Spending(Budget.of_dict(budget), name="process")
+    if budget is None:
+        return None
+    from .._runtime.spending import Budget, Spending
+
+    return Spending(Budget.of_dict(budget), name="process")

@@ -36,8 +36,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._capture.plugins import Dialect, Reading, discover
-from .._journal.entry import READS, family_of, imported_from
-from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.entry import ENDS, READS, family_of, imported_from
+from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
 from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
 from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdout, world
@@ -19,7 +19,6 @@ from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, below
 from .._runtime.session import Scope, Session, Unfinished, current
-from .._runtime.spending import Budget, Spending, budget_or_none
 from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import NotReplayableError, RunStateError
@@ -29,6 +28,9 @@ from .block import Block, called_from, input_key
 from .ending import drain, drain_async
 from .environment import Program, command_facts, environment_and_argv, this_program
 from .run import UNSET, Run, register, unregister
+
+if TYPE_CHECKING:
+    from .._runtime.spending import Budget
 
 __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "lend", "record"]
 
@@ -252,7 +254,7 @@ class RecordBlock(Block[Run]):
         store = (
             options["store"] if isinstance(options["store"], Store) else Store(options["store"], file=options["path"])
         )
-        spending = None if options["budget"] is None else Spending(options["budget"])
+        spending = None if options["budget"] is None else options["budget"].opened("run", None)
         if self.called_from is not None:
             callers.include(self.called_from)
         for module in options["user_modules"]:
@@ -411,6 +413,15 @@ class RecordBlock(Block[Run]):
 _LACKS: Final = "Nobody knows whether it is safe to run this again. Put it into a @traced_tool"
 
 
+def _budget_or_none(budget: object) -> Budget | None:
+    """What is given as a budget; the module of budgets is imported where there is one."""
+    if budget is None:
+        return None
+    from .._runtime.spending import budget_or_none
+
+    return budget_or_none(budget)
+
+
 @overload
 def record(name: F, /) -> F: ...
 @overload
@@ -497,7 +508,7 @@ def record(
         "user_modules": arguments.strings("user_modules", user_modules),
         "metadata": metadata,
         "nested": nested,
-        "budget": budget_or_none(budget),
+        "budget": _budget_or_none(budget),
     }
     block = RecordBlock(options, called_from())
     return block if bare is None else block(bare)

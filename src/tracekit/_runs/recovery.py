@@ -12,8 +12,9 @@ import orjson
 
 from .. import _reality
 from .._journal.durable import make_directory, sync_directory
+from .._journal.entry import ENDS
 from .._journal.keys import Keys, Owner, settlement_in
-from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.reader import Trace, Verdict
 from .._journal.store import (
     SEGMENT,
     SUFFIX,

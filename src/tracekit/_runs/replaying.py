@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 from .._capture import callers, instrumentation, plugins, processes, randomness, stdout, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
-from .._journal.entry import FAMILIES, SINGLES
-from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.entry import ENDS, FAMILIES, SINGLES
 from .._journal.store import Store, file_beside, segment_of
 from .._runtime.callsite import caller, say, warn_of_replay
 from .._runtime.inputs import Disk
@@ -26,7 +25,6 @@ from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, Session, current, enter, owner
-from .._runtime.spending import Spending
 from .._runtime.verdict import CAN_BE_INEXACT, Report
 from .._values import from_json, to_json
 from ..errors import (
@@ -59,7 +57,9 @@ from .environment import drift, environment
 from .run import UNSET, JoinedProcess, Run, register, unregister
 
 if TYPE_CHECKING:
+    from .._journal.reader import Trace, Verdict
     from .._runtime.replayer import Replay, StepDebugger
+    from .._runtime.spending import Spending
     from .debugging import RemoteDebugger
     from .determinism import TranscriptWriter
     from .imported import ImportedReplay

@@ -146,8 +146,14 @@ def _needle(value: str) -> str:
     return max(_UNSAFE.split(value), key=len).encode().decode("latin-1")
 
 
+#: Without these a key is letters and digits: nothing of it is written otherwise in a URL or in JSON.
+_SIGNS_OF_KEYS: Final = dict.fromkeys(map(ord, "-._~"))
+
+
 def _forms(value: str) -> set[str]:
     """A text as it is, in a URL, and in JSON."""
+    if value.isascii() and value.translate(_SIGNS_OF_KEYS).isalnum():
+        return {value}
     from urllib.parse import quote
 
     return {value, quote(value, safe=""), json.dumps(value, ensure_ascii=False)[1:-1]}
@@ -322,9 +328,9 @@ def _shaped(value: str, tag: str) -> str:
 
 
 #: What the credentials of a request are made of (RFC 7235, ``token68``).
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._~+/-]*=*")
+_PLAIN: Final = expression(r"[A-Za-z0-9._~+/-]*=*")
 #: A line break is none of them: keys are written over several lines, and whoever looks for them reads so.
-_CONTROL: Final = re.compile(r"[\0-\x09\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL: Final = expression(r"[\0-\x09\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def _odd(value: str) -> str:

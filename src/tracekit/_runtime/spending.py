@@ -6,14 +6,16 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from .. import _reality
-from .._journal.reader import Trace
 from .._journal.store import beside
 from ..errors import BudgetExceededError, RunStateError, TraceError, UnknownPriceError
 from .effects import never_sent
 from .prices import Price, PriceList, Prices, checked
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
 
 __all__ = [
     "LIMITS",
@@ -269,6 +271,11 @@ class Reservation:
         self.estimate: dict[str, float] | None = None
         self.price: Mapping[str, float] | None = None
         self.free = False
+
+    @staticmethod
+    def is_refused(output: object) -> bool:
+        """Whether an answer is of a call that the other side did not take."""
+        return refused(output)
 
     @classmethod
     def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
@@ -767,8 +774,6 @@ def _shown(resource: str, value: float) -> str:
 #
 # What a recorded run took: calls, tokens, dollars, units, time.
 
-#: More than any run takes: counts without limiting.
-_ANY = Budget(cost_units=1e18)
 _SUMMED: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")
 
 
@@ -795,8 +800,11 @@ def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
 
 def _usage(path: str, prices: Prices) -> dict[str, Any]:
     """What the steps in one file took."""
+    from .._journal.reader import Trace
+
     with Trace(path) as trace:
-        ledger = Spending.of_log(_ANY, trace.entries())
+        # A budget that no run reaches: it counts without limiting.
+        ledger = Spending.of_log(Budget(cost_units=1e18), trace.entries())
         cost, unpriced = _cost(trace.entries(), prices)
         lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
     about = {"unreported": ledger.unreported, "cost": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}

@@ -8,19 +8,19 @@ codes, warnings, ``show --why``, the test kit) asks here.
 from __future__ import annotations
 
 import platform
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .._journal.entry import READS, SINGLES, family_of, imported_from
-from .._journal.reader import Verdict
 from ..errors import InexactReplayError
 from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
 from .effects import RecoveredLog, RecoveredStep
 from .redaction import Redactor
-from .spending import usage_of
+
+if TYPE_CHECKING:
+    from .._journal.reader import Verdict
 
 __all__ = [
     "CAN_BE_INEXACT",
@@ -169,6 +169,8 @@ class ReplayVerdict:
         action = "look at what changed in the code; record again if the change is meant"
         todays = self._options_for_today() if codes == {"input"} else {}
         if todays:
+            import shlex
+
             keywords = ", ".join(f"{option}={names!r}" for option, names in todays.items())
             flags = " ".join(
                 f"--{option.replace('_', '-')} {shlex.quote(name)}"
@@ -657,6 +659,8 @@ class Report:
     @property
     def recorded(self) -> dict[str, Any]:
         """What the recorded run took: calls, tokens, ``cost_usd`` (``None`` where a price is not known) and seconds."""
+        from .spending import usage_of
+
         if self._recorded is None:
             self._recorded = {} if self._path is None else usage_of(self._path)
         return self._recorded

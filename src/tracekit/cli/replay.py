@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from .._journal.entry import FAMILIES
-from .._journal.reader import ENDS, Trace
+from .._journal.entry import ENDS, FAMILIES
+from .._journal.reader import Trace
 from .._journal.store import Store
 from .._runs.environment import Program
 from .._runtime.redaction import Originals

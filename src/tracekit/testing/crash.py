@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._journal.entry import FAMILIES
-from .._journal.reader import ENDS
+from .._journal.entry import ENDS, FAMILIES
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._runtime.recorder import RecordedStep, Recording
