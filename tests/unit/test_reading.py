@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.cut import cut
 from tests.support.tracing import of_type
 from tracekit import decision, record, traced, traced_model, traced_tool
+from tracekit.cli import main
 from tracekit.errors import RunNotFoundError
-from tracekit.integration import Message, ToolRequest, plain, prompt_of, read_run
+from tracekit.integration import FileView, Message, ToolRequest, Trace, plain, prompt_of, read_run
 
 
 @traced_tool(side_effect="irreversible", name="pay")
@@ -21,6 +24,11 @@ def pay(cents: int, to: Any = None) -> int:
     if cents < 0:
         raise ValueError("a negative amount")
     return cents
+
+
+@traced_tool(side_effect="read_only")
+def look_up(order: int) -> str:
+    return str(order)
 
 
 @traced_model(model="m")
@@ -54,11 +62,63 @@ def test_each_step_is_there_once_with_what_became_of_it(tmp_path: Path) -> None:
         assert paid.lane.path == ""
         assert {step.seq for step in found.steps(all=True)} > {step.seq for step in steps}
         assert [step.name for step in found.steps(kinds=["decision", "error"])] == ["route", "pay"]
-        assert found.step(paid.answer) is paid
-        assert found.step(str(paid.place)) is paid
+        assert found.step(paid.answer) == paid
+        assert found.step(str(paid.place)) == paid
         for place in (10_000, "0123456789abcdef:2", "x"):
             with pytest.raises(RunNotFoundError, match="has no"):
                 found.step(place)
+
+
+def test_a_step_of_a_large_run_takes_little_memory(tmp_path: Path) -> None:
+    """Where a run is read: what is asked of all steps stands in columns. Where it is compared: a hash of each step more."""
+    count, runs = 3000, []
+    for name in ("one", "two"):
+        with record("long", store=tmp_path, run_id=name) as run:
+            for number in range(count):
+                look_up(number)
+        runs.append(run.path)
+    CliRunner().invoke(main, ["diff", *runs])  # what a process does once is none of it
+    tracemalloc.start()
+    try:
+        with read_run(runs[0]) as view:
+            assert sum(step.kind == "tool" for step in view.steps()) == count
+            held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        done = CliRunner().invoke(main, ["diff", *runs])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert done.stdout.endswith(f"{count} steps the same\n")
+    assert held < count * 200
+    assert most < 2 * count * 600
+
+
+def test_steps_that_a_reader_has_done_with_are_dropped(tmp_path: Path) -> None:
+    """Who reads along with a run of any length keeps what is open: the rest is found no more, and what stays is what it was."""
+    with record("long", store=tmp_path) as run:
+        thread = threading.Thread(target=look_up, args=(7,), name="payer")
+        thread.start()
+        thread.join()
+        for number in range(4000):
+            look_up(number)
+    with Trace(run.path) as trace:
+        file = FileView(trace, trace.status)
+        kept = []
+        for entry in trace.entries():
+            step = file.feed(entry)
+            if step is None or step.outcome is None:
+                continue
+            if step.input["order"] % 1000 == 7:
+                kept.append((step, step.outcome, step.answer, step.took, step.output, step.lane.path))
+            else:
+                file.forget(step)
+                assert file.step_at(step.seq) is None
+        assert [step.input["order"] for step, *_ in kept] == [7, 7, 1007, 2007, 3007]
+        assert [
+            (file.steps[step.seq].outcome, step.answer, step.took, step.output, step.lane.path) for step, *_ in kept
+        ] == [tuple(facts) for _, *facts in kept]
+        assert [step for step in file.steps.values() if step.kind == "tool"] == [step for step, *_ in kept]
+        assert [step.kind for step in file.steps.values()].count("lane") == 1
 
 
 def test_a_step_that_was_cut_off_is_in_doubt_and_its_run_has_died(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
@@ -180,7 +180,7 @@ class Account:
     def actions(self) -> Sequence[Action]:
         """Every step that is no bookkeeping, and each version of data that was used."""
         steps = [one for one in self.view.steps(all=True) if not one.bookkeeping or one.kind == "data"]
-        effects = {id(one): one for one in steps if _is_effect(one)}
+        effects = {one for one in steps if _is_effect(one)}
         policies = _Policies(self.checks, [one.name for one in steps if one.kind in ("tool", "process", "http")])
         bases = _Bases(steps)
         undoing: dict[int | str, list[StepView]] = {}
@@ -189,7 +189,7 @@ class Account:
                 undoing.setdefault(one.file.place(about), []).append(one)
         made = []
         for one in steps:
-            effect = id(one) in effects
+            effect = one in effects
             outer = _outer(one, effects) if effect else None
             check, how = (None, None)
             found: list[Finding] = []
@@ -311,9 +311,9 @@ def _around(step: StepView) -> Iterator[StepView]:
             return
 
 
-def _outer(step: StepView, effects: Mapping[int, StepView]) -> StepView | None:
+def _outer(step: StepView, effects: Set[StepView]) -> StepView | None:
     """The effect that it is a part of: the outermost one around it."""
-    found = [one for one in _around(step) if id(one) in effects]
+    found = [one for one in _around(step) if one in effects]
     return found[-1] if found else None
 
 

@@ -7,14 +7,15 @@ requests, rate limits), unless that is asked for.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
 from .._runtime.divergence import differences
 from .._values import dumps
-from .reading import Change, FileView, RunView, StepView, plain
+from .reading import Change, FileView, RunView, StepView, alignment, plain
 
 __all__ = ["Comparison", "EndDifference", "Op", "StepDifference", "changes", "compare"]
 
@@ -60,6 +61,23 @@ class EndDifference(NamedTuple):
     fields: tuple[Mapping[str, Any], ...]
 
 
+class _Lane:
+    """The steps of one line of execution in one run, and for each what it is found by in the other."""
+
+    def __init__(self, file: FileView | None) -> None:
+        self._file: Final = file
+        self._seqs: Final = array("I")
+        self.keys: Final[list[bytes]] = []
+
+    def add(self, step: StepView, key: bytes) -> None:
+        self._seqs.append(step.seq)
+        self.keys.append(key)
+
+    def __getitem__(self, at: int) -> StepView:
+        assert self._file is not None
+        return self._file.steps[self._seqs[at]]
+
+
 class Comparison:
     """Two runs beside each other. ``steps`` differ, ``ends`` too; ``same`` is how many steps are in both as they are."""
 
@@ -79,41 +97,37 @@ class Comparison:
         return not (self.steps or self.ends)
 
     def _compare(self, one: FileView | None, other: FileView | None) -> None:
-        lanes: dict[str, tuple[list[StepView], list[StepView]]] = {}
+        lanes: dict[str, tuple[_Lane, _Lane]] = {}
         for side, file in enumerate((one, other)):
             for step in () if file is None else file.steps.values():
-                if not step.bookkeeping and step.kind != "boundary" and not step.type.startswith("run."):
-                    lanes.setdefault(step.lane.path, ([], []))[side].append(step)
+                if step.kind != "boundary" and not step.bookkeeping and not step.type.startswith("run."):
+                    if step.lane.path not in lanes:
+                        lanes[step.lane.path] = _Lane(one), _Lane(other)
+                    lanes[step.lane.path][side].add(step, self._key(step))
         found = [difference for before, now in lanes.values() for difference in self._aligned(before, now)]
         self.steps.extend(sorted(found, key=lambda difference: difference.step.seq))
         fields = differences(_end(one), _end(other))
         if fields:
             self.ends.append(EndDifference(one, other, tuple(fields)))
 
-    def _aligned(self, before: Sequence[StepView], now: Sequence[StepView]) -> Iterator[StepDifference]:
-        keys = {step: self._key(step) for step in (*before, *now)}
-        matcher = SequenceMatcher(None, [keys[one] for one in before], [keys[one] for one in now], autojunk=False)
-        removed: list[StepView] = []
-        added: list[StepView] = []
-        for op, i, j, k, m in matcher.get_opcodes():
-            left, right = deque(before[i:j]), deque(now[k:m])
-            # Steps of one name at one place are one step with another input.
-            while left and right and (op == "equal" or _named(left[0]) == _named(right[0])):
-                yield from self._changed(left.popleft(), right.popleft())
-            removed += left
-            added += right
-        elsewhere: dict[bytes, deque[StepView]] = defaultdict(deque)
-        for step in added:
-            elsewhere[keys[step]].append(step)
-        taken: set[StepView] = set()
-        for step in removed:
-            other = elsewhere[keys[step]]
-            if other:
-                taken.add(other[0])
-                yield StepDifference("moved", step, other.popleft())
+    def _aligned(self, before: _Lane, now: _Lane) -> Iterator[StepDifference]:
+        removed: list[int] = []
+        added: dict[bytes, deque[int]] = defaultdict(deque)
+        # Steps of one name at one place are one step with another input.
+        for _, i, j in alignment(before.keys, now.keys, lambda i, j: _named(before[i]) == _named(now[j])):
+            if i is not None and j is not None:
+                yield from self._changed(before[i], now[j])
+            elif i is not None:
+                removed.append(i)
+            elif j is not None:
+                added[now.keys[j]].append(j)
+        for i in removed:
+            elsewhere = added.get(before.keys[i])
+            if elsewhere:
+                yield StepDifference("moved", before[i], now[elsewhere.popleft()])
             else:
-                yield StepDifference("removed", step, None)
-        yield from (StepDifference("added", None, step) for step in added if step not in taken)
+                yield StepDifference("removed", before[i], None)
+        yield from (StepDifference("added", None, now[j]) for left in added.values() for j in left)
 
     def _changed(self, before: StepView, now: StepView) -> Iterator[StepDifference]:
         fields = tuple(differences(self._facts(before), self._facts(now)))
@@ -127,9 +141,9 @@ class Comparison:
             self.same += 1
 
     def _key(self, step: StepView) -> bytes:
-        """What a step is found by in the other run: its kind and name, and what it was given."""
+        """What a step is found by in the other run: a hash of its kind and name, and of what it was given."""
         asked = None if step.call is None else repr(step.call.prompt.messages)
-        return dumps([*_named(step), self._input(step), asked])
+        return sha256(dumps([*_named(step), self._input(step), asked])).digest()[:16]
 
     def _facts(self, step: StepView) -> dict[str, Any]:
         """What is compared of a step, beside the messages of a prompt."""

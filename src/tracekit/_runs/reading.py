@@ -24,13 +24,15 @@ Nothing of a trace is trusted: nothing that it names is imported, a value of any
 
 from __future__ import annotations
 
+from array import array
 from base64 import b64decode
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
@@ -264,6 +266,9 @@ class Lane(NamedTuple):
 
 
 _OWN: Final = Lane(0, "", "")
+#: So many ``meta`` are kept at hand, and so many rows of steps that were dropped.
+_METAS: Final = 64
+_ROWS: Final = 1000
 
 
 class FileView:
@@ -279,14 +284,14 @@ class FileView:
         self.source: Final[_Source] = trace if source is None else source
         self.found: Final = found
         self.segment: Final = segment
-        self.steps: Final[dict[int, StepView]] = {}
+        self.steps: Final = _Steps(self)
         self.lanes: Final[dict[int, Lane]] = {0: _OWN}
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
-        #: By each entry that belongs to a step of another number: that number.
-        self._belongs: Final[dict[int, int]] = {}
         #: The model calls of each lane, in order.
-        self._calls: Final[dict[int, list[int]]] = {}
+        self._calls: Final[dict[int, array[int]]] = {}
+        #: ``meta`` of the entries that were looked at last.
+        self._metas: Final[dict[int, Mapping[str, Any]]] = {}
 
     def read(self) -> FileView:
         """Take all that the trace has, as far as it verifies; returns the view."""
@@ -303,20 +308,19 @@ class FileView:
         if known is None or known[1] == "intent":
             if kind == "lane":
                 self._lane(entry)
-            step = self.steps[seq] = StepView(self, entry, kind if known is None else known[0])
+            step = self.steps.add(entry, kind if known is None else known[0])
             if step.kind == "llm":
-                self._calls.setdefault(step.lane_number, []).append(seq)
+                self._calls.setdefault(step.lane_number, array("I")).append(seq)
             if kind == "recovery.settled" and (about := self.steps.get(entry.get("step", 0))) is not None:
-                about.settle(entry)
+                self.steps.settle(about.seq, entry)
             return step
         found = self.steps.get(entry.get("step", 0))
         if found is None:
             return None
-        self._belongs[seq] = found.seq
         if known[1] == "chunk":
-            found.chunks.append(seq)
+            self.steps.chunks.setdefault(found.seq, array("I")).append(seq)
             return None
-        found.end(entry, known[1])
+        self.steps.end(found.seq, entry)
         return found
 
     def _lane(self, entry: Mapping[str, Any]) -> None:
@@ -332,15 +336,26 @@ class FileView:
         """Drop a step that has ended, for whoever reads along with a run of any length. Lanes stay: what they start refers to them."""
         if step.kind == "lane":
             return
-        self.steps.pop(step.seq, None)
-        for seq in (step.answer, *step.chunks):
-            self._belongs.pop(seq, None)
         if step.kind == "llm":
             self._calls.pop(step.lane_number, None)
+        self.steps.forget(step.seq)
 
     def step_at(self, seq: int) -> StepView | None:
         """The step that the entry ``seq`` belongs to."""
-        return self.steps.get(self._belongs.get(seq, seq))
+        found = self.steps.get(seq)
+        if found is None and 0 < seq <= self.last.get("seq", 0):
+            entry = self.source.entry(seq)
+            found = self.steps.get(entry.get("step", 0)) if family_of(entry["type"]) is not None else None
+        return found
+
+    def meta_of(self, seq: int) -> Mapping[str, Any]:
+        """``meta`` of the entry ``seq``; not to be changed."""
+        found = self._metas.get(seq)
+        if found is None:
+            if len(self._metas) >= _METAS:
+                self._metas.clear()
+            found = self._metas[seq] = _mapping(self.source.entry(seq).get("meta"))
+        return found
 
     def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
         """The entries of these types that are no calls, in order."""
@@ -408,7 +423,112 @@ class FileView:
         return found | {step: "running" for step in decision.running if isinstance(step, int)}
 
 
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 # -- a step ------------------------------------------------------------------------------------------------------------
+
+
+class _Steps(Mapping[int, "StepView"]):
+    """The steps of one file, by the number of the entry that began each, in that order.
+
+    A trace may have a million of them: what is asked of every step is kept in columns, 52 bytes a step, and a ``StepView`` is made when
+    it is asked for. A text is kept once, and stands in a column by its number.
+    """
+
+    def __init__(self, file: FileView) -> None:
+        self._file: Final = file
+        self._forgotten: Final[set[int]] = set()
+        self._found = 0
+        self.texts: Final[list[str | None]] = [None]
+        self._numbers: Final[dict[str | None, int]] = {None: 0}
+        self.seqs: Final = array("I")
+        self.types: Final = array("I")
+        self.kinds: Final = array("I")
+        self.names: Final = array("I")
+        self.agents: Final = array("I")
+        self.parents: Final = array("I")
+        self.lanes: Final = array("Q")
+        self.began: Final = array("Q")
+        #: The entry that ended each, its type, and when that was; 0 for what has not ended.
+        self.answers: Final = array("I")
+        self.outcomes: Final = array("I")
+        self.ended: Final = array("Q")
+        self._columns: Final = (
+            self.seqs, self.types, self.kinds, self.names, self.agents, self.parents, self.lanes, self.began, self.answers,
+            self.outcomes, self.ended,
+        )  # fmt: skip
+        #: Of the steps that have any: the numbers of their pieces, and what a person said became of them.
+        self.chunks: Final[dict[int, array[int]]] = {}
+        self.said: Final[dict[int, Mapping[str, Any]]] = {}
+
+    def row(self, seq: int) -> int:
+        """Where the step stands in the columns; ``KeyError`` where there is none."""
+        at = self._found  # nearly always it is the one that was asked for last
+        if at >= len(self.seqs) or self.seqs[at] != seq:
+            at = bisect_left(self.seqs, seq)
+            if at == len(self.seqs) or self.seqs[at] != seq:
+                raise KeyError(seq)
+            self._found = at
+        return at
+
+    def __getitem__(self, seq: int) -> StepView:
+        if seq in self._forgotten:
+            raise KeyError(seq)
+        self.row(seq)
+        return StepView(self._file, seq)
+
+    def __iter__(self) -> Iterator[int]:
+        return (seq for seq in self.seqs if seq not in self._forgotten)
+
+    def __len__(self) -> int:
+        return len(self.seqs) - len(self._forgotten)
+
+    def add(self, entry: Mapping[str, Any], kind: str) -> StepView:
+        """Take the entry that begins a step of this kind."""
+        agent = entry.get("agent_id")
+        texts = entry["type"], kind, str(entry.get("name") or kind), None if agent is None else str(agent)
+        numbers = map(self._number, texts)
+        row = entry["seq"], *numbers, entry.get("parent", 0), entry["lane"], entry["ts_ns"], 0, 0, 0
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        return StepView(self._file, entry["seq"])
+
+    def end(self, seq: int, entry: Mapping[str, Any]) -> None:
+        """Take an entry that ends the step ``seq``; the last one counts."""
+        row = self.row(seq)
+        self.answers[row], self.outcomes[row], self.ended[row] = (
+            entry["seq"],
+            self._number(entry["type"]),
+            entry["ts_ns"],
+        )
+        self.settle(seq, entry)
+
+    def settle(self, seq: int, entry: Mapping[str, Any]) -> None:
+        """Take what a person said of the step ``seq``, where the entry has that."""
+        meta = _mapping(entry.get("meta"))
+        said = _mapping(meta.get("info")).get("settled", meta.get("settled"))
+        if isinstance(said, Mapping):
+            self.said[seq] = said
+
+    def forget(self, seq: int) -> None:
+        """Drop a step. Its row goes when as many have been dropped as are left."""
+        self._forgotten.add(seq)
+        self.chunks.pop(seq, None)
+        self.said.pop(seq, None)
+        if len(self._forgotten) > max(len(self), _ROWS):
+            kept = [seq not in self._forgotten for seq in self.seqs]
+            for column in self._columns:
+                column[:] = array(column.typecode, compress(column, kept))
+            self._forgotten.clear()
+
+    def _number(self, text: str | None) -> int:
+        found = self._numbers.get(text)
+        if found is None:
+            found = self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return found
 
 
 class StepView:
@@ -418,55 +538,101 @@ class StepView:
     numbers of the pieces in between.
     """
 
-    __slots__ = (
-        "_said", "agent", "answer", "chunks", "ended_with", "facts", "file", "kind", "lane_number", "meta", "name", "outcome", "parent",
-        "seq", "side_effect", "took", "ts_ns", "type",
-    )  # fmt: skip
+    __slots__ = ("file", "seq")
 
-    def __init__(self, file: FileView, entry: Mapping[str, Any], kind: str) -> None:
-        meta = entry.get("meta")
+    def __init__(self, file: FileView, seq: int) -> None:
         self.file: Final = file
-        self.kind: Final = kind
-        self.type: Final[str] = entry["type"]
-        self.seq: Final[int] = entry["seq"]
-        self.parent: Final[int] = entry.get("parent", 0)
-        self.lane_number: Final[int] = entry["lane"]
-        self.ts_ns: Final[int] = entry["ts_ns"]
-        self.name: Final = str(entry.get("name") or kind)
-        agent = entry.get("agent_id")
-        self.agent: Final[str | None] = None if agent is None else str(agent)
-        #: ``meta`` of the entry that began it, and of the one that ended it.
-        self.meta: Final[Mapping[str, Any]] = meta if isinstance(meta, Mapping) else {}
-        self.ended_with: Mapping[str, Any] = {}
-        info = self.meta.get("info")
-        #: How its call relates to others: attempt, key, what it costs …
-        self.facts: Final[Mapping[str, Any]] = info if isinstance(info, Mapping) else {}
-        side_effect = self.meta.get("side_effect")
-        self.side_effect: Final[str | None] = side_effect if isinstance(side_effect, str) else None
-        self.outcome: str | None = None
-        self.answer = 0
-        self.took = 0
-        self.chunks: Final[list[int]] = []
-        self._said: Mapping[str, Any] | None = None
+        self.seq: Final = seq
 
-    def end(self, entry: Mapping[str, Any], role: str) -> None:
-        """Take the entry that ended it; the last one counts."""
-        meta = entry.get("meta")
-        self.outcome, self.answer, self.took = entry["type"], entry["seq"], entry["ts_ns"] - self.ts_ns
-        self.ended_with = meta if isinstance(meta, Mapping) else {}
-        info = self.ended_with.get("info")
-        self.settle(entry if not isinstance(info, Mapping) or "settled" not in info else {"meta": info})
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepView) and self.seq == other.seq and self.file is other.file
 
-    def settle(self, entry: Mapping[str, Any]) -> None:
-        """Take what a person said of it, where the entry has that."""
-        meta = entry.get("meta")
-        meta = meta if isinstance(meta, Mapping) else {}
-        info = meta.get("info")
-        said = meta.get("settled", info.get("settled") if isinstance(info, Mapping) else None)
-        if isinstance(said, Mapping):
-            self._said = said
+    def __hash__(self) -> int:
+        return hash((id(self.file), self.seq))
 
     # -- facts -----------------------------------------------------------------------------------------------------------
+
+    def _fact(self, column: array[int]) -> int:
+        return column[self.file.steps.row(self.seq)]
+
+    def _text(self, column: array[int]) -> str | None:
+        return self.file.steps.texts[self._fact(column)]
+
+    @property
+    def type(self) -> str:
+        """The type of the entry that began it."""
+        return self._text(self.file.steps.types) or ""
+
+    @property
+    def kind(self) -> str:
+        """Its family, or the type of its only entry."""
+        return self._text(self.file.steps.kinds) or ""
+
+    @property
+    def name(self) -> str:
+        """What was called, or its kind."""
+        return self._text(self.file.steps.names) or ""
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that made it."""
+        return self._text(self.file.steps.agents)
+
+    @property
+    def parent(self) -> int:
+        """The step around it; 0 if there is none."""
+        return self._fact(self.file.steps.parents)
+
+    @property
+    def lane_number(self) -> int:
+        """The number of its line of execution."""
+        return self._fact(self.file.steps.lanes)
+
+    @property
+    def ts_ns(self) -> int:
+        """When it began."""
+        return self._fact(self.file.steps.began)
+
+    @property
+    def answer(self) -> int:
+        """The entry that ended it; 0 if there is none."""
+        return self._fact(self.file.steps.answers)
+
+    @property
+    def outcome(self) -> str | None:
+        """The type of the entry that ended it."""
+        return self._text(self.file.steps.outcomes)
+
+    @property
+    def took(self) -> int:
+        """Nanoseconds until it ended; 0 if it has not."""
+        return self._fact(self.file.steps.ended) - self.ts_ns if self.answer else 0
+
+    @property
+    def chunks(self) -> Sequence[int]:
+        """The numbers of the pieces that came before its end."""
+        return self.file.steps.chunks.get(self.seq, ())
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """``meta`` of the entry that began it."""
+        return self.file.meta_of(self.seq)
+
+    @property
+    def ended_with(self) -> Mapping[str, Any]:
+        """``meta`` of the entry that ended it."""
+        return self.file.meta_of(self.answer) if self.answer else {}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """How its call relates to others: attempt, key, what it costs …"""
+        return _mapping(self.meta.get("info"))
+
+    @property
+    def side_effect(self) -> str | None:
+        """The class of its effects, where it has one."""
+        found = self.meta.get("side_effect")
+        return found if isinstance(found, str) else None
 
     @property
     def place(self) -> int | str:
@@ -498,7 +664,7 @@ class StepView:
     @property
     def settled(self) -> Mapping[str, Any] | None:
         """What a person said became of it, ``{"by", "reason", "at", "done"}``, or ``None``."""
-        return self._said if self._said is not None else self.file.settled.get(self.seq)
+        return self.file.steps.said.get(self.seq, self.file.settled.get(self.seq))
 
     @property
     def given_up(self) -> bool:
@@ -804,17 +970,20 @@ def alignment(
     old: Sequence[Hashable], new: Sequence[Hashable], same_place: Callable[[int, int], bool]
 ) -> Iterator[tuple[Op, int | None, int | None]]:
     """The same for anything that is equal or not, by its places in both lists; ``same_place`` says which of two were changed."""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:  # most of a prompt, as a rule
-        yield "same", start, start
-        start += 1
-    matcher = SequenceMatcher(None, old[start:], new[start:], autojunk=False)
+    begin, end, most = 0, 0, min(len(old), len(new))
+    while begin < most and old[begin] == new[begin]:  # most of a prompt, as a rule
+        yield "same", begin, begin
+        begin += 1
+    while end < most - begin and old[~end] == new[~end]:
+        end += 1
+    matcher = SequenceMatcher(None, old[begin : len(old) - end], new[begin : len(new) - end], autojunk=False)
     for op, i, j, k, m in matcher.get_opcodes():
-        before, now = deque(range(start + i, start + j)), deque(range(start + k, start + m))
+        before, now = deque(range(begin + i, begin + j)), deque(range(begin + k, begin + m))
         while before and now and (op == "equal" or same_place(before[0], now[0])):
             yield "same" if op == "equal" else "changed", before.popleft(), now.popleft()
         yield from (("removed", one, None) for one in before)
         yield from (("added", None, one) for one in now)
+    yield from (("same", len(old) - left, len(new) - left) for left in range(end, 0, -1))
 
 
 class _Sum:

@@ -162,7 +162,7 @@ class FileSpans:
         elif step.seq in self._open:
             del self._open[step.seq]
             yield self._call(step, entry)
-        if not self._keep and step.seq not in self._open and step is not self._attempts.get(step.lane_number):
+        if not self._keep and step.seq not in self._open and step != self._attempts.get(step.lane_number):
             self._view.forget(step)
 
     def rest(self) -> Iterator[Span]:

@@ -49,7 +49,7 @@ def short(value: object, most: int = 96) -> str:
 
 def printable(text: str) -> str:
     """``text`` without the control characters that a hostile trace could steer a terminal with."""
-    return "".join(char if char.isprintable() else " " for char in text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def brief(value: object, most: int = 96) -> str:

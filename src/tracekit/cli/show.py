@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -249,15 +251,20 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
     yield _heading(view)
     left, hidden = limit or sys.maxsize, 0
     for file in view.files:
-        steps = [step for step in file.steps.values() if step.type not in FRAME]
-        shown = [step for step in steps if choice.has(step)]
-        hidden += len(steps) - len(shown)
+        shown = array("I")
+        for step in file.steps.values():
+            if step.type in FRAME:
+                continue
+            if choice.has(step):
+                shown.append(step.seq)
+            else:
+                hidden += 1
         if file.segment is not None:
             yield styled((f"process {file.process}", "bold"), (f"  segment {file.segment}", "dim"))
-        yield from _step_lines(shown[:left], console.width)
+        yield from _step_lines(file, shown[:left], console.width)
         if len(shown) > left:
             name = shown_as(file.trace.path)
-            yield styled((f"… {len(shown) - left} more: tracekit show {name} --from {shown[left].seq}", "dim"))
+            yield styled((f"… {len(shown) - left} more: tracekit show {name} --from {shown[left]}", "dim"))
         left = max(0, left - len(shown))
         if file.segment is not None and file.found.state != "complete":
             yield from _ending(file)
@@ -286,31 +293,40 @@ def _heading(view: RunView) -> Text:
     )
 
 
-def _step_lines(steps: Sequence[StepView], width: int) -> Iterator[Line]:
-    """A line for each step, below the nearest step around it that is shown."""
-    if not steps:
+def _step_lines(file: FileView, shown: array[int], width: int) -> Iterator[Line]:
+    """A line for each of these steps, below the nearest step around it that is shown."""
+    if not shown:
         yield [("(nothing to show)", "dim")]
-    shown = {step.seq for step in steps}
-    below: dict[int, list[StepView]] = {}
-    for step in steps:
-        below.setdefault(_around(step, shown), []).append(step)
-    stack = [(step, "", "") for step in reversed(below.get(0, ()))]
-    while stack:
-        step, before, guide = stack.pop()
-        yield [(before, "dim"), *parts_of(step, width - len(before))]
-        inner = below.get(step.seq, ())
-        for number, one in enumerate(reversed(inner)):
-            last = number == 0
-            stack.append((one, guide + ("└── " if last else "├── "), guide + ("    " if last else "│   ")))
+    below: dict[int, array[int]] = {}
+    for seq in shown:
+        below.setdefault(_around(file, seq, shown), array("I")).append(seq)
+    #: On each level: the steps that are still to come, each with what stands before it, and before what is below it.
+    levels: list[Iterator[tuple[int, str, str]]] = [((seq, "", "") for seq in below.get(0, ()))]
+    while levels:
+        if (found := next(levels[-1], None)) is None:
+            levels.pop()
+            continue
+        seq, before, guide = found
+        yield [(before, "dim"), *parts_of(file.steps[seq], width - len(before))]
+        if seq in below:
+            levels.append(_guided(below[seq], guide))
 
 
-def _around(step: StepView, shown: set[int]) -> int:
-    """The nearest step around ``step`` that is shown; 0 if there is none."""
-    at = step.parent
-    while at and at not in shown:
-        around = step.file.step_at(at)
-        at = 0 if around is None or around.seq == around.parent else around.parent
-    return at
+def _guided(steps: array[int], guide: str) -> Iterator[tuple[int, str, str]]:
+    for seq in steps:
+        last = seq == steps[-1]
+        yield seq, guide + ("└── " if last else "├── "), guide + ("    " if last else "│   ")
+
+
+def _around(file: FileView, seq: int, shown: array[int]) -> int:
+    """The nearest step around this one that is shown; 0 if there is none."""
+    around = file.step_at(file.steps[seq].parent)
+    while around is not None:
+        at = bisect_left(shown, around.seq)
+        if at < len(shown) and shown[at] == around.seq:
+            return around.seq
+        around = None if around.seq == around.parent else file.step_at(around.parent)
+    return 0
 
 
 def line_of(step: StepView, width: int) -> Text:
