@@ -16,13 +16,10 @@ them, divergence and exhaustion are the same errors. Whatever passes no client (
 
 from __future__ import annotations
 
-from .agentloom import import_agentloom
-from .cassettes import import_cassette
 from .clients import ReplayLLMClient, ReplayToolClient, TracedLLMClient, TracedToolClient
-from .events import TraceEvent, TraceEvents, load_trace
-from .index import ReplayTraceWriter, TraceIndex
-from .line import Line
-from .writer import TraceWriter
+from .importing import import_agentloom, import_cassette
+from .index import ReplayTraceWriter, TraceEvent, TraceEvents, TraceIndex, load_trace
+from .writer import Line, TraceWriter
 
 __all__ = [
     "Line",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ..errors import RunStateError
 from ..integration import Spec, capture
 from .index import replaying
-from .line import Line
+from .writer import Line
 
 __all__ = ["ReplayLLMClient", "ReplayToolClient", "TracedLLMClient", "TracedToolClient"]
 

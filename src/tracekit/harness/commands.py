@@ -11,8 +11,7 @@ import click
 
 from ..cli import output
 from ..errors import RunStateError, TracekitError
-from .agentloom import import_agentloom
-from .cassettes import Imported, cassettes_in, import_cassette
+from .importing import Imported, cassettes_in, import_agentloom, import_cassette
 
 __all__ = ["import_"]
 

@@ -12,12 +12,10 @@ Nothing here imports an SDK or pytest.
 
 from __future__ import annotations
 
-from .clock import TickingClock, ticking_clock
+from .blocks import TickingClock, no_network, nothing_live, temporary_store, ticking_clock
 from .crash import CRASH_POINTS, RECOVERY_POINTS, crash_at
 from .model import Failure, ScriptedModel, ToolUse
-from .network import no_network, nothing_live
 from .replays import assert_replays
-from .store import temporary_store
 
 __all__ = [
     "CRASH_POINTS",
