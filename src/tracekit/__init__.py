@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ._capture.notes import detection as detection
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
-    from ._journal.schema import SCHEMA_URI as SCHEMA_URI
+    from ._journal.entry import SCHEMA_URI as SCHEMA_URI
     from ._policy.budget import limit as limit
     from ._policy.contract import ExecutionContract as ExecutionContract
     from ._policy.contract import SideEffectClass as SideEffectClass
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 #: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
 _HOMES: Final = {
-    "SCHEMA_URI": "_journal.schema",
+    "SCHEMA_URI": "_journal.entry",
     "CorpusReport": "_runs.corpus",
     "JudgedRun": "_runs.corpus",
     "Query": "_runs.corpus",
@@ -154,6 +154,6 @@ if not TYPE_CHECKING:  # a type checker takes a module with it for one that has 
 
 # A process that a recorded program has started is part of the run from here on.
 if "TRACEKIT_JOIN" in _os.environ:
-    from ._runs.joining import join as _join
+    from ._runs.segments import join as _join
 
     _join()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.golden import programs
 from tracekit import replay
-from tracekit._journal import schema
+from tracekit._journal.entry import load_schema
 from tracekit._journal.entry import FORMAT_VERSION
 from tracekit.integration import Trace
 from tracekit.integration import Store
@@ -63,7 +63,7 @@ def test_a_golden_trace_satisfies_the_schema(path: Path) -> None:
     """Today's schema describes each line of each."""
     import jsonschema
 
-    validator = jsonschema.Draft202012Validator(schema.load())
+    validator = jsonschema.Draft202012Validator(load_schema())
     for line in path.read_bytes().split(b"\n")[:-1]:
         validator.validate(json.loads(line))
 

@@ -27,9 +27,9 @@ def misfits(base: Path) -> list[str]:
     """What does not satisfy the schema, of traces that tracekit itself wrote and no test has damaged since."""
     import jsonschema
 
-    from tracekit._journal import schema
+    from tracekit._journal.entry import load_schema
 
-    validator = jsonschema.Draft202012Validator(schema.load())
+    validator = jsonschema.Draft202012Validator(load_schema())
     found: list[str] = []
     seen: Counter[str] = Counter()
     for path in _files(base):

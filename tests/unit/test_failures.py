@@ -550,12 +550,12 @@ def test_the_page_lists_each_type_as_it_is() -> None:
 
 def test_the_schema_describes_what_is_recorded() -> None:
     """Each entry with a failure satisfies the published schema, which knows every type and strategy."""
-    from tracekit._journal import schema
+    from tracekit._journal.entry import load_schema
 
-    described = schema.load()["$defs"]["failure"]["properties"]
+    described = load_schema()["$defs"]["failure"]["properties"]
     assert described["type"]["enum"] == [kind.value for kind in FailureType]
     assert described["recovery_strategy"]["enum"] == [how.value for how in RecoveryStrategy]
-    validator = jsonschema.Draft202012Validator(schema.load())
+    validator = jsonschema.Draft202012Validator(load_schema())
     run = failing(pay, 500)
     for entry in of_type(run, "tool.error", "span.end", "run.failed"):
         assert list(validator.iter_errors(entry)) == []

@@ -24,10 +24,10 @@ from tests.support.cut import cut
 from tests.support.plain_writer import chained
 from tests.support.tracing import entries, of_type, recorded, replayed
 from tracekit import InexactReplayError, NotReplayableError, replay, resume, traced_tool
-from tracekit._journal import schema
+from tracekit._journal.entry import load_schema
 
 ran: list[str] = []
-VALID = jsonschema.Draft202012Validator(schema.load())
+VALID = jsonschema.Draft202012Validator(load_schema())
 
 
 @pytest.fixture(autouse=True)

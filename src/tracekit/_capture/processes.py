@@ -1070,7 +1070,7 @@ def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int])
 # -- os.fork, os.forkpty -------------------------------------------------------------------------------------------------
 #
 # The child is a copy, with a part of the run of its own from its first line: that is seen to where the interpreter has just forked it
-# (``_runs.forks`` in a recording, ``_runs.replaying`` in a replay).
+# (``_runs.segments`` in a recording, ``_runs.replaying`` in a replay).
 
 
 def _fork(original: Any) -> Any:
@@ -1351,8 +1351,8 @@ _PREPARED: Final = """\
 import os, sys
 os.environ[{variable!r}] = {ticket!r}
 if "tracekit" in sys.modules:
-    from tracekit._runs import joining
-    joining.join()
+    from tracekit._runs import segments
+    segments.join()
 """
 #: Modules in which an event loop starts processes and watches for their end by itself.
 _LOOPS: Final = frozenset({"asyncio.unix_events", "asyncio.windows_events"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from hashlib import sha256
@@ -20,6 +21,7 @@ __all__ = [
     "QUEUES",
     "READS",
     "REFUSALS",
+    "SCHEMA_URI",
     "SINGLES",
     "SUFFIX",
     "EntryFamily",
@@ -28,6 +30,7 @@ __all__ = [
     "family_of",
     "imported_from",
     "link",
+    "load_schema",
     "read_by_library",
     "span_id",
     "split",
@@ -216,3 +219,20 @@ def split(line: bytes) -> tuple[bytes, bytes]:
     if line[-SUFFIX : -SUFFIX + 9] != _KEY or line[-2:] != b'"}':
         raise ValueError('the line does not end in ,"hash":"…"}')
     return line[:-SUFFIX], line[-SUFFIX + 9 : -2]
+
+
+# -- schema ------------------------------------------------------------------------------------------------------------
+#
+# The published JSON Schema (draft 2020-12) of one line of a trace; ``schema.json`` beside this file is it.
+
+#: The ``$id`` of the schema of the format version that this tracekit writes.
+SCHEMA_URI: Final = "urn:tracekit:trace:1"
+
+
+def load_schema() -> dict[str, Any]:
+    """The schema as a dictionary, new each time."""
+    import orjson
+
+    with open(os.path.join(os.path.dirname(__file__), "schema.json"), "rb") as file:
+        schema: dict[str, Any] = orjson.loads(file.read())
+    return schema

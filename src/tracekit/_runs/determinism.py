@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from orjson import JSONDecodeError, loads
 
 from .. import _reality
-from .._capture import stdout
+from .._capture import stdio
 from .._journal.entry import family_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
@@ -325,7 +325,7 @@ class OutputPlaces:
     @classmethod
     def take(cls) -> OutputPlaces | None:
         """Listen to what is written to ``sys.stdout``, where that can be."""
-        out = stdout.Out.take()
+        out = stdio.Out.take()
         if out is None:
             return None
         places = cls()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
-from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdout, world
+from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdio, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
@@ -23,7 +23,7 @@ from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import NotReplayableError, RunStateError
 from . import block as arguments
-from . import children, ending, forks
+from . import children, ending, segments
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async
 from .environment import Program, command_facts, environment_and_argv, this_program
@@ -275,7 +275,7 @@ class RecordBlock(Block[Run]):
         if self._role is not None:
             self._role.session = session
         begin(session)
-        forks.follow(session, store)
+        segments.follow(session, store)
         session.state.root = self._scope_in(under_policies(session), options["agent"], spending)
         return self._run
 
@@ -345,8 +345,8 @@ class RecordBlock(Block[Run]):
             self._instead.end_for(self.run, error)
             return None
         session = self._session
-        if forks.successor(session) is not None:
-            return self._exit_child(forks.successor(session))
+        if segments.successor(session) is not None:
+            return self._exit_child(segments.successor(session))
         try:
             if error is None or isinstance(error, Exception):
                 drain(session)
@@ -366,7 +366,7 @@ class RecordBlock(Block[Run]):
         self._scope_out()
         unregister(self._session)
         if child is not None:
-            forks.end_part(child)
+            segments.end_part(child)
 
     def _seal(self, session: Recording, error: BaseException | None) -> None:
         if session.state.discarded:
@@ -404,8 +404,8 @@ class RecordBlock(Block[Run]):
             meta.update(undoing.as_dict())
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
-        if stdout.observed():
-            meta["printed"] = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
+        if stdio.observed():
+            meta["printed"] = session.state.extras.of(stdio.PrintedLines).as_dict(session.redactor.redact_text)
         return ending.End(meta, error, result, undoing is not None, segments)
 
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from .._capture import callers, instrumentation, plugins, processes, randomness, stdout, world
+from .._capture import callers, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import ENDS, FAMILIES, SINGLES
@@ -451,12 +451,12 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _compare_output(self, session: Replay) -> None:
         """What the program printed, where both the recording and this process kept it."""
         recorded = (last_entry(session.trace).get("meta") or {}).get("printed")
-        if not isinstance(recorded, dict) or not stdout.observed():
+        if not isinstance(recorded, dict) or not stdio.observed():
             if "output" in session.report.verdict.strict:
                 session.report.unknown("output_not_kept", "what the program printed was not kept, then or now")
             return
-        now = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
-        for one in stdout.differences(recorded, now):
+        now = session.state.extras.of(stdio.PrintedLines).as_dict(session.redactor.redact_text)
+        for one in stdio.differences(recorded, now):
             session.report.remark("output", str(one), lane=one.lane, line=one.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:

@@ -32,7 +32,7 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from . import block, children, forks, recording
+from . import block, children, recording, segments
 from .block import called_from
 from .ending import End, drain
 from .environment import drift, environment, file_hash, this_program
@@ -232,7 +232,7 @@ class ResumeBlock(RecordBlock):
         taken.callback(unregister, session)
         recording.begin(session)
         taken.callback(recording.end, session)
-        forks.follow(session, self._store)
+        segments.follow(session, self._store)
         taken.callback(process.closed, session)
         session.state.root = self._scope_in(under_policies(session), first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
@@ -300,8 +300,8 @@ class ResumeBlock(RecordBlock):
 
     def _exit(self, error: BaseException | None) -> None:
         session = self.session
-        if forks.successor(session) is not None:
-            return self._exit_child(forks.successor(session))
+        if segments.successor(session) is not None:
+            return self._exit_child(segments.successor(session))
         try:
             if error is None or isinstance(error, Exception):
                 drain(session)

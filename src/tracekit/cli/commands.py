@@ -208,6 +208,6 @@ def main() -> None:
     Data goes to stdout, as text or, with --json, as JSON; messages go to stderr. Exit codes: 0 right, 1 a difference or
     damage, 2 usage error or unreadable input, 3 incomplete, 4 refused, 130 interrupted.
     """
-    joining = sys.modules.get("tracekit._runs.joining")
-    if joining is not None:  # started by a recorded program, and no part of it
-        joining.leave()
+    segments = sys.modules.get("tracekit._runs.segments")
+    if segments is not None:  # started by a recorded program, and no part of it
+        segments.leave()

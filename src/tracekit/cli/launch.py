@@ -24,7 +24,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import _reality
-from .._capture import guard, inputs, plugins, stdin, stdout
+from .._capture import guard, inputs, plugins, stdio
 from .._capture.instrumentation import instrument
 from .._journal.entry import FAMILIES
 from .._journal.keys import Keys
@@ -744,7 +744,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
     """Run the program again and resume its run; returns the exit status."""
     guard.warm()
     instrument()
-    stdin.capture()
+    stdio.capture_input()
     path = instructions["path"]
     store = Store(instructions["store"])
     meta = first_meta(path)
@@ -905,8 +905,8 @@ def main() -> None:
 def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]) -> int:
     assert body is not None
     instrument(user_modules=instructions["user_modules"])
-    stdin.capture()
-    stdout.capture()
+    stdio.capture_input()
+    stdio.capture_output()
     process.role = role = RecordedProgram(instructions["program"], command=program)
     role.user_modules = tuple(instructions["user_modules"])
     if instructions["spans"]:
@@ -997,8 +997,8 @@ def prepare() -> None:
     """Put in place what every replay of a program needs of its process; once in a process."""
     guard.warm()
     instrument()
-    stdin.capture()
-    stdout.capture()
+    stdio.capture_input()
+    stdio.capture_output()
 
 
 def ignore_warnings() -> None:

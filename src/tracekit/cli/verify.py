@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from .._capture.plugins import forms
-from .._journal import schema as format_schema
+from .._journal.entry import load_schema
 from .._journal.reader import Trace, Verdict
 from .._journal.seals import KEY_VARIABLE, PublicKeys, SigningKey, add_seal, new_key
 from .._journal.store import Store, beside, is_segment, live_writer, name_of, remedy_for
@@ -260,7 +260,7 @@ def schema(form: str) -> None:
 
 def _load(name: str) -> Mapping[str, Any]:
     if name == "trace":
-        return format_schema.load()
+        return load_schema()
     schemas = {form.name: schema for form in forms().values() if (schema := form.schema()) is not None}
     if name not in schemas:
         known = ", ".join(map(repr, ["trace", *schemas]))
@@ -275,4 +275,4 @@ def validator() -> Any:
     except ImportError:
         output.message("Checking against the schema needs jsonschema: python -m pip install jsonschema")
         sys.exit(output.USAGE_ERROR)
-    return Draft202012Validator(format_schema.load())
+    return Draft202012Validator(load_schema())

@@ -1,22 +1,29 @@
-"""What a recorded program prints: the lines of each lane, and the first one that differs in a replay.
-
-Each line is kept as hash and length, the first ones as text too, redacted. What Python code writes to ``sys.stdout`` counts, but for
-logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child processes are their own.
-"""
+"""The standard streams of a recorded program: what it prints, compared in a replay, and what it reads from its standard input."""
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from hashlib import sha256
 from io import TextIOWrapper
 from typing import Any, Final, NamedTuple
 
 from .._runtime.process import process
 from .._runtime.session import current
+from .._runtime.step import Spec
+from .calls import Captured, shell_of
 
-__all__ = ["Difference", "Out", "PrintedLines", "capture", "differences", "observed"]
+__all__ = ["Difference", "Out", "PrintedLines", "capture_input", "capture_output", "differences", "observed"]
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+#
+# The lines of each lane, and the first one that differs in a replay.
+#
+# Each line is kept as hash and length, the first ones as text too, redacted. What Python code writes to ``sys.stdout`` counts, but for
+# logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child processes are their own.
 
 #: Whose lines are left out: by the module that writes.
 _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
@@ -159,7 +166,7 @@ class Out(TextIOWrapper):
         return out
 
 
-def capture() -> None:
+def capture_output() -> None:
     """Keep what the runs of this process print, until the process ends."""
     out = Out.take()
     if out is not None and _printed not in out.listeners:
@@ -181,3 +188,73 @@ def _printed(text: str) -> None:
     if state.ended:
         return
     state.extras.of(PrintedLines).write(scope.lane.path, text, scope.session.redactor.redact_text)
+
+
+# -- standard input ----------------------------------------------------------------------------------------------------
+#
+# As steps of a run, where a whole program is recorded or replayed.
+
+
+def capture_input() -> None:
+    """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
+    builtins.input = _prompting(builtins.input)
+    sys.stdin = _Stdin(sys.stdin)
+
+
+def _step(name: str, function: Any) -> Any:
+    """The function with each call as a step. It needs no identity, as a tool does, so that a program without tools imports no wrapt."""
+    shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return shell(function, None, args, kwargs)
+
+    return step
+
+
+def _prompting(original: Any) -> Any:
+    """``input``, whose prompt is printed before the step, in a replay too: what is printed is the program's own.
+
+    On a terminal the line editor shows it, while the step is made.
+    """
+    shown: Any = _step("input", lambda prompt="": original())
+    edited: Any = _step("input", original)
+
+    @wraps(original)
+    def input(prompt: object = "", /) -> Any:
+        if _edits():
+            return edited(prompt)
+        sys.stderr.flush()
+        sys.stdout.write(str(prompt))
+        sys.stdout.flush()
+        return shown(prompt)
+
+    return input
+
+
+def _edits() -> bool:
+    try:
+        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+class _Stdin:
+    """Standard input whose reads are steps; everything else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        for name in ("read", "readline", "readlines"):
+            setattr(self, name, _step(f"stdin.{name}", getattr(stream, name)))
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.readline():
+            yield line
+
+    def __next__(self) -> str:
+        line: str = self.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
