@@ -28,8 +28,10 @@ class Installed:
     def run(
         self, *arguments: str, input: str = "", env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the interpreter in the repository, which has the tests, and not the sources, on its path."""
-        plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHASHSEED")}
+        """Run the interpreter in the repository, which has the tests, and not the sources, on its path. It is no test: Logfire sends
+        nothing from one."""
+        hidden = ("PYTHONPATH", "PYTHONHASHSEED", "PYTEST_VERSION", "PYTEST_CURRENT_TEST")
+        plain = {name: value for name, value in os.environ.items() if name not in hidden}
         variables = {**{name: value for name, value in plain.items() if not name.endswith("_API_KEY")}, **(env or {})}
         command = [self.python, *arguments]
         return subprocess.run(
