@@ -38,7 +38,19 @@ SENDERS = (
         packages=("langsmith",),
     ),
     Telemetry("Langfuse", ("langfuse._task_manager", "langfuse._client.span_exporter"), packages=("langfuse",)),
-    Telemetry("OpenTelemetry", ("opentelemetry.exporter", "opentelemetry.sdk"), packages=("opentelemetry",)),
+    Telemetry(
+        "OpenTelemetry",
+        ("opentelemetry.exporter", "opentelemetry.sdk"),
+        packages=("opentelemetry",),
+        exporting=(
+            "opentelemetry.sdk._shared_internal:BatchProcessor._export",
+            "opentelemetry.sdk.trace.export:SimpleSpanProcessor.on_end",
+            "opentelemetry.sdk.trace.export:BatchSpanProcessor._export",  # before 1.33
+            "opentelemetry.sdk._logs._internal.export:SimpleLogRecordProcessor.",
+            "opentelemetry.sdk._logs._internal.export:BatchLogRecordProcessor._export",  # before 1.33
+            "opentelemetry.sdk.metrics._internal.export:PeriodicExportingMetricReader._receive_metrics",
+        ),
+    ),
     Telemetry(
         "Logfire",
         (

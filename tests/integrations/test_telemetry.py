@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import requests
 import sentry_sdk
 from langsmith import Client, RunTree
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 import tracekit
 from tests.support.place import PACKAGES, Place
@@ -135,6 +135,9 @@ def guarded(send, roots):
         send(roots)
     except Exception as error:
         return error
+
+def export(exporter, roots):
+    return guarded(exporter, roots)
 """,
     "reader": """
 import requests
@@ -190,7 +193,10 @@ class Client:
 """,
 }
 TRANSPORTS = [name for line in MODULES["sender"].splitlines() if (name := line[4:].partition("(")[0]).startswith("by_")]
-INTEGRATION = Integration("beacon", telemetry=[Telemetry("Beacon", ["beacon.sender"], packages=["beacon"])])
+INTEGRATION = Integration(
+    "beacon",
+    telemetry=[Telemetry("Beacon", ["beacon.sender"], packages=["beacon"], exporting=["beacon.sender:export"])],
+)
 
 
 @pytest.fixture
@@ -343,7 +349,8 @@ def test_what_it_wraps_belongs_to_the_run(package: Any, servers: Servers) -> Non
 
 
 def test_what_it_calls_of_the_users(package: Any, servers: Servers) -> None:
-    """An exporter of the user's own: in the thread of the package it is telemetry, in the run's own line it is the program's."""
+    """A function of the user's own: in the thread of the package it is telemetry, in the run's own line it is the program's, unless it is
+    called as an exporter: then it is telemetry in both."""
 
     def export(roots: Roots) -> None:
         requests.post(roots.http + "/mine", json=1, timeout=60)
@@ -357,6 +364,48 @@ def test_what_it_calls_of_the_users(package: Any, servers: Servers) -> None:
     assert len(entries(run, *STEPS)) == 1
     assert replayed(run, lambda: package.sender.guarded(export, servers.roots)) is errors is None
     assert servers.plain.hits["/mine"] == 2
+
+    def in_its_line() -> list[Any]:
+        return [package.sender.export(lambda roots: wrapped(export, roots), servers.roots), *in_a_wrapper()]
+
+    def in_a_wrapper() -> list[Any]:
+        return [package.wrapper.observed(package.reader.prompt)(servers.roots)]
+
+    def wrapped(call: Callable[[Roots], None], roots: Roots) -> None:
+        package.wrapper.observed(call)(roots)
+
+    run, saw = recorded(in_its_line)
+    assert (saw, servers.plain.hits["/mine"]) == ([None, "/echo"], 3)
+    assert [one["name"].partition(" ")[0] for one in entries(run, *STEPS)] == ["GET"]
+    assert replayed(run, in_its_line) == saw
+    assert servers.plain.hits["/mine"] == 3
+
+
+def test_an_exporter_of_the_programs_own(servers: Servers, instrumented: None) -> None:
+    """Whoever calls it, the thread that sends what has gathered or the line of the program that flushes it or ends a span, what it sends
+    is telemetry: which of them does is by chance."""
+
+    class Exporter(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            requests.post(servers.roots.http + "/mine", json=[span.name for span in spans], timeout=60)
+            return SpanExportResult.SUCCESS
+
+    def program() -> str:
+        with traces.get_tracer("t").start_as_current_span("work"):
+            found = requests.get(servers.roots.http + "/echo", timeout=60).json()["path"]
+        assert traces.force_flush()
+        return str(found)
+
+    for processor in (SimpleSpanProcessor(Exporter()), BatchSpanProcessor(Exporter())):
+        traces = TracerProvider()
+        traces.add_span_processor(processor)
+        before = servers.plain.hits["/mine"]
+        run, saw = recorded(program)
+        assert servers.plain.hits["/mine"] == before + 1
+        assert [one["name"].partition(" ")[0] for one in entries(run, *STEPS)] == ["GET"]
+        assert replayed(run, program) == saw
+        assert servers.plain.hits["/mine"] == before + 1
+        traces.shutdown()
 
 
 @pytest.mark.parametrize("how", ["join", "wait", "wait a while", "poll", "sleep"])

@@ -19,6 +19,8 @@ from .._runtime.session import current
 from .plugins import (
     Telemetry,
     callers_by_file,
+    exporting_modules,
+    exports_telemetry,
     is_captured,
     is_observer,
     is_wrapper,
@@ -233,8 +235,9 @@ def telemetry() -> Telemetry | None:
     """Whose telemetry the running code sends: the nearest frame that is user code, or sends telemetry, decides.
 
     What stands between is the transport. In a thread that sends telemetry and belongs to no run, all is, what it calls of the user's (an
-    exporter, a filter) as well. So neither a package that wraps what the program does (a decorator, an instrumented client) nor one that
-    reads something for it makes telemetry of that.
+    exporter, a filter) as well; so is in every thread what an exporter of the program's own sends that such a package calls to send it.
+    So neither a package that wraps what the program does (a decorator, an instrumented client) nor one that reads something for it makes
+    telemetry of that.
     """
     frame: FrameType | None = _getframe(1)
     role_of = callers_by_file.get
@@ -246,17 +249,18 @@ def telemetry() -> Telemetry | None:
             if role is None:
                 role = _role_of(frame)
             if role is True:
-                if runs:
+                if runs and sys.modules.keys().isdisjoint(exporting_modules()):
                     return None
                 by_user, found = True, None
             elif role:
-                sender = telemetry_of(role, frame.f_code.co_qualname)
+                name = frame.f_code.co_qualname
+                sender = telemetry_of(role, name)
                 if sender is not None:
-                    if not by_user:
+                    if not by_user or exports_telemetry(role, name):
                         return sender
                     found = found or sender
         frame = frame.f_back
-    return found
+    return None if runs else found
 
 
 def _role_of(frame: FrameType) -> str | bool:

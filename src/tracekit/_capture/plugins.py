@@ -41,6 +41,8 @@ __all__ = [
     "credentials",
     "detach",
     "discover",
+    "exporting_modules",
+    "exports_telemetry",
     "forms",
     "is_captured",
     "is_observer",
@@ -230,15 +232,19 @@ class Telemetry:
     (``"langsmith.client:Client.create_run"``, also the beginning of a name). What a sender sends, over whatever transport, is no part of a
     run, nor is a thread that runs a function of its own: it goes out while a run is recorded, and not in a replay. Name the parts that
     only send: what a package *reads* for the program (a prompt, a feature flag), and what it calls on the program's behalf, belongs to
-    the run. ``packages`` are those whose own clock readings and waits (for their threads) belong to no run, either.
+    the run. ``packages`` are those whose own clock readings and waits (for their threads) belong to no run, either. ``exporting`` are
+    functions that only give an exporter what it is to send: what they call is telemetry, also where the exporter is the program's own.
     """
 
-    __slots__ = ("name", "packages", "senders")
+    __slots__ = ("exporting", "name", "packages", "senders")
 
-    def __init__(self, name: str, senders: Sequence[str], *, packages: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, senders: Sequence[str], *, packages: Sequence[str] = (), exporting: Sequence[str] = ()
+    ) -> None:
         self.name: Final = name
-        self.senders: Final = tuple(senders)
+        self.senders: Final = (*senders, *exporting)
         self.packages: Final = tuple(packages)
+        self.exporting: Final = tuple(exporting)
 
     def __repr__(self) -> str:
         return f"Telemetry({self.name!r})"
@@ -720,6 +726,8 @@ def _is_host(pattern: str, host: str) -> bool:
 _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 
 
+#: A cache, see ``exporting_modules``.
+_exporting: frozenset[str] | None = None
 #: A cache of who calls, by the name of a file; ``callers`` keeps it.
 callers_by_file: Final[dict[str, Any]] = {}
 #: The same, of who hands something to another thread.
@@ -766,11 +774,33 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 
 
 def _forget_telemetry() -> None:
+    global _exporting
+    _exporting = None
     _senders.clear()
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
     callers_by_file.clear()
     movers_by_file.clear()
+
+
+def exports_telemetry(module: str, function: str) -> bool:
+    """Whether a function of this module only gives an exporter what it is to send."""
+    return any(
+        module == place and function.startswith(name)
+        for _, telemetry in _senders[module]
+        for place, _, name in (one.partition(":") for one in telemetry.exporting)
+    )
+
+
+def exporting_modules() -> frozenset[str]:
+    """Where functions are that only give an exporter what it is to send."""
+    global _exporting
+    if _exporting is None:
+        found = {**discover(), **_integrations}.values()
+        _exporting = frozenset(
+            place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
+        )
+    return _exporting
 
 
 def sends_telemetry(module: str) -> bool:
