@@ -529,23 +529,28 @@ def main():
     assert family.warnings == []
 
 
-CHANGED = """
+CHANGED = (
+    UNTIL
+    + """
 def main():
-    process = subprocess.Popen([sys.executable, "child.py"])
-    process.wait()
-    return [process.poll() for _ in range(int(os.environ["POLLS"]))]
+    process = subprocess.Popen([sys.executable, "waiting.py"])
+    until("ready")
+    found = [process.poll() for _ in range(int(os.environ["POLLS"]))]
+    process.terminate()
+    return found, process.wait()
 """
+)
 
 
 def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that asks once more than the recorded one is told so, with its line."""
+    """A program that asks once more than the recorded one, before it knows of the end, is told so, with its line."""
     monkeypatch.setenv("POLLS", "2")
     family.program(CHANGED)
     family.record()
     monkeypatch.setenv("POLLS", "3")
     done = family.replay("POLLS")
     assert done.returncode == 1
-    assert "the program asks here how the process /process:child.py#1 stands" in done.stderr
+    assert "the program asks here how the process /process:waiting.py#1 stands" in done.stderr
     assert "parent.py:" in done.stderr
 
 

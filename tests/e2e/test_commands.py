@@ -298,6 +298,31 @@ def test_a_replay_starts_nothing_and_gives_the_same(name: str, place: Place) -> 
     assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["nothing_lacking"]
 
 
+ASKED_AGAIN = """
+ended = subprocess.Popen(["sh", "-c", "exit 3"])
+print(subprocess.run(["true"]).returncode, ended.wait(), ended.poll(), ended.wait())
+
+def asks():
+    print(ended.poll(), ended.wait())
+
+thread = threading.Thread(target=asks)
+thread.start()
+thread.join()
+"""
+
+
+def test_what_a_program_knows_of_a_process_is_no_event(place: Place) -> None:
+    """How a process has ended is on the log when a thread learns of it, not each time that it asks again, as ``subprocess.run`` does."""
+    place.program(PROGRAM + ASKED_AGAIN)
+    done = place.cli("run", "agent.py")
+    assert done.stdout == "0 3 3 3\n3 3\n", done.stderr
+    entries = [json.loads(line) for line in Path(place.runs[0]).read_text().splitlines()]
+    asked = [(one["name"], one["lane"]) for one in entries if one.get("name", "").startswith("process.status")]
+    names = [name.rpartition(":")[2] for name, _ in asked]
+    assert (names, len(set(asked))) == (["true#1", "sh#1", "sh#1"], 3)
+    assert replayed(place) == done.stdout
+
+
 def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) -> None:
     """The process writes to the terminal by itself: the program does not see it, and a replay says that it is not shown."""
     place.program(

@@ -143,6 +143,14 @@ def missing() -> list[Any]:
     return []
 
 
+def processes() -> list[Any]:
+    """Processes that do not join the run. The trace has each question for a status, also those that the program could answer itself."""
+    echoed = subprocess.run(["echo", "one"], capture_output=True, text=True, check=True)
+    failed = subprocess.run(["false"], check=False)
+    started = subprocess.Popen(["true"])
+    return [echoed.stdout, failed.returncode, started.wait(), started.poll(), started.wait()]
+
+
 #: What ``harness`` is handed: its clients record and replay by themselves.
 def harness(llm: Any, tool: Any, trace: Any) -> list[Any]:
     """The injected clients: a plan, a tool call, a stream."""
@@ -160,6 +168,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "threads": threads,
     "conversation": conversation,
     "missing": missing,
+    "processes": processes,
 }
 
 

@@ -23,7 +23,7 @@ from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs
 from .callers import telemetry
-from .commands import CapturedProcess, ProcessSteps
+from .commands import STATUS, CapturedProcess, ProcessSteps
 from .guard import Attempt
 from .leftovers import by_finalizer
 from .patch import Patch, Switch
@@ -262,9 +262,10 @@ class ProcessObserver(Protocol):
         ...
 
 
-#: The attributes of a started process in which its observer is kept, and the steps of its pipes.
+#: The attributes of a started process: its observer, the steps of its pipes, and the lane that knows how it has ended.
 _OBSERVER: Final = "_tracekit_observer"
 _STEPS: Final = "_tracekit_steps"
+_LEARNT: Final = "_tracekit_learnt"
 
 
 def follow(started: Any, observer: ProcessObserver | CapturedProcess) -> None:
@@ -283,6 +284,22 @@ def _observer_of(started: Any) -> tuple[Any, Scope] | None:
         return None
     scope = here()
     return None if scope is None else (observer, scope)
+
+
+def _learnt(process: Any, scope: Scope) -> None:
+    """The program has learnt here how ``process`` has ended."""
+    vars(process)[_LEARNT] = scope.lane
+
+
+def _is_known(process: Any, observer: Any, scope: Scope) -> bool:
+    """Whether the program asks where it knows already how the process has ended: its object has the status, in a replay too.
+
+    In another lane it may not: which of two threads comes first is an event of the run.
+    """
+    if vars(process).get(_LEARNT) is not scope.lane:
+        return False
+    observer.session.asked_again(scope, f"{STATUS} {observer.path}")
+    return True
 
 
 def _outside_the_run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -307,11 +324,16 @@ def _poll(original: Any) -> Any:
         observer, scope = at
         if isinstance(observer, CapturedProcess) and by_finalizer():
             return _collected(original, self, observer)
+        if _is_known(self, observer, scope):
+            return self.returncode
         if observer.live:
             status = _outside_the_run(original, self)
             observer.note(scope, status)
-            return status
-        return _confirmed_status(self, observer, observer.recall(scope))
+        else:
+            status = _confirmed_status(self, observer, observer.recall(scope))
+        if status is not None:
+            _learnt(self, scope)
+        return status
 
     return poll
 
@@ -328,17 +350,22 @@ def _wait(original: Any) -> Any:
         observer, scope = at
         if isinstance(observer, CapturedProcess) and by_finalizer():
             return _collected(original, self, observer, timeout)
+        if _is_known(self, observer, scope):
+            return self.returncode
         if not observer.live:
             recorded = observer.recall(scope)
             if recorded is None:
                 raise TimeoutExpired(self.args, timeout or 0)
-            return _confirmed_status(self, observer, recorded)
+            status = _confirmed_status(self, observer, recorded)
+            _learnt(self, scope)
+            return status
         try:
             status = _outside_the_run(original, self, timeout)
         except TimeoutExpired:
             observer.note(scope, None)
             raise
         observer.note(scope, status)
+        _learnt(self, scope)
         return status
 
     return wait
@@ -391,6 +418,7 @@ def _communicate(original: Any) -> Any:
             if sent is not None:
                 sent()
             captured.communicated(scope, self.returncode, found)
+        _learnt(self, scope)
         return found
 
     return communicate
@@ -409,6 +437,7 @@ def _communicate_again(
     if not isinstance(recorded, dict):
         found = _outside_the_run(original, self, input)
         _confirmed_status(self, observer, recorded)
+        _learnt(self, scope)
         if steps is not None and again and found != (None, None):
             steps.begin(scope, "output", {})
         return found
@@ -446,6 +475,7 @@ def _communicate_from_log(
     if status is None:
         captured.recall_output(scope, False, False)  # which raises
     self.returncode = status
+    _learnt(self, scope)
     for pipe in (self.stdin, self.stdout, self.stderr):
         if pipe is not None:
             _outside_the_run(pipe.close)

@@ -367,6 +367,10 @@ class PartialReplay:
         value = real() if self.replay.left else self.replay.question(scope, function, real, agree)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        if not self.replay.left:
+            self.replay.asked_again(scope, function)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         replay = self.replay
         if replay.left:

@@ -96,6 +96,9 @@ class Around:
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         return self.inner.question(scope, function, real, agree)
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        self.inner.asked_again(scope, function)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.random_read(scope, function, real)
 

@@ -1064,6 +1064,9 @@ class Recording:
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         return self.clock_read(scope, function, real)
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        """It is not recorded."""
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()
         self._read("random", scope, function, value)

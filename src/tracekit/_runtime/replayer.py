@@ -1692,6 +1692,9 @@ class Replay:
         agree(value)
         return value  # type: ignore[no-any-return]
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        self.recorded_read(scope, function)
+
     def status_read(self, scope: Scope, function: str, process: str | None) -> Any:
         """What the recorded program learnt of ``process`` here; one question more than it asked is a divergence. ``None``: nothing
         need be known of one."""

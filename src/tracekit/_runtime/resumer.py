@@ -585,6 +585,10 @@ class Resumption(Recording):
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        if not self.followed:
+            self.replay.asked_again(scope, function)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
             return self.replay.random_read(scope, function, real)

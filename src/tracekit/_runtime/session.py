@@ -765,6 +765,10 @@ class Session(Protocol):
         """What polling code sees of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
         ...
 
+    def asked_again(self, scope: Scope, function: str) -> None:
+        """A question whose answer the lane has already is no event of the run. A trace that has it all the same is read past it."""
+        ...
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
         ...
