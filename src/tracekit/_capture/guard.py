@@ -27,7 +27,7 @@ from .._runtime.session import Scope, Session, Step, accounted_for, current, ent
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import STDLIB, telemetry
-from .patch import AttributePatch, Patch, PatchStack, loaded, when_imported
+from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
 from .plugins import Native, discover, is_observer, is_wrapper
 
 if TYPE_CHECKING:
@@ -580,61 +580,32 @@ class _Seams:
     """The entrances that are in place: for live operations, for files and for acts. ``note`` gets the results of look-ups."""
 
     def __init__(self, note: Note) -> None:
-        self._note: Final = note
-        self._live: Final = PatchStack()
-        self._audited: Final = PatchStack()
-        self._files: Final = PatchStack()
-        self._acts: Final = PatchStack()
+        self._live: Final = _seams_of("live", note)
+        self._audited: Final = _seams_of("audited", note)
+        self._files: Final = Switch(_of_files)
+        self._acts: Final = Switch(_of_acts)
         #: The places of native clients that are exchanged: one function can be reached by two names.
         self._native: Final[set[tuple[int, str]]] = set()
-        #: Whether live operations, and what raises an audit event, are looked at; and the modules that are done.
-        self._on: Final = {"live": False, "audited": False}
-        self._done: Final[set[tuple[str, str]]] = set()
         #: The processes that this one had started before, and theirs.
         self.before: frozenset[int] = frozenset()
-        for name in _LATER:
-            when_imported(name, self._more)
         # It takes the function by its name when it is imported itself: that has to be the genuine one.
         when_imported("_posixsubprocess", partial(import_module, "subprocess"))
 
     def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
         """Put them in place, or remove them. ``observed``: live operations are reported to somebody without an audit hook."""
-        begins = (live or observed) and not self._on["live"]
-        self._on["live"], self._on["audited"] = live or observed, observed
-        self._add()
+        wanted = ((live or observed, self._live), (observed, self._audited), (files, self._files), (acts, self._acts))
+        begins = (live or observed) and not self._live.active
+        for on, switch in wanted:
+            if on and not switch.active:
+                switch.on()
         if begins:
             self._look_around()
             self._add_native()
-        if files and not self._files:
-            seams = [(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
-            self._files.apply(*_patches(seams))
-        if acts and not self._acts:
-            seams = [(os, name, _writing(check, name)) for name in _WRITERS if hasattr(os, name)]
-            if sys.version_info < (3, 12):  # later ones raise an audit event for it
-                seams += [(owner, name, _starting(check)) for owner, name in _thread_starts()]
-            self._acts.apply(*_patches(seams))
-        # The last first: two of them may have exchanged one function.
-        wanted = ((acts, self._acts), (files, self._files), (observed, self._audited), (live or observed, self._live))
-        for on, stack in wanted:
-            if not on:
-                stack.restore()
-        self._done.difference_update({key for key in self._done if not self._on[key[0]]})
-        if not self._on["live"]:
+        for on, switch in reversed(wanted):  # two of them may have exchanged one function
+            if not on and switch.active:
+                switch.off()
+        if not self._live.active:
             self._native.clear()
-
-    def _more(self) -> None:
-        """A module was imported: its entrances are put in place, where somebody looks at such."""
-        with _engaged.lock:
-            self._add()
-
-    def _add(self) -> None:
-        """Put the entrances of all modules that are loaded in place."""
-        for key, stack in (("live", self._live), ("audited", self._audited)):
-            for name, seams in _LATER.items():
-                module = loaded(name) if self._on[key] and (key, name) not in self._done else None
-                if module is not None:
-                    self._done.add((key, name))
-                    stack.apply(*_patches(seams(module, key, self._note)))
 
     def _look_around(self) -> None:
         """The processes that are there already, and the entrances of pipes into them, where there is one."""
@@ -645,7 +616,7 @@ class _Seams:
             from .exchange import Unsupported
 
             with suppress(Unsupported):
-                self._live.apply(*_pipe_seams(pipes))
+                self._live.stack.apply(*_pipe_seams(pipes))
 
     def _add_native(self) -> None:
         """The entrances of the native clients that are loaded; of others when they are."""
@@ -654,7 +625,7 @@ class _Seams:
         for integration in found.values():
             for native in integration.native:
                 module = sys.modules.get(native.module)
-                if module is not None and self._on["live"]:
+                if module is not None and self._live.active:
                     self._add_entrance(module, native)
                 when_imported(native.module, self._add_native)
 
@@ -667,24 +638,50 @@ class _Seams:
             return
         entrance = partial(_native_entrance, native)
         try:
-            self._live.apply(AttributePatch(owner, name, entrance(vars(owner)[name])))
+            self._live.stack.apply(AttributePatch(owner, name, entrance(vars(owner)[name])))
         except TypeError:  # a type that takes no assignment
             from .exchange import MethodEntry, Unsupported
 
             try:
-                self._live.apply(MethodEntry(owner, name, entrance))
+                self._live.stack.apply(MethodEntry(owner, name, entrance))
             except Unsupported:
                 return
         self._native.add((id(owner), name))
 
 
-def _patches(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
-    return [AttributePatch(owner, name, make(getattr(owner, name))) for owner, name, make in seams]
-
-
 #: Of a module, what is exchanged for live operations (``"live"``) or since it raises an audit event, which a guard hears and a recording
 #: does not (``"audited"``).
 _SeamsOf = Callable[[Any, str, Note], Iterable[tuple[Any, str, Make]]]
+
+
+def _seams_of(kind: str, note: Note) -> Switch:
+    """The entrances of this kind of all modules that are loaded, and of others once they are."""
+
+    def patches() -> list[Patch]:
+        found: list[Patch] = []
+        for name, seams in _LATER.items():
+            module = loaded(name)
+            if module is not None:
+                found += switch.made((name, id(module)), partial(_late, seams(module, kind, note)))
+        return found
+
+    switch = Switch(patches, _LATER)
+    return switch
+
+
+def _late(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
+    return [LatePatch(*seam) for seam in seams]
+
+
+def _of_files() -> list[Patch]:
+    return [LatePatch(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
+
+
+def _of_acts() -> list[Patch]:
+    found = [LatePatch(os, name, _writing(check, name)) for name in _WRITERS if hasattr(os, name)]
+    if sys.version_info < (3, 12):  # later ones raise an audit event for it
+        found += [LatePatch(owner, name, _starting(check)) for owner, name in _thread_starts()]
+    return [*found]
 
 
 def _of_socket(socket: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:

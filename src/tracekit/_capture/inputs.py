@@ -29,7 +29,7 @@ from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import by_user, installed, walk
 from .guard import Attempt, cross, temporary_directories
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, LatePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
 __all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
@@ -994,29 +994,6 @@ class _Entry:
         return os.stat(self.path, follow_symlinks=follow_symlinks)
 
 
-class _Around:
-    """A function of a module, around what is there when a run begins: a test may have a file system of its own in its place."""
-
-    def __init__(self, module: Any, name: str, make: Callable[[Any], Any]) -> None:
-        self._module: Final = module
-        self._name: Final = name
-        self._make: Final = make
-        self._patch: AttributePatch | None = None
-
-    @property
-    def target(self) -> str:
-        return f"{self._module.__name__}.{self._name}"
-
-    def apply(self) -> None:
-        if self._patch is None:
-            self._patch = AttributePatch(self._module, self._name, self._make(getattr(self._module, self._name)))
-            self._patch.apply()
-
-    def restore(self) -> bool:
-        patch, self._patch = self._patch, None
-        return patch is None or patch.restore()
-
-
 def _patches() -> list[Patch]:
     found = _switch.made("all", _always)
     if "sqlite3" in sys.modules:
@@ -1031,20 +1008,20 @@ def _always() -> list[Patch]:
     return [
         AttributePatch(environment, "items", _pairing(environment.items, *bare)),
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
-        *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
-        _Around(os, "open", _opening_by_number),
-        _Around(os, "getcwd", _directory),
-        _Around(builtins, "input", _answering),
-        _Around(os, "listdir", _listing),
-        _Around(os, "scandir", _scanning),
-        *(_Around(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
-        *(_Around(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
-        _Around(os, "mkdir", _changing((0,), made=0)),
+        *(LatePatch(module, "open", _opening) for module in (builtins, io, _io)),
+        LatePatch(os, "open", _opening_by_number),
+        LatePatch(os, "getcwd", _directory),
+        LatePatch(builtins, "input", _answering),
+        LatePatch(os, "listdir", _listing),
+        LatePatch(os, "scandir", _scanning),
+        *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
+        *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
+        LatePatch(os, "mkdir", _changing((0,), made=0)),
     ]
 
 
 def _of_sqlite() -> list[Patch]:
-    return [_Around(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
+    return [LatePatch(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
 
 
 _switch: Final = Switch(_patches, ("sqlite3",))

@@ -19,7 +19,17 @@ from .._reality import free_in_forks
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["MISSING", "AttributePatch", "DecoratedPatch", "Patch", "PatchStack", "Switch", "loaded", "when_imported"]
+__all__ = [
+    "MISSING",
+    "AttributePatch",
+    "DecoratedPatch",
+    "LatePatch",
+    "Patch",
+    "PatchStack",
+    "Switch",
+    "loaded",
+    "when_imported",
+]
 
 #: What an attribute patch finds where there is no own attribute (it may be inherited).
 MISSING: Final = object()
@@ -49,7 +59,7 @@ class AttributePatch:
     def __init__(self, owner: Any, name: str, value: object) -> None:
         self.owner: Final = owner
         self.name: Final = name
-        self.value: Final = value
+        self.value = value
         self.applied = False
         self._found: object = MISSING
 
@@ -85,6 +95,19 @@ class AttributePatch:
     def _own(self) -> object:
         # Not getattr: it would run lazy attributes and descriptors, and find what is only inherited.
         return getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
+
+
+class LatePatch(AttributePatch):
+    """``owner.name`` becomes ``make(what is there)``, anew each time that it is applied: a test may have put its own function there."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
+        super().__init__(owner, name, MISSING)
+        self._make: Final = make
+
+    def apply(self) -> None:
+        if not self.applied:
+            self.value = self._make(getattr(self.owner, self.name))
+            super().apply()
 
 
 class DecoratedPatch:
