@@ -492,3 +492,25 @@ def test_an_empty_key_is_none(key: Any) -> None:
     with pytest.raises(ContractViolationError, match="key"):
         pay(key)
     assert [pay(0), pay(False), pay(" a")] == [0, False, " a"]
+
+
+def test_functions_of_the_arguments_are_asked_once_a_call(tmp_path: Path) -> None:
+    """A key and a cost that are worked out anew each time are one of each for a call: what is counted is what the trace says."""
+    keys, costs = iter("abc"), iter((1, 2, 3))
+
+    @traced_tool(
+        side_effect="irreversible",
+        exactly_once=True,
+        idempotent_required=True,
+        idempotency_key=lambda order: next(keys),
+        cost_units=lambda order: next(costs),
+        max_cost_units=2,
+    )
+    def charge(order: str) -> str:
+        return order
+
+    with record("orders", store=tmp_path) as run:
+        assert [charge("one"), charge("one")] == ["one", "one"]
+    calls = [entry["meta"]["info"] for entry in entries(run.path, "tool.call")]
+    assert [(info["idempotency_key"], info["cost_units"]) for info in calls] == [("a", 1), ("b", 2)]
+    assert calls[0]["once"] != calls[1]["once"]

@@ -539,46 +539,41 @@ class Terms:
     # -- at each call ----------------------------------------------------------------------------------------------------
 
     def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
-        """The request of a call with arguments ``bound``, with its exactly-once key if it has one. Raises if the call is not allowed."""
-        info: dict[str, Any] | None = None if spec.patterns is None else {}
-        once = None
-        error = self.violation(bound)
-        if error is None:
-            try:
-                once = None if scope is None else self.once(bound)
-            except ContractViolationError as found:
-                error = found
+        """The request of a call with arguments ``bound``, with its exactly-once key if it has one. Raises if the call is not allowed.
+
+        The tool's own functions of its arguments are each asked once.
+        """
+        contract, limit = self.contract, self.contract.max_cost_units
+        key = cost = once = None
+        error: ContractViolationError | None = None
+        try:
+            if contract.idempotent_required or (contract.exactly_once and scope is not None):
+                key = self._keyed(bound)
+            if contract.idempotent_required and key is None:
+                raise self._broken("idempotent_required", "it has no idempotency key", True, None)
+            cost = self.units(bound)
+            if cost is not None and limit is not None and cost > limit:
+                raise self._broken("max_cost_units", f"it costs {cost} units, and {limit} are allowed", limit, cost)
+            if contract.exactly_once and scope is not None:
+                once = self._once(bound, key)
+        except ContractViolationError as found:
+            error = found
         if error is not None:
-            if scope is None:
-                raise error
-            error.run_id, error.location = scope.session.run_id, caller()
-            raise scope.session.refuse(scope, Request(spec, bound), error)
-        if self.cost is not None:
-            info = {**(info or {}), "cost_units": self.units(bound)}
-        if once is not None or self.contract.idempotent_required:
-            key = self.keyed(bound)
-            if key is not None and scope is not None:
-                info = {**(info or {}), "idempotency_key": key}
+            try:
+                if scope is None:
+                    raise error
+                error.run_id, error.location = scope.session.run_id, caller()
+                raise scope.session.refuse(scope, Request(spec, bound), error)
+            finally:
+                error = None  # no frame of its traceback holds it
+        info: dict[str, Any] | None = None if spec.patterns is None else {}
+        if cost is not None:
+            info = {**(info or {}), "cost_units": cost}
+        if key is not None and scope is not None:
+            info = {**(info or {}), "idempotency_key": key}
         if scope is not None and self.contract_fields:
             scope.session.validated(scope, spec)
         return Request(spec, bound, info, once_key=once)
-
-    def violation(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
-        """Why the contract forbids a call with these arguments, or ``None``."""
-        try:
-            if self.contract.idempotent_required and self.keyed(bound) is None:
-                return self._broken("idempotent_required", "it has no idempotency key", True, None)
-            if self.contract.max_cost_units is not None or self.cost is not None:
-                return self._too_dear(bound)
-        except ContractViolationError as error:
-            return error
-        return None
-
-    def _too_dear(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
-        cost, limit = self.units(bound), self.contract.max_cost_units
-        if limit is None or cost <= limit:  # type: ignore[operator]
-            return None
-        return self._broken("max_cost_units", f"it costs {cost} units, and {limit} are allowed", limit, cost)
 
     def units(self, bound: Mapping[str, Any]) -> float | None:
         """What the call costs, where that is declared."""
@@ -589,7 +584,7 @@ class Terms:
             raise self._broken("cost_units", f"cost_units came to {shown(cost)}, which is no number from 0", None, cost)
         return cost  # type: ignore[no-any-return]
 
-    def keyed(self, bound: Mapping[str, Any]) -> Any:
+    def _keyed(self, bound: Mapping[str, Any]) -> Any:
         """The idempotency key of the call, ``None`` where it has none."""
         if self.key is None:
             return None
@@ -602,11 +597,8 @@ class Terms:
         except Exception as error:
             raise self._broken(field, f"{field} raised {type(error).__name__}: {error}", None, repr(error)) from error
 
-    def once(self, bound: Mapping[str, Any]) -> bytes | None:
+    def _once(self, bound: Mapping[str, Any], key: Any) -> bytes:
         """What identifies this call under an ``exactly_once`` contract: its key, or its arguments before redaction."""
-        if not self.contract.exactly_once:
-            return None
-        key = self.keyed(bound)
         what = "input" if key is None else "key"
         tree = to_json(bound if key is None else key)
         if contains_opaque(tree) is not None:

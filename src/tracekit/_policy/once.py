@@ -1046,7 +1046,7 @@ class Once:
                 raise self._strange.fresh()
             assert request.once_key is not None
             digest = self._keys.digest(request.spec.name.encode("utf-8", "surrogatepass"), request.once_key)
-            keyed = request.saying({"once": digest, "once_by": self._keys.fingerprint()}).unkeyed()
+            keyed = request.unkeyed({"once": digest, "once_by": self._keys.fingerprint()})
             while True:
                 call, first = self._enter(digest, scope)
                 if first:

@@ -218,11 +218,10 @@ class Request:
             self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key, self.continued
         )
 
-    def unkeyed(self) -> Request:
-        """The same request without its ``exactly_once`` key."""
-        if self.once_key is None:
-            return self
-        return Request(self.spec, self.input, self.info, self.key, self.data, None, self.continued)
+    def unkeyed(self, more: Mapping[str, Any] | None = None) -> Request:
+        """The same request without its ``exactly_once`` key, with ``more`` in its ``info``."""
+        info = {**(self.info or {}), **more} if more else self.info
+        return Request(self.spec, self.input, info, self.key, self.data, None, self.continued)
 
 
 def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:
