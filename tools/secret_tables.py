@@ -151,7 +151,9 @@ class Graph:
             _need(symbols is not None, "an endless repetition of more than a character")
             most = _WITHOUT_END
         if symbols is not None:
-            kind = "most" if op is sre.POSSESSIVE_REPEAT or least == most else "repeat"
+            # Where what follows can't begin with one of them, none of them is ever given back.
+            greedy = op is sre.POSSESSIVE_REPEAT or least == most or not symbols & self.at(after, 0)
+            kind = "most" if greedy else "repeat"
             return self.node(kind, symbols, least, most, after)
         _need(op is sre.MAX_REPEAT and (most == 1 or items.getwidth()[0] > 0), "a repetition of nothing")
         found = after

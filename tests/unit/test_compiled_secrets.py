@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -119,3 +124,41 @@ def test_short_ones(kind: type) -> None:
             assert sorted(LOOKS[2](text)) == sorted(places_in_python(text))
         else:
             assert LOOKS[0](text.encode()) is look_in_python(True)(text.encode())
+
+
+#: Texts that are full of the names of secrets, with what they may cost at most beside the same length of prose (the first).
+DENSE = {
+    "The invoice of October came late, so that we paid it in the second week, and the clerk wrote back the same day. ": 1.0,
+    "The password of October came late, so that the token expired. A cookie: whoever has a passphrase signs in. ": 6.0,
+    '10.0.0.17 - - [03/Nov/2026:12:00:01 +0000] "GET /items?page=3&token=17b20 HTTP/1.1" 200 5120 "-" "client/2.1" ': 4.0,
+    "password=": 23.0,
+}
+
+COUNTED = """
+import sys
+from tracekit._native._compiled import quick_look
+look = quick_look(sys.argv[1])[0]
+for piece in sys.argv[2:]:
+    for size in (10_000, 200_000):
+        assert look((piece * (size // len(piece) + 1))[:size].encode()) is False
+"""
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="instructions are counted by Valgrind")
+def test_texts_full_of_names(tmp_path: Path) -> None:
+    """What the look costs grows with the length of a text and no faster, and names of secrets close to one another make it no search of
+    all that follows each: counted in instructions, so that it is the same on any machine."""
+    command = [
+        "valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=look_at_bytes", "--dump-after=look_at_bytes",
+        f"--callgrind-out-file={tmp_path / 'out'}", sys.executable, "-c", COUNTED, made_from(), *DENSE,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    counted = [
+        int(re.search(r"^totals: (\d+)$", (tmp_path / f"out.{number}").read_text(), re.MULTILINE)[1])  # type: ignore[index]
+        for number in range(1, 2 * len(DENSE) + 1)
+    ]
+    prose = counted[0]
+    assert prose > 10_000, "nothing was counted"
+    for (piece, limit), short, long in zip(DENSE.items(), counted[::2], counted[1::2], strict=True):
+        assert short <= limit * prose, (piece, short / prose)
+        assert long <= 20.5 * short, (piece, long / short)

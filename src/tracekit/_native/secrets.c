@@ -31,16 +31,52 @@ enum { UNKNOWN, NO, YES };
 
 typedef const uint8_t *place;
 
+/* A run of characters that are in one set. */
+struct run {
+    place begin, end;
+    const uint8_t *class_of;
+    unsigned set;
+};
+
+#define RUNS 4
+/* A shorter run is looked through again sooner than it is found. */
+#define LONG 16
+
 struct text {
     place begin, end;
     const uint8_t *class_of; /* of the expression that is looked for */
     int way;                 /* in which the last match ended */
+    struct run runs[RUNS];   /* the last long ones */
 };
 
 static inline int
 class_at(const struct text *text, place at)
 {
     return at < text->end ? text->class_of[*at] : END_CLASS;
+}
+
+/* How many characters from a place on are in a set, at most so many. Names that stand close to one another ask this of the same
+ * characters: a run that is known is not looked through again, so that the whole text is looked through once. */
+static size_t
+run_from(struct text *text, unsigned set, place at, size_t most)
+{
+    const uint8_t *in = member[set];
+    struct run *run = &text->runs[set % RUNS];
+    size_t count = 0;
+    int known = run->set == set && run->class_of == text->class_of && at >= run->begin && at < run->end;
+    if (known) {
+        count = (size_t)(run->end - at);
+        if (count >= most) {
+            return most;
+        }
+    }
+    while (count < most && in[text->class_of[at[count]]]) {
+        count++;
+    }
+    if (count >= LONG) {
+        *run = (struct run){known ? run->begin : at, at + count, text->class_of, set};
+    }
+    return count;
 }
 
 /* Where a match that begins at a place ends; NULL where there is none. The expressions are bounded, and so is the depth. */
@@ -93,14 +129,11 @@ matched(struct text *text, unsigned number, place at)
             break;
         case MOST:
         case REPEAT: {
-            size_t left = (size_t)(text->end - at), count = 0;
-            const uint8_t *in = member[node->set];
+            size_t left = (size_t)(text->end - at);
             if (node->most != WITHOUT_END && left > node->most) {
                 left = node->most;
             }
-            while (count < left && in[text->class_of[at[count]]]) {
-                count++;
-            }
+            size_t count = run_from(text, node->set, at, left);
             if (count < node->least) {
                 return NULL;
             }
@@ -294,7 +327,7 @@ add_place(struct places *places, int number, Py_ssize_t at)
 static int
 looked(place begin, size_t size, int texts, struct places *places)
 {
-    struct text text = {begin, begin + size, NULL, DECIDED};
+    struct text text = {.begin = begin, .end = begin + size, .way = DECIDED};
     struct about about = {UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN};
     place after[ANCHORS] = {NULL};
     const uint32_t *first = possible[texts][0], *second = possible[texts][1], *third = possible[texts][2];
