@@ -317,6 +317,26 @@ def test_line_refuses() -> None:
         compiled.line(*good[:-1])
 
 
+@given(
+    step=st.integers(-(2**62), 2**62),
+    text=st.one_of(TEXTS, st.text('\\"\n\t\b\f\r\v\0\x1f\x7f a\u00e9\U0001f600', max_size=1500)),
+)
+def test_of_text(step: int, text: str) -> None:
+    """A piece of a stream, escaped as orjson does it, whatever its length; ``None`` of half a surrogate pair."""
+    assert compiled.of_text(step, text) == pure.of_text(step, text)
+    assert compiled.of_text(step, text * 40) == pure.of_text(step, text * 40)
+
+
+def test_of_text_characters() -> None:
+    """Each character is written as orjson writes it, and what is no text, or no number, is a mistake."""
+    for code in [*range(0x300), 0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF]:
+        for text in (chr(code), f"a{chr(code)}b", chr(code) * 1024):
+            assert compiled.of_text(1, text) == pure.of_text(1, text)
+    for wrong in ((1, b"a"), ("1", "a"), (1,), (2**63, "a"), (1, None)):
+        with pytest.raises((TypeError, OverflowError)):
+            compiled.of_text(*wrong)
+
+
 class Gone(Exception):
     """A write was given up."""
 
@@ -375,6 +395,72 @@ def entries_of(path: Path) -> list[Any]:
 def base(request: pytest.FixtureRequest) -> Any:
     """The class in both forms."""
     return compiled.Chain if request.param == "C" else pure.Chain
+
+
+class Noting:
+    """The lock of a log: whether it is held."""
+
+    held = 0
+
+    def __enter__(self) -> None:
+        self.held += 1
+
+    def __exit__(self, *error: object) -> None:
+        assert error == (None, None, None) or isinstance(error[1], BaseException)
+        self.held -= 1
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("asleep", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_entries_are_appended(base: Any, tmp_path: Path, always: bool, asleep: bool, lazy: bool) -> None:
+    """The reads that wait come first; the lock is held while the file is looked at and written, and not while it is synced."""
+    log = log_of(base, tmp_path / "log")
+    log._lock, log._reads, log._always, log._lazy, log._asleep = Noting(), [], always, lazy, asleep
+    noted: list[Any] = []
+
+    def noting(name: str, answer: Any) -> Any:
+        def call(*given: Any) -> Any:
+            noted.append((name, log._lock.held, given))
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return call
+
+    entry = ("one", 0, 2, b',"a":1')
+    after = [("sync", 0, (1,))] if always else [("wake", 0, ())] if asleep and lazy else []
+    log._look, log.sync, log._wake = noting("look", None), noting("sync", None), noting("wake", None)
+    assert log.append(*entry) == 1
+    assert noted == after
+    noted.clear()
+    assert log.append(*entry, True) == 2
+    assert noted == [("look", 1, ()), ("sync", 0, (2,))]
+    noted.clear()
+    log._reads, log._write_with_reads = ["a read"], noting("reads", 1)
+    assert log.append(*entry, False) == 1
+    assert noted == [("reads", 1, (entry,)), *after]
+    assert [found["seq"] for found in entries_of(tmp_path / "log")] == [1, 2]
+    log._write_with_reads = noting("reads", Gone("reads"))
+    with pytest.raises(Gone, match="reads"):
+        log.append(*entry)
+    log._look, noted[:] = noting("look", Gone("look")), []
+    with pytest.raises(Gone, match="look"):
+        log.append(*entry, True)
+    assert noted == [("look", 1, ())]
+    log._reads, log.sync, log._wake = [], noting("sync", Gone("sync")), noting("wake", Gone("wake"))
+    log._look = noting("look", None)
+    with pytest.raises(Gone, match="sync"):
+        log.append(*entry, True)
+    log._write = noting("write", Gone("write"))
+    with pytest.raises(Gone, match="write"):
+        log.append(*entry)
+    assert log._lock.held == 0
+    del log._lock
+    with pytest.raises(AttributeError):
+        log.append(*entry)
+    with pytest.raises(TypeError):
+        log.append("one", 0, 2)
 
 
 def test_entries_are_written(base: Any, tmp_path: Path) -> None:

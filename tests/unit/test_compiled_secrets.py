@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from tests.unit.test_secret_formats import BLANKS, COMBINATIONS, PIECES, planted
 from tracekit._runtime import secrets
-from tracekit._runtime.secrets import FORMATS, OVERLAP, PIECE, look_in_python, made_from, places_in_python
+from tracekit._runtime.secrets import (
+    FORMATS,
+    OVERLAP,
+    PIECE,
+    look_in_python,
+    made_from,
+    passing_in_python,
+    places_in_python,
+)
 
 compiled: Any = pytest.importorskip("tracekit._native._compiled", reason="this installation has no C extension")
 LOOKS = compiled.quick_look(made_from())
@@ -53,10 +61,16 @@ TEXTS = st.lists(PARTS, max_size=14).map("".join)
 
 def agree(text: str) -> None:
     """Both say the same of a text as it is and in JSON, whole and without its end; of one that is not ASCII the compiled one nothing."""
-    at_bytes, at_text, places = LOOKS
+    at_bytes, at_text, places, piece = LOOKS
     raw = text.encode("utf-8", "surrogatepass")
     for data in (raw, json.dumps(text).encode(), raw[:-1], raw[:-3]):
         assert at_bytes(data) is look_in_python(True)(data), data
+    half = len(text) // 2
+    for keep in (1, 5, 64):
+        end = piece(text[:half], text[half:], keep)
+        assert end in (None, passing_in_python(text[:half], text[half:], keep)), text
+        if len(text) < 4096 and text.isascii():
+            assert end == passing_in_python(text[:half], text[half:], keep), text
     for one in (text, json.dumps(text), text[:-1]):
         assert at_text(one) is (look_in_python(False)(one) if one.isascii() else None), one
         assert secrets.look(False)(one) is look_in_python(False)(one)
@@ -72,9 +86,18 @@ def test_it_is_made_of_these_expressions() -> None:
     assert compiled.quick_look("0" * 64) is None
     with pytest.raises(TypeError):
         compiled.quick_look(None)
-    for look, wrong in zip((*LOOKS, *LOOKS), ("a text", b"bytes", b"bytes", None, None, None), strict=True):
+    for look, wrong in zip((*LOOKS[:3], *LOOKS[:3]), ("a text", b"bytes", b"bytes", None, None, None), strict=True):
         with pytest.raises(TypeError):
             look(wrong)
+    for several, error in (
+        (("a", "b"), TypeError),
+        (("a", b"b", 1), TypeError),
+        ((None, "b", 1), TypeError),
+        (("a", "b", "1"), TypeError),
+        (("a", "b", 0), ValueError),
+    ):
+        with pytest.raises(error):
+            LOOKS[3](*several)
 
 
 @settings(max_examples=1500)

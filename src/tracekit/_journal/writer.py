@@ -160,26 +160,6 @@ class Journal(Chain):
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
-    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
-        """Write one entry and return its ``seq``.
-
-        ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. ``parent`` 0
-        leaves that key out. With ``sync`` the entry and all before it are on the device when this returns (unless
-        durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
-        """
-        with self._lock:
-            if sync:
-                self._look()
-            if self._reads:
-                seq = self._write_with_reads((kind, lane, parent, tail))
-            else:
-                seq = self._write(kind, lane, parent, tail)
-        if sync or self._always:
-            self.sync(seq)
-        elif self._asleep and self._lazy:
-            self._wake()
-        return seq
-
     def observe(self, written: Callable[[], object]) -> None:
         """From now on call ``written`` after each entry, once it is in the file. A journal that nobody observes does not ask."""
         append = self.append
@@ -221,7 +201,8 @@ class Journal(Chain):
         """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
         return self._lock
 
-    #: Of ``Chain``; named here as one of the journal's own, as crashes are put around it.
+    #: Of ``Chain``; named here as the journal's own, as crashes are put around them.
+    append = Chain.append
     _write = Chain._write
 
     def _look(self) -> None:

@@ -55,7 +55,7 @@ hash_into(NativeState *state, const char *head, const char *body, size_t size, c
     put(put(PyBytes_AsString(both), head, HASH), body, size);
     PyObject *hash = PyObject_CallFunctionObjArgs(state->sha256, both, NULL);
     Py_DECREF(both);
-    PyObject *text = hash == NULL ? NULL : PyObject_CallMethodObjArgs(hash, state->hexdigest, NULL);
+    PyObject *text = hash == NULL ? NULL : PyObject_CallMethodObjArgs(hash, state->method[HEXDIGEST], NULL);
     Py_XDECREF(hash);
     Py_ssize_t digits = 0;
     const char *found = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, &digits);
@@ -145,6 +145,76 @@ line(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* How JSON writes the ASCII characters that do not stand for themselves, as orjson does. */
+static char *
+put_escaped(char *at, unsigned char character)
+{
+    static const char hex[] = "0123456789abcdef", names[] = "btn?fr";
+    *at++ = '\\';
+    if (character >= ' ') { /* a quote or a backslash */
+        *at++ = (char)character;
+    } else if (character >= '\b' && character <= '\r' && character != '\v') {
+        *at++ = names[character - '\b'];
+    } else {
+        at = put(at, "u00", 3);
+        *at++ = hex[character >> 4];
+        *at++ = hex[character & 15];
+    }
+    return at;
+}
+
+static const char STEP[] = ",\"step\":";
+static const char OUTPUT[] = ",\"output\":\"";
+/* A longer text is left to orjson. */
+#define SHORT 1024
+
+PyDoc_STRVAR(of_text_doc, "of_text(step, text, /)\n--\n\nSee pure.of_text.");
+
+static PyObject *
+of_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyUnicode_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "of_text() takes a number and a text");
+        return NULL;
+    }
+    long long step = PyLong_AsLongLong(args[0]);
+    if (step == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(args[1], &size);
+    if (text == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+            return NULL;
+        }
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    char line[LENGTH(STEP) + LENGTH(OUTPUT) + DIGITS + 6 * SHORT + 1];
+    char *at = put(put_number(put(line, STEP, LENGTH(STEP)), step), OUTPUT, LENGTH(OUTPUT));
+    if (size > SHORT) {
+        NativeState *state = PyModule_GetState(module);
+        PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, args[1], Py_None, state->in_order, NULL);
+        PyObject *whole = data == NULL ? NULL
+            : PyBytes_FromStringAndSize(NULL, at - line - 1 + PyBytes_Size(data));
+        if (whole != NULL) { /* its quotes are in the data */
+            put(put(PyBytes_AsString(whole), line, (size_t)(at - line - 1)), PyBytes_AsString(data), (size_t)PyBytes_Size(data));
+        }
+        Py_XDECREF(data);
+        return whole;
+    }
+    for (const char *end = text + size; text < end; text++) {
+        unsigned char character = (unsigned char)*text;
+        if (character < ' ' || character == '"' || character == '\\') {
+            at = put_escaped(at, character);
+        } else {
+            *at++ = (char)character;
+        }
+    }
+    *at++ = '"';
+    return PyBytes_FromStringAndSize(line, at - line);
+}
+
 /* -- Chain ------------------------------------------------------------------------------------------------------------- */
 
 /* The attributes of pure.Chain, which its subclass sets and reads. */
@@ -154,7 +224,8 @@ typedef struct {
     PyObject *end;       /* (seq, hash, ts, size): replaced whole */
     PyObject *in_flight; /* such a tuple, or None */
     PyObject *middles;   /* of each kind of entry */
-    char stopped;
+    PyObject *lock, *reads;
+    char stopped, always, lazy, asleep;
 } Chain;
 
 /* (seq, hash, ts, size) of the entry after `end`, and its line. A new reference, and one in `line`. */
@@ -234,7 +305,7 @@ write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, Py
     long long count = PyLong_AsLongLong(written);
     if (count != PyBytes_Size(line)) {
         PyObject *done = PyErr_Occurred() ? NULL
-            : PyObject_CallMethodObjArgs((PyObject *)chain, state->complete, line, written, NULL);
+            : PyObject_CallMethodObjArgs((PyObject *)chain, state->method[COMPLETE], line, written, NULL);
         if (done == NULL) {
             Py_DECREF(written);
             return -1;
@@ -278,21 +349,21 @@ chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
     if (middle != NULL) {
         Py_INCREF(middle);
     } else if (PyErr_Occurred()
-               || (middle = PyObject_CallMethodObjArgs(self, state->middle, args[0], NULL)) == NULL) {
+               || (middle = PyObject_CallMethodObjArgs(self, state->method[MIDDLE], args[0], NULL)) == NULL) {
         return NULL;
     }
     entry.middle = middle;
     PyObject *result = NULL, *write = NULL;
     for (;;) {
         if (chain->in_flight != Py_None || chain->stopped) {
-            PyObject *settled = PyObject_CallMethodObjArgs(self, state->settle, NULL);
+            PyObject *settled = PyObject_CallMethodObjArgs(self, state->method[SETTLE], NULL);
             if (settled == NULL) {
                 break;
             }
             Py_DECREF(settled);
         }
         Py_XDECREF(write);
-        if ((write = PyObject_GetAttr(self, state->os_write)) == NULL) {
+        if ((write = PyObject_GetAttr(self, state->method[OS_WRITE])) == NULL) {
             break;
         }
         PyObject *line = NULL, *end = Py_NewRef(chain->end);
@@ -317,6 +388,84 @@ chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
     return result;
 }
 
+/* Write an entry while the lock is held. */
+static PyObject *
+append_held(NativeState *state, Chain *chain, PyObject *const *args, int sync)
+{
+    PyObject *self = (PyObject *)chain;
+    if (sync) {
+        PyObject *looked = PyObject_CallMethodObjArgs(self, state->method[LOOK], NULL);
+        if (looked == NULL) {
+            return NULL;
+        }
+        Py_DECREF(looked);
+    }
+    int reads = PyObject_IsTrue(chain->reads);
+    if (reads < 0) {
+        return NULL;
+    }
+    if (!reads) {
+        return PyObject_CallMethodObjArgs(self, state->method[WRITE], args[0], args[1], args[2], args[3], NULL);
+    }
+    PyObject *entry = PyTuple_Pack(4, args[0], args[1], args[2], args[3]);
+    PyObject *seq = entry == NULL ? NULL : PyObject_CallMethodObjArgs(self, state->method[WRITE_WITH_READS], entry, NULL);
+    Py_XDECREF(entry);
+    return seq;
+}
+
+PyDoc_STRVAR(append_doc, "append($self, kind, lane, parent, tail, sync=False, /)\n--\n\nSee pure.Chain.append.");
+
+static PyObject *
+chain_append(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count < 4 || count > 5 || (names != NULL && PyTuple_Size(names))) {
+        PyErr_SetString(PyExc_TypeError, "append() takes kind, lane, parent, tail and sync");
+        return NULL;
+    }
+    int sync = count == 5 ? PyObject_IsTrue(args[4]) : 0;
+    if (sync < 0) {
+        return NULL;
+    }
+    if (chain->lock == NULL || chain->reads == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a Chain needs _lock and _reads");
+        return NULL;
+    }
+    PyObject *lock = Py_NewRef(chain->lock); /* the one that is acquired is released, whatever becomes of the attribute */
+    PyObject *done = PyObject_CallMethodObjArgs(lock, state->method[ENTER], NULL);
+    if (done == NULL) {
+        Py_DECREF(lock);
+        return NULL;
+    }
+    Py_DECREF(done);
+    PyObject *error, *value, *traceback, *seq = append_held(state, chain, args, sync);
+    PyErr_Fetch(&error, &value, &traceback);
+    done = PyObject_CallMethodObjArgs(lock, state->method[EXIT], Py_None, Py_None, Py_None, NULL);
+    Py_DECREF(lock);
+    if (error != NULL) {
+        PyErr_Clear();
+        PyErr_Restore(error, value, traceback);
+    }
+    Py_XDECREF(done);
+    if (done == NULL || seq == NULL) {
+        Py_XDECREF(seq);
+        return NULL;
+    }
+    done = sync || chain->always ? PyObject_CallMethodObjArgs(self, state->method[SYNC], seq, NULL)
+        : chain->asleep && chain->lazy ? PyObject_CallMethodObjArgs(self, state->method[WAKE], NULL)
+        : Py_NewRef(Py_None);
+    if (done == NULL) {
+        Py_DECREF(seq);
+        return NULL;
+    }
+    Py_DECREF(done);
+    return seq;
+}
+
 static int
 chain_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -326,6 +475,8 @@ chain_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(chain->end);
     Py_VISIT(chain->in_flight);
     Py_VISIT(chain->middles);
+    Py_VISIT(chain->lock);
+    Py_VISIT(chain->reads);
     return 0;
 }
 
@@ -337,6 +488,8 @@ chain_clear(PyObject *self)
     Py_CLEAR(chain->end);
     Py_CLEAR(chain->in_flight);
     Py_CLEAR(chain->middles);
+    Py_CLEAR(chain->lock);
+    Py_CLEAR(chain->reads);
     return 0;
 }
 
@@ -355,11 +508,17 @@ static PyMemberDef chain_members[] = {
     {"_end", T_OBJECT_EX, offsetof(Chain, end), 0, NULL},
     {"_in_flight", T_OBJECT_EX, offsetof(Chain, in_flight), 0, NULL},
     {"_middles", T_OBJECT_EX, offsetof(Chain, middles), 0, NULL},
+    {"_lock", T_OBJECT_EX, offsetof(Chain, lock), 0, NULL},
+    {"_reads", T_OBJECT_EX, offsetof(Chain, reads), 0, NULL},
     {"_stopped", T_BOOL, offsetof(Chain, stopped), 0, NULL},
+    {"_always", T_BOOL, offsetof(Chain, always), 0, NULL},
+    {"_lazy", T_BOOL, offsetof(Chain, lazy), 0, NULL},
+    {"_asleep", T_BOOL, offsetof(Chain, asleep), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef chain_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))chain_append, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, append_doc},
     {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -385,6 +544,7 @@ static PyType_Spec chain_spec = {
 
 static PyMethodDef functions[] = {
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
+    {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
     {NULL, NULL, 0, NULL},
 };
 

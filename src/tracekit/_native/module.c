@@ -29,6 +29,20 @@ add_constants(NativeState *state)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* The names of methods. */
+static int
+add_names(NativeState *state)
+{
+    static const char *const names[] = METHOD_NAMES;
+    for (size_t i = 0; i < METHODS; i++) {
+        state->method[i] = PyUnicode_InternFromString(names[i]);
+        if (state->method[i] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int
 module_exec(PyObject *module)
 {
@@ -55,14 +69,8 @@ module_exec(PyObject *module)
     state->time_ns = PyObject_GetAttrString(reality, "time_ns");
     Py_DECREF(reality);
     state->has_sha256 = tracekit_has_sha256();
-    state->hexdigest = PyUnicode_InternFromString("hexdigest");
-    state->settle = PyUnicode_InternFromString("_settle");
-    state->middle = PyUnicode_InternFromString("_middle");
-    state->complete = PyUnicode_InternFromString("_complete");
-    state->os_write = PyUnicode_InternFromString("_os_write");
     if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
-        || state->hexdigest == NULL || state->settle == NULL || state->middle == NULL || state->complete == NULL
-        || state->os_write == NULL) {
+        || add_names(state) < 0) {
         return -1;
     }
     if (tracekit_add_journal(module) < 0 || tracekit_add_values(module) < 0 || tracekit_add_secrets(module) < 0) {
@@ -80,11 +88,9 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->in_order);
     Py_VISIT(state->sha256);
     Py_VISIT(state->time_ns);
-    Py_VISIT(state->hexdigest);
-    Py_VISIT(state->settle);
-    Py_VISIT(state->middle);
-    Py_VISIT(state->complete);
-    Py_VISIT(state->os_write);
+    for (size_t i = 0; i < METHODS; i++) {
+        Py_VISIT(state->method[i]);
+    }
     return 0;
 }
 
@@ -96,11 +102,9 @@ module_clear(PyObject *module)
     Py_CLEAR(state->in_order);
     Py_CLEAR(state->sha256);
     Py_CLEAR(state->time_ns);
-    Py_CLEAR(state->hexdigest);
-    Py_CLEAR(state->settle);
-    Py_CLEAR(state->middle);
-    Py_CLEAR(state->complete);
-    Py_CLEAR(state->os_write);
+    for (size_t i = 0; i < METHODS; i++) {
+        Py_CLEAR(state->method[i]);
+    }
     return 0;
 }
 

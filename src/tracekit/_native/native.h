@@ -8,6 +8,14 @@
 
 #include <string.h>
 
+/* Methods that are called, and their names. */
+enum {
+    HEXDIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, METHODS
+};
+#define METHOD_NAMES                                                                                                   \
+    {"hexdigest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
+     "_wake", "__enter__", "__exit__"}
+
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
@@ -16,8 +24,7 @@ typedef struct {
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
     int has_sha256;      /* whether sha256.c has a faster way */
-    /* The names of methods. */
-    PyObject *hexdigest, *settle, *middle, *complete, *os_write;
+    PyObject *method[METHODS]; /* their names */
 } NativeState;
 
 /* sha256.c: whether the processor has instructions for it; and the hash of 64 bytes and `size` others, as 64 hex digits. */

@@ -10,9 +10,10 @@ import orjson
 from .. import _reality
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sized
+    from threading import RLock
 
-__all__ = ["Chain", "line", "noted", "plain", "quick_look"]
+__all__ = ["Chain", "line", "noted", "of_text", "plain", "quick_look"]
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
@@ -34,8 +35,16 @@ def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, 
     return _join((body, b',"hash":"', head, b'"}\n')), head
 
 
+def of_text(step: int, text: str) -> bytes | None:
+    """``,"step":…,"output":…`` for a piece of a stream that is a text; ``None`` of half a surrogate pair."""
+    try:
+        return b',"step":%d,"output":%b' % (step, _orjson_dumps(text, None, IN_ORDER))
+    except TypeError:
+        return None
+
+
 class Chain:
-    """Where a log ends, and how an entry gets there. Its subclass, the journal, has the lock, and what to do when it fails."""
+    """Where a log ends, and how an entry gets there. Its subclass, the journal, has what to do when it fails."""
 
     _fd: int
     #: ``seq``, hash and time of the last entry, and the size of the file. Replaced whole, never in parts.
@@ -48,6 +57,34 @@ class Chain:
     _stopped: bool
     #: How bytes get into the file.
     _os_write: Callable[[int, bytes], int]
+    #: Reentrant: a signal handler or a finalizer may append while its own thread is in here.
+    _lock: RLock
+    #: What comes before the next entry.
+    _reads: Sized
+    #: Whether each entry is synced; else whether the background does it, and whether it must be woken.
+    _always: bool
+    _lazy: bool
+    _asleep: bool
+
+    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        """Write one entry and return its ``seq``.
+
+        ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. ``parent`` 0
+        leaves that key out. With ``sync`` the entry and all before it are on the device when this returns (unless
+        durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
+        """
+        with self._lock:
+            if sync:
+                self._look()
+            if self._reads:
+                seq = self._write_with_reads((kind, lane, parent, tail))
+            else:
+                seq = self._write(kind, lane, parent, tail)
+        if sync or self._always:
+            self.sync(seq)
+        elif self._asleep and self._lazy:
+            self._wake()
+        return seq
 
     def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
         """Write one entry and return its ``seq``; what did not go into the file raises ``LogWriteError``."""
@@ -85,6 +122,19 @@ class Chain:
                 self._end = entry
                 self._in_flight = None
             return seq
+
+    def _look(self) -> None:
+        """Raise unless the file is there as it was written."""
+        raise NotImplementedError
+
+    def _write_with_reads(self, entry: tuple[str, int, int, bytes]) -> int:
+        raise NotImplementedError
+
+    def sync(self, seq: int) -> None:
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        raise NotImplementedError
 
     def _settle(self) -> None:
         """Make an end of what stands in the way, or raise."""
@@ -230,9 +280,17 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
 
 def quick_look(
     made_from: str,
-) -> tuple[Callable[[bytes], bool], Callable[[str], bool | None], Callable[[str], list[tuple[int, int]] | None]] | None:
-    """The quick looks for secrets, at bytes and at texts, that were compiled from these expressions, and where to look closer in a text,
-    by expression; ``None`` where there are none.
+) -> (
+    tuple[
+        Callable[[bytes], bool],
+        Callable[[str], bool | None],
+        Callable[[str], list[tuple[int, int]] | None],
+        Callable[[str, str, int], str | None],
+    ]
+    | None
+):
+    """The quick looks for secrets, at bytes and at texts, that were compiled from these expressions; where to look closer in a text, by
+    expression; and ``secrets.passing``. ``None`` where there are none.
 
     Those at a text say ``None`` of one that is not ASCII. In Python they are ``tracekit._runtime.secrets`` itself.
     """

@@ -461,10 +461,48 @@ places_in_text(PyObject *Py_UNUSED(self), PyObject *text)
     return found;
 }
 
+/* A longer piece is looked at in Python. */
+#define ROOM 4096
+
+static PyObject *
+passing(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        return PyErr_Format(PyExc_TypeError, "passing() takes 3 arguments, not %zd", count);
+    }
+    char window[ROOM];
+    size_t length = 0;
+    for (int i = 0; i < 2; i++) {
+        Py_ssize_t size;
+        const char *bytes = ascii_of(args[i], &size);
+        if (bytes == NULL || length + (size_t)size > ROOM) {
+            return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+        }
+        memcpy(window + length, bytes, (size_t)size);
+        length += (size_t)size;
+    }
+    Py_ssize_t keep = PyLong_AsSsize_t(args[2]), size = (Py_ssize_t)length;
+    if (keep < 1) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "at least one character is kept");
+    }
+    const char *at = window, *last = window + length;
+    while (last - at >= 3 && (at = memchr(at, ':', (size_t)(last - at - 2))) != NULL) {
+        if (at[1] == '/' && at[2] == '/') {
+            Py_RETURN_NONE;
+        }
+        at++;
+    }
+    if (looked((place)window, length, 1, NULL)) {
+        Py_RETURN_NONE;
+    }
+    return PyUnicode_FromStringAndSize(size > keep ? last - keep : window, size > keep ? keep : size);
+}
+
 static PyMethodDef looks[] = {
     {"look_at_bytes", look_at_bytes, METH_O, "Whether bytes may hold a secret."},
     {"look_at_text", look_at_text, METH_O, "Whether a text may hold a secret; None where it is not ASCII."},
     {"places_in_text", places_in_text, METH_O, "Where to look closer in a text; None where it is not ASCII."},
+    {"passing", (PyCFunction)(void (*)(void))passing, METH_FASTCALL, "See secrets.passing."},
 };
 
 PyDoc_STRVAR(quick_look_doc, "quick_look(made_from, /)\n--\n\nSee pure.quick_look.");
@@ -479,8 +517,14 @@ quick_look(PyObject *module, PyObject *made_from)
     if (PyUnicode_CompareWithASCIIString(made_from, SECRETS_MADE_FROM) != 0) {
         Py_RETURN_NONE;
     }
-    PyObject *at_bytes = PyCFunction_New(&looks[0], module), *at_text = PyCFunction_New(&looks[1], module);
-    return Py_BuildValue("NNN", at_bytes, at_text, PyCFunction_New(&looks[2], module));
+    PyObject *several = PyTuple_New(Py_ARRAY_LENGTH(looks));
+    for (size_t i = 0; several != NULL && i < Py_ARRAY_LENGTH(looks); i++) {
+        PyObject *one = PyCFunction_New(&looks[i], module);
+        if (one == NULL || PyTuple_SetItem(several, (Py_ssize_t)i, one) < 0) {
+            Py_CLEAR(several);
+        }
+    }
+    return several;
 }
 
 static PyMethodDef functions[] = {

@@ -14,6 +14,7 @@ from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
+from .._native import of_text
 from .._reality import system
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
@@ -239,8 +240,10 @@ class RecordedStep(Step):
         everyday = type(stored) is str and not (replaced or info) and len(stored) < _PIECE and self.given is None
         try:
             if everyday and lane.id >= 0:
-                tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
-                session.log.journal.append(self.spec.types.chunk, lane.id, self.seq, tail)
+                seq = self.seq
+                session.log.journal.append(
+                    self.spec.types.chunk, lane.id, seq, of_text(seq, stored) or _of_text(seq, stored)
+                )
             else:
                 self._chunk(session.log.journal.append, lane, stored, everyday, replaced, output, info)
         except LogWriteError as error:
@@ -259,7 +262,7 @@ class RecordedStep(Step):
     ) -> int:
         session, spec = self.session, self.spec
         if everyday:
-            tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
+            tail = of_text(self.seq, stored) or _of_text(self.seq, stored)
         else:
             meta = dict(info) if info else {}
             arguments, known = b"", False
@@ -519,12 +522,9 @@ class RecordedStep(Step):
         return self
 
 
-def _text(text: str) -> bytes:
-    """The stored bytes of a text."""
-    try:
-        return dumps_in_order(text)
-    except TypeError:  # half a surrogate pair
-        return dumps_in_order(to_json(text))
+def _of_text(step: int, text: str) -> bytes:
+    """As ``of_text``, with half a surrogate pair."""
+    return b',"step":%d,"output":%b' % (step, dumps_in_order(to_json(text)))
 
 
 class UnloggedStep(RecordedStep):

@@ -30,6 +30,7 @@ from .secrets import (
     key_like,
     look,
     names_secret,
+    passing,
 )
 
 if TYPE_CHECKING:
@@ -1024,19 +1025,22 @@ class StreamRedactor:
         self._tail = ""
         self._user = redactor.has_user_patterns
         self._keep = self.USER_TAIL if self._user else self.TAIL
+        self._passing = passing()
 
     def feed(self, chunk: str | bytes) -> tuple[Any, list[Mark]]:
         """The chunk as it is to be stored (of the same type), and where placeholders stand in it."""
         if not isinstance(chunk, str):
             text, marks = self.feed(bytes(chunk).decode("latin-1"))
             return (text.encode("latin-1"), marks) if marks else (chunk, [])
-        window = self._tail + chunk
         known = self._redactor._run.known
+        if not (self._user or known.texts):
+            tail = self._passing(self._tail, chunk, self._keep)
+            if tail is not None:  # the everyday chunk
+                self._tail = tail
+                return chunk, []
+        window = self._tail + chunk
         opened = None
         if not (self._user or "://" in window or look(False)(window)):
-            if not known.texts:  # the everyday chunk
-                self._tail = window[-self._keep :]
-                return chunk, []
             opened = known.beginning(window)
             if opened is None and not known.within(window):
                 self._tail = window[-self._keep :]

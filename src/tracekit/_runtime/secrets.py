@@ -1054,13 +1054,30 @@ def look(binary: bool) -> Callable[[Any], bool]:
     compiled = quick_look(made_from())
     if compiled is None:
         return look_in_python(binary)
-    at_bytes, at_text, _ = compiled
+    at_bytes, at_text, *_ = compiled
 
     def hot(text: str) -> bool:
         found = at_text(text)
         return look_in_python(False)(text) if found is None else found
 
     return at_bytes if binary else hot
+
+
+@cache
+def passing() -> Callable[[str, str, int], str | None]:
+    """Looks at a piece of a text: given the end of what came before it, and itself, it says what is the end now, so many characters;
+    ``None`` where these may hold a secret, or have to be looked at closer.
+    """
+    from .._native import quick_look
+
+    compiled = quick_look(made_from())
+    return passing_in_python if compiled is None else compiled[3]
+
+
+def passing_in_python(tail: str, piece: str, keep: int) -> str | None:
+    """``passing``, as the expressions say it."""
+    window = tail + piece
+    return None if "://" in window or look_in_python(False)(window) else window[-keep:]
 
 
 @cache
