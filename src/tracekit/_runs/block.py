@@ -18,6 +18,7 @@ from .._capture.calls import binder, loose, shows_real_signature
 from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
+from .._runtime.callsite import caller
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, current, enter, here, innermost, owner
@@ -146,7 +147,7 @@ class Block(ABC, Generic[E]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stopped = isinstance(error, ServerStopped)
-        self._end(None if stopped else error)
+        self._exit(None if stopped else error)
         return stopped or None  # type: ignore[return-value]  # a program's own exceptions are never swallowed
 
     async def __aenter__(self) -> E:
@@ -157,7 +158,7 @@ class Block(ABC, Generic[E]):
     ) -> None:
         await self._settle()
         stopped = isinstance(error, ServerStopped)
-        self._end(None if stopped else error)
+        self._exit(None if stopped else error)
         return stopped or None  # type: ignore[return-value]  # as above
 
     async def _settle(self) -> None:
@@ -175,8 +176,14 @@ class Block(ABC, Generic[E]):
         self._entered = True
         return self._enter()
 
-    def _end(self, error: BaseException | None) -> None:
-        self._exit(error)
+    def _inside(self, outer: Scope, next_action: str) -> RunStateError:
+        """What to raise where the block stands in that of another run."""
+        return RunStateError(
+            f"{self.verb}() inside the open run {outer.session.run_id}",
+            run_id=outer.session.run_id,
+            location=caller(),
+            next_action=next_action,
+        )
 
     def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())

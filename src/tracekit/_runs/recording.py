@@ -21,7 +21,7 @@ from .._runtime.redaction import Redactor, below
 from .._runtime.session import Scope, Session, Unfinished, current
 from .._runtime.verdict import captured
 from .._values import canonical
-from ..errors import NotReplayableError, RunStateError
+from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
 from .block import Block, called_from, input_key
@@ -228,11 +228,9 @@ class RecordBlock(Block[Run]):
             outer = None
         self.ordinal = role.next_ordinal()
         if outer is not None and options["nested"] != "link" and not role.is_whole_program(outer.session):
-            raise RunStateError(
-                f"record() inside the open run {outer.session.run_id}",
-                run_id=outer.session.run_id,
-                location=caller(),
-                next_action='end the outer block first, or say record(nested="link") for a run of its own that names the outer one',
+            raise self._inside(
+                outer,
+                'end the outer block first, or say record(nested="link") for a run of its own that names the outer one',
             )
         self._instead = role.replacement(self)
         if self._instead is not None:
@@ -343,30 +341,32 @@ class RecordBlock(Block[Run]):
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:
             self._instead.end_for(self.run, error)
-            return None
+            return
         session = self._session
-        if segments.successor(session) is not None:
-            return self._exit_child(segments.successor(session))
+        child = segments.successor(session)
+        if child is not None:  # the block ends in a forked child, to which only its own segment belongs
+            self._scope_out()
+            unregister(session)
+            segments.end_part(child)
+            return
         try:
             if error is None or isinstance(error, Exception):
                 drain(session)
         finally:
-            self._scope_out()
-            unregister(session)
-            self._seal(session, error)
+            self._end_run(error)
 
     def leave(self) -> None:
         """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
-        self._scope_out()
-        unregister(self._session)
-        self._seal(self._session, None)
+        self._end_run(None)
 
-    def _exit_child(self, child: Recording | None) -> None:
-        """The block ends in a forked child: only its own segment is its to end."""
+    def _end_run(self, error: BaseException | None) -> None:
         self._scope_out()
         unregister(self._session)
-        if child is not None:
-            segments.end_part(child)
+        self._end_log(error)
+
+    def _end_log(self, error: BaseException | None) -> None:
+        """Write how the run has ended; ``error`` is what the program leaves the block with."""
+        self._seal(self._session, error)
 
     def _seal(self, session: Recording, error: BaseException | None) -> None:
         if session.state.discarded:

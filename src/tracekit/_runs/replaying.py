@@ -170,12 +170,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _enter(self) -> ReplayBlock:
         outer = current.get()
         if outer is not None:
-            raise RunStateError(
-                f"replay() inside the open run {outer.session.run_id}",
-                run_id=outer.session.run_id,
-                location=caller(),
-                next_action="end that block first",
-            )
+            raise self._inside(outer, "end that block first")
         options = self.options
         if self.called_from is not None:
             callers.include(self.called_from)
@@ -280,7 +275,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if error is None and run.result is not UNSET:
             self.set_result(run.result)
         self.aborted_as(run.undoing)
-        self._end(error)
+        self._exit(error)
 
     @property
     def new_run_id(self) -> str | None:

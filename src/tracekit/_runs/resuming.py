@@ -29,12 +29,11 @@ from ..errors import (
     LogWriteError,
     RecoveryRefusedError,
     ReplayError,
-    RunStateError,
     TracekitError,
 )
 from . import block, children, recording, segments
 from .block import called_from
-from .ending import End, drain
+from .ending import End
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
 from .recovery import Decision, LogOfSteps, decided, decision_on, refused
@@ -93,12 +92,6 @@ class ResumeBlock(RecordBlock):
         trace = self.session.replay.trace
         return from_json(trace.expand(self.session.replay.originals.first(trace).get("input")))
 
-    def leave(self) -> None:
-        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
-        self._scope_out()
-        unregister(self.session)
-        self._end_of(self.session, None)
-
     @property
     def begun(self) -> bool:
         return self._run is not None
@@ -112,19 +105,14 @@ class ResumeBlock(RecordBlock):
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
-        self._end(error)
+        self._exit(error)
 
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
     def _enter(self) -> Run:
         outer = current.get()
         if outer is not None:
-            raise RunStateError(
-                f"resume() inside the open run {outer.session.run_id}",
-                run_id=outer.session.run_id,
-                location=caller(),
-                next_action="end that block first",
-            )
+            raise self._inside(outer, "end that block first")
         given = self.options["store"]
         self._store = given if isinstance(given, Store) else Store(given)
         for module in (self.called_from, *self.options["user_modules"]):
@@ -298,20 +286,8 @@ class ResumeBlock(RecordBlock):
 
     # -- the end of the block --------------------------------------------------------------------------------------------
 
-    def _exit(self, error: BaseException | None) -> None:
+    def _end_log(self, error: BaseException | None) -> None:
         session = self.session
-        if segments.successor(session) is not None:
-            return self._exit_child(segments.successor(session))
-        try:
-            if error is None or isinstance(error, Exception):
-                drain(session)
-        finally:
-            self._scope_out()
-            unregister(session)
-            self._end_of(session, error)
-        return None
-
-    def _end_of(self, session: Resumption, error: BaseException | None) -> None:
         try:
             followed = session.look()
         except LogWriteError:  # reported before, where it happened
@@ -323,11 +299,11 @@ class ResumeBlock(RecordBlock):
             failure = session.replay.unfollowed()
         self._let_go()
         if failure is None and followed:
-            return self._seal(session, error)
+            self._seal(session, error)
+            return
         self._leave_open(session)
         if failure is not None and failure is not error:
             raise failure from (None if isinstance(error, ReplayError) else error)
-        return None
 
     def _let_go(self) -> bool:
         """Release the guard, unless that was done before."""
