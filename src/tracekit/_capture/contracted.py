@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
 from inspect import Parameter
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 from .. import _reality
@@ -1074,36 +1074,12 @@ class _Unrecorded:
 # What the plan of a call yields and a driver carries out: in this thread (``take``), or awaited (``take_async``).
 
 
-class Ready:
-    """Waits until the step is live, where the log of a resumed run does not answer it."""
+class Wait(NamedTuple):
+    """Waits for the step: until it is live, where the log of a resumed run does not answer it, or for its recorded outcome."""
 
-    __slots__ = ("_step", "asynchronous")
-
-    def __init__(self, step: Any, asynchronous: bool) -> None:
-        self._step: Final = step
-        self.asynchronous: Final = asynchronous
-
-    def take(self) -> Any:
-        return self._step.go()
-
-    async def take_async(self) -> Any:
-        return await self._step.go_async()
-
-
-class Answer:
-    """Waits for the recorded outcome of the step."""
-
-    __slots__ = ("_step", "asynchronous")
-
-    def __init__(self, step: Any, asynchronous: bool) -> None:
-        self._step: Final = step
-        self.asynchronous: Final = asynchronous
-
-    def take(self) -> Any:
-        return self._step.answer()
-
-    async def take_async(self) -> Any:
-        return await self._step.answer_async()
+    take: Callable[[], Any]
+    take_async: Callable[[], Awaitable[Any]]
+    asynchronous: bool
 
 
 class Body:
@@ -1238,7 +1214,7 @@ _HOPELESS: Final = frozenset(
 
 # -- the plan of a call ------------------------------------------------------------------------------------------------
 
-Plan: TypeAlias = "Generator[Ready | Answer | Body | Block | Pause, Any, Done]"
+Plan: TypeAlias = "Generator[Wait | Body | Block | Pause, Any, Done]"
 
 
 def course(call: Invocation) -> Plan:
@@ -1292,7 +1268,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     if step.deferred:
         token = acting.set(call.instance)
         try:
-            step = yield Ready(step, asynchronous)
+            step = yield Wait(step.go, step.go_async, asynchronous)
         finally:
             acting.reset(token)
     if captured.own:
@@ -1302,7 +1278,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     if call.under_way is not None:  # an abort may ask which step is under way
         call.under_way.seq = step.seq
     if not step.live:
-        outcome = yield Answer(step, asynchronous)
+        outcome = yield Wait(step.answer, step.answer_async, asynchronous)
         about = outcome.meta.get("info") or _NONE
         if about.get("reason") != "exactly_once":  # that was an earlier step's doing
             _keep(call, step, outcome.output)
@@ -1448,7 +1424,7 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
     return None if requested > _PATIENCE else max(wait, requested)
 
 
-def _undo_attempt(call: Invocation, done: Done) -> Generator[Ready | Answer | Body | Block | Pause, Any, bool]:
+def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | Body | Block | Pause, Any, bool]:
     """Undo what a failed attempt may have done, before it is made again; false if that failed."""
     compensation = call.captured.spec.compensation
     if compensation is None:
