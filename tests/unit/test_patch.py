@@ -111,17 +111,17 @@ def test_a_switch_counts_its_holders() -> None:
     module = types.ModuleType("module")
     patch = AttributePatch(module, "value", 1)
     switch = Switch(lambda: [patch])
-    threads = [threading.Thread(target=switch.on) for _ in range(8)]
+    threads = [threading.Thread(target=switch.activate) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for _ in range(7):
-        switch.off()
+        switch.deactivate()
         assert module.value == 1
-    switch.off()
+    switch.deactivate()
     assert not hasattr(module, "value")
-    switch.off()
+    switch.deactivate()
     assert not switch.active
 
 
@@ -136,15 +136,15 @@ def test_a_switch_asks_for_its_patches_again_when_a_module_has_come(monkeypatch:
         return [] if module is None else [switch.once(module, "value", lambda bare: f"ours for {bare}")]
 
     switch = Switch(patches, (name,))
-    switch.on()
-    switch.off()
+    switch.activate()
+    switch.deactivate()
     for value in ("one", "two"):
         module = types.ModuleType(name)
         module.value = value  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
         for _ in range(2):
-            switch.on()
+            switch.activate()
             assert module.value == f"ours for {value}"
-            switch.off()
+            switch.deactivate()
             assert module.value == value
     assert len(asked) == 3

@@ -346,13 +346,4 @@ def _patches() -> list[Patch]:
 
 
 _switch: Final = Switch(_patches, _LATER)
-
-
-def activate() -> None:
-    """Capture clock reads from now on; counted, each needs its own ``deactivate``."""
-    _switch.on()
-
-
-def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
-    return _switch.off()
+activate, deactivate = _switch.activate, _switch.deactivate

@@ -554,7 +554,7 @@ class Descriptors:
         if number in self._pipes and self._pipes[number][1] is pipe:
             return
         if not _by_descriptor.active:
-            _by_descriptor.on()
+            _by_descriptor.activate()
         self._pipes[number] = (_file_of(number), pipe)
         pipe.process.session.state.extras.of(Unfinished).says.append(pipe.asked_in_vain)
 
@@ -822,7 +822,7 @@ def activate() -> None:
 
 def deactivate() -> list[str]:
     """Restore the functions that take descriptors."""
-    return _by_descriptor.off()
+    return _by_descriptor.deactivate()
 
 
 def one_of(names: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -597,13 +597,13 @@ class _Seams:
         begins = (live or observed) and not self._live.active
         for on, switch in wanted:
             if on and not switch.active:
-                switch.on()
+                switch.activate()
         if begins:
             self._look_around()
             self._add_native()
         for on, switch in reversed(wanted):  # two of them may have exchanged one function
             if not on and switch.active:
-                switch.off()
+                switch.deactivate()
         if not self._live.active:
             self._native.clear()
 

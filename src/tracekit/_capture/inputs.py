@@ -1029,7 +1029,7 @@ _switch: Final = Switch(_patches, ("sqlite3",))
 
 def activate() -> None:
     """Observe what user code reads from now on; each call wants a ``deactivate``."""
-    _switch.on()
+    _switch.activate()
 
 
 def deactivate() -> list[str]:
@@ -1037,4 +1037,4 @@ def deactivate() -> list[str]:
     if _switch.active:
         _written.names.clear()
         _descriptors.release()
-    return _switch.off()
+    return _switch.deactivate()

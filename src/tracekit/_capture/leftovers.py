@@ -37,11 +37,11 @@ _FINALIZE: Final = weakref.finalize.__call__.__code__
 @contextmanager
 def kept() -> Iterator[None]:
     """Wrap the handlers that are registered inside a replay; after the block, keep finalizers from making traced calls."""
-    _switch.on()
+    _switch.activate()
     try:
         yield
     finally:
-        _switch.off()
+        _switch.deactivate()
         process.refuse_leftovers(_refuse)
 
 

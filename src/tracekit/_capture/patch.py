@@ -248,7 +248,7 @@ class Switch:
 
         return self.made((id(owner), name), make)[0]
 
-    def on(self) -> None:
+    def activate(self) -> None:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
@@ -261,7 +261,7 @@ class Switch:
         if missed:
             self._more()
 
-    def off(self) -> list[str]:
+    def deactivate(self) -> list[str]:
         """Release the switch; the last holder restores. Returns the targets that someone else has patched since."""
         with self._lock:
             if not self._holders:

@@ -1681,13 +1681,4 @@ _switch: Final = Switch(
         "uvloop",
     ),
 )
-
-
-def activate() -> None:
-    """Put the hooks in place; each call wants a ``deactivate``."""
-    _switch.on()
-
-
-def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
-    return _switch.off()
+activate, deactivate = _switch.activate, _switch.deactivate

@@ -61,4 +61,4 @@ def _leave_replays() -> None:
 
 
 _switch: Final = Switch(_patches, ("pdb", "pydevd"))
-activate, deactivate = _switch.on, _switch.off
+activate, deactivate = _switch.activate, _switch.deactivate

@@ -317,13 +317,13 @@ _switch: Final = Switch(_patches, _LATER)
 
 def activate() -> None:
     """Capture random draws from now on; counted, each needs its own ``deactivate``."""
-    _switch.on()
+    _switch.activate()
     when_imported("numpy.random", _numpy_imported)
 
 
 def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
-    covered = _switch.off()
+    covered = _switch.deactivate()
     if not _switch.active:
         _aligned.restore()
     return covered

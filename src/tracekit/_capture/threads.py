@@ -936,12 +936,12 @@ _switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread",))
 def activate() -> None:
     """Put the hooks in place; each call wants a ``deactivate``."""
     _switch.watch(module for scheduler in _schedulers() for module, _ in scheduler.starts)
-    _switch.on()
+    _switch.activate()
 
 
 def deactivate() -> list[str]:
     """One holder less; the last one restores everything. Returns what somebody else has patched since."""
-    return _switch.off()
+    return _switch.deactivate()
 
 
 def _patches() -> list[Patch]:

@@ -520,16 +520,7 @@ def _is_owned(original: Any, acquire: Any) -> Any:
 _switch: Final = Switch(
     lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
 )
-
-
-def activate() -> None:
-    """Put the hooks in place; each call wants a ``deactivate``."""
-    _switch.on()
-
-
-def deactivate() -> list[str]:
-    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
-    return _switch.off()
+activate, deactivate = _switch.activate, _switch.deactivate
 
 
 def scope_of_timers() -> Scope | None:

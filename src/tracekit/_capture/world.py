@@ -17,27 +17,16 @@ from .patch import Patch, Switch, loaded
 __all__ = ["active", "enter", "event_loops", "leave"]
 
 
-class _EventLoops:
-    """The hooks of asyncio and what is built upon it: a program that has no event loops imports none of it."""
+def _of_event_loops() -> list[Patch]:
+    if loaded("asyncio") is None:
+        return []
+    from . import loops
 
-    def __init__(self) -> None:
-        self._switch: Final = Switch(self._patches, ("asyncio", "uvloop", "anyio._backends._asyncio"))
-
-    def _patches(self) -> list[Patch]:
-        if loaded("asyncio") is None:
-            return []
-        from . import loops
-
-        return loops.patches(self._switch)
-
-    def activate(self) -> None:
-        self._switch.on()
-
-    def deactivate(self) -> list[str]:
-        return self._switch.off()
+    return loops.patches(event_loops)
 
 
-event_loops: Final = _EventLoops()
+#: The hooks of asyncio and what is built upon it: a program that has no event loops imports none of it.
+event_loops: Final = Switch(_of_event_loops, ("asyncio", "uvloop", "anyio._backends._asyncio"))
 
 
 class _Hooks:
