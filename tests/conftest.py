@@ -123,12 +123,16 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return path
 
 
+#: Where runs go is each test's own; which form of the accelerator is used is the whole suite's, its programs too.
+_OURS = ("TRACEKIT_DIR", "TRACEKIT_PURE")
+
+
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the checkout, sees the user's runs, or has a key that could pay for a call."""
     monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / ".tracekit"))
     for name in os.environ:
-        if name.endswith("_API_KEY") or (name.startswith("TRACEKIT_") and name != "TRACEKIT_DIR"):
+        if name.endswith("_API_KEY") or (name.startswith("TRACEKIT_") and name not in _OURS):
             monkeypatch.delenv(name)
 
 
