@@ -253,7 +253,7 @@ async def time_limits(roots: Roots) -> Any:
     """Limits of the library and of the program, before the answer and in the middle of it."""
     out: list[Any] = []
     async with aiohttp.ClientSession() as session:
-        for limit in (aiohttp.ClientTimeout(total=0.2), aiohttp.ClientTimeout(sock_read=0.2)):
+        for limit in (aiohttp.ClientTimeout(total=0.6), aiohttp.ClientTimeout(sock_read=0.2)):
             out.append(await failure(session.post(roots.http + "/slow", timeout=limit)))
             async with session.get(roots.http + "/stalls", timeout=limit) as response:
                 pieces = []
@@ -264,7 +264,7 @@ async def time_limits(roots: Roots) -> Any:
                     out.append(("".join(pieces), failed(error)))
         for path in ("/slow", "/stalls"):
             try:
-                async with asyncio.timeout(0.2), session.get(roots.http + path) as response:
+                async with asyncio.timeout(0.6), session.get(roots.http + path) as response:
                     await response.read()
             except TimeoutError as error:
                 out.append(type(error).__name__)

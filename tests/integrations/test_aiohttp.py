@@ -643,7 +643,7 @@ class Hasty(threading.Thread):
             client.sendall(agreed(head) + b"\x81\x05hello\x81\x02ok")
             file.read(2 + 4 + 3)
             client.sendall(b"\x88\x00")
-            file.read()
+            file.read(2 + 4 + 2)  # the client's close, which then waits for the end of the connection
 
 
 def test_messages_that_come_with_the_handshake(instrumented: None) -> None:

@@ -268,7 +268,7 @@ def test_noted_while_the_collector_runs() -> None:
             gc.set_threshold(1)
             compiled.noted(target, [])
             gc.set_threshold(*threshold)
-            gc.collect()
+            gc.collect(1)
     finally:
         gc.set_threshold(*threshold)
 
