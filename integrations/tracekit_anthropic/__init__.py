@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tracekit.integration import Endpoint, Integration, attach, detach, register
-
-from ._messages import Messages
+from tracekit.integration import Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -19,10 +17,17 @@ _ENDPOINTS = (
     Endpoint("POST", "v1/complete", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._messages import Messages
+
+    return (Messages(),)
+
+
 integration = Integration(
     "anthropic",
     modules=("anthropic",),
-    dialects=(Messages(),),
+    dialects=_dialects,
     agents=("Anthropic/Python", "AsyncAnthropic/Python", "AnthropicBedrock/Python", "AsyncAnthropicBedrock/Python",
             "AnthropicVertex/Python", "AsyncAnthropicVertex/Python"),
     endpoints=_ENDPOINTS,

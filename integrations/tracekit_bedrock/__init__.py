@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.integration import Endpoint, Integration
-
-from ._bedrock import Converse, Invoke
+from tracekit.integration import Dialect, Endpoint, Integration
 
 __all__ = ["integration"]
 
@@ -21,10 +19,17 @@ _ENDPOINTS = (
     Endpoint("POST", "rerank", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._bedrock import Converse, Invoke
+
+    return (Converse(), Invoke())
+
+
 integration = Integration(
     "bedrock",
     modules=("botocore",),
-    dialects=(Converse(), Invoke()),
+    dialects=_dialects,
     agents=("Boto3/", "Botocore/", "aiobotocore/"),
     hosts=("bedrock*.amazonaws.com", "bedrock*.amazonaws.com.cn"),
     endpoints=_ENDPOINTS,

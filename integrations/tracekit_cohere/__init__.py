@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tracekit.integration import Endpoint, Integration, attach, detach, register
-
-from ._cohere import Chat, Embed, FirstChat, Generate, Rerank
+from tracekit.integration import Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -32,10 +30,17 @@ _ENDPOINTS = tuple(
     for path in paths
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._cohere import Chat, Embed, FirstChat, Generate, Rerank
+
+    return (Chat(), FirstChat(), Generate(), Embed(), Rerank())
+
+
 integration = Integration(
     "cohere",
     modules=("cohere",),
-    dialects=(Chat(), FirstChat(), Generate(), Embed(), Rerank()),
+    dialects=_dialects,
     agents=("cohere/",),
     hosts=("api.cohere.com", "api.cohere.ai", "production.api.cohere.com"),
     endpoints=_ENDPOINTS,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tracekit.integration import Endpoint, Integration, attach, detach, register
-
-from ._gemini import Embed, Generate, Predict
+from tracekit.integration import Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -24,10 +22,17 @@ _ENDPOINTS = (
     Endpoint("POST", "*:fetchPredictOperation", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._gemini import Embed, Generate, Predict
+
+    return (Generate(), Embed(), Predict())
+
+
 integration = Integration(
     "google",
     modules=("google.genai",),
-    dialects=(Generate(), Embed(), Predict()),
+    dialects=_dialects,
     agents=("google-genai-sdk/",),
     hosts=("generativelanguage.googleapis.com", "*aiplatform*.googleapis.com"),
     endpoints=_ENDPOINTS,

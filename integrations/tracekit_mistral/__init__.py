@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tracekit.integration import Endpoint, Integration, attach, detach, register
-
-from ._mistral import Agents, Chat, Embeddings, Fim
+from tracekit.integration import Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -26,10 +24,17 @@ _ENDPOINTS = (
     Endpoint("POST", "audio/speech", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._mistral import Agents, Chat, Embeddings, Fim
+
+    return (Chat(), Agents(), Fim(), Embeddings())
+
+
 integration = Integration(
     "mistral",
     modules=("mistralai",),
-    dialects=(Chat(), Agents(), Fim(), Embeddings()),
+    dialects=_dialects,
     agents=("mistral-client-python/",),
     hosts=("api.mistral.ai", "codestral.mistral.ai"),
     endpoints=_ENDPOINTS,

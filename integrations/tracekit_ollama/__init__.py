@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tracekit.integration import Endpoint, Integration, attach, detach, register
-
-from ._ollama import Chat, Embed, Generate
+from tracekit.integration import Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -23,10 +21,17 @@ _ENDPOINTS = (
     Endpoint("POST", "api/web_fetch", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._ollama import Chat, Embed, Generate
+
+    return (Chat(), Generate(), Embed())
+
+
 integration = Integration(
     "ollama",
     modules=("ollama",),
-    dialects=(Chat(), Generate(), Embed()),
+    dialects=_dialects,
     agents=("ollama-python/",),
     hosts=("*:11434", "ollama.com"),
     endpoints=_ENDPOINTS,

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tracekit.integration import Ambient, Endpoint, Integration, attach, detach, register
-
-from ._chat import Chat, Completions, Embeddings
-from ._inference import Inference
-from ._realtime import Realtime
-from ._responses import Responses
+from tracekit.integration import Ambient, Dialect, Endpoint, Integration, attach, detach, register
 
 __all__ = ["integration", "unwrap", "wrap"]
 
@@ -35,10 +30,20 @@ _ENDPOINTS = (
     Endpoint("WEBSOCKET", "live", "read_only"),
 )
 
+
+def _dialects() -> tuple[Dialect, ...]:
+    from ._chat import Chat, Completions, Embeddings
+    from ._inference import Inference
+    from ._realtime import Realtime
+    from ._responses import Responses
+
+    return (Chat(), Responses(), Completions(), Embeddings(), Inference(), Realtime())
+
+
 integration = Integration(
     "openai",
     modules=("openai",),
-    dialects=(Chat(), Responses(), Completions(), Embeddings(), Inference(), Realtime()),
+    dialects=_dialects,
     agents=("OpenAI/Python", "AsyncOpenAI/Python", "AzureOpenAI/Python", "AsyncAzureOpenAI/Python"),
     endpoints=_ENDPOINTS,
     ambient=(Ambient("api.openai.com", "/v1/traces/ingest"),),

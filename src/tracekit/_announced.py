@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.machinery import PathFinder
+from io import FileIO
 from typing import Any, Final
 
 __all__ = ["Announcement", "announced"]
@@ -40,7 +41,7 @@ class Announcement:
         if self._package:
             return self._package
         for name in ("METADATA", "PKG-INFO"):
-            for line in _text(os.path.join(self._place, name)).splitlines():
+            for line in _content(os.path.join(self._place, name)).decode(errors="replace").splitlines():
                 if line.startswith("Name:"):
                     return line[5:].strip()
         return os.path.basename(self._place).partition("-")[0]
@@ -75,7 +76,7 @@ def _is_plain(finder: Any) -> bool:
 
 def _in_directories(group: str) -> Iterator[Announcement]:
     """Raises ``NotADirectoryError`` where the path has something else, which may hold packages, too."""
-    seen = set()
+    seen, encoded = set(), group.encode()
     folders: list[Any] = sys.path  # anything may be in it
     for folder in folders:
         if not isinstance(folder, str) or folder.lower().endswith(".egg"):
@@ -94,9 +95,9 @@ def _in_directories(group: str) -> Iterator[Announcement]:
                 continue
             seen.add(package)
             place = os.path.join(folder, name)
-            text = _text(os.path.join(place, _FILE))
-            if group in text:
-                for point, value in _section(text, group):
+            content = _content(f"{place}{os.sep}{_FILE}")
+            if encoded in content:
+                for point, value in _section(content.decode(errors="replace"), group):
                     yield Announcement(point, value, place=place)
 
 
@@ -118,9 +119,10 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), value.strip()
 
 
-def _text(path: str) -> str:
+def _content(path: str) -> bytes:
+    """What is in a file; nothing where there is none. Most packages have none, and to make a text file takes longer than to read one."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        with FileIO(path) as file:
+            return file.readall()
     except OSError:
-        return ""
+        return b""

@@ -159,10 +159,21 @@ def test_what_is_needed_later_is_imported_later(tmp_path: Path) -> None:
         "_runtime.spending",
         "_runtime.prices",
     )
-    later = {"urllib", "shlex", *(f"tracekit.{name}" for name in modules)}
+    later = {
+        "urllib",
+        "shlex",
+        "tracekit_openai._chat",
+        "tracekit._capture.wire",
+        *(f"tracekit.{name}" for name in modules),
+    }
     # A secret in the environment that is more than letters and digits needs the quoting of URLs.
     variables = {"PATH": os.environ["PATH"], "TRACEKIT_DIR": str(tmp_path)}
-    done = python("-c", FIRST + "import sys; print(*sys.modules)\n", fresh=True, env=variables)
+    done = python(
+        "-c",
+        "import tracekit; tracekit.instrument()\n" + FIRST + "import sys; print(*sys.modules)\n",
+        fresh=True,
+        env=variables,
+    )
     assert done.returncode == 0, done.stderr
     assert not later & set(done.stdout.split())
 

@@ -194,6 +194,26 @@ def test_whose(url: str, agent: bytes, first: str | None, known: tuple[str | Non
     assert (found.sdk, found.sdk_version) == known
 
 
+def test_dialects_are_made_when_a_request_is_looked_at() -> None:
+    """A function makes the dialects of an integration once, when the first request is looked at; one that fails is a warning."""
+    made = []
+
+    def make() -> list[routes.Dialect]:
+        made.append(1)
+        return [*tracekit_openai.integration.dialects]
+
+    def fail() -> list[routes.Dialect]:
+        raise ImportError("no such module")
+
+    routes.register(routes.Integration("acme", dialects=make, hosts=("acme.example.com",)))
+    routes.register(routes.Integration("broken", dialects=fail))
+    assert not made
+    with pytest.warns(RuntimeWarning, match="dialects of the integration 'broken' could not be loaded.*no such module"):
+        assert route("POST", "https://acme.example.com/v1/chat/completions").dialects
+    assert route("POST", "https://acme.example.com/v1/embeddings").dialects
+    assert made == [1]
+
+
 def test_endpoints_of_a_host() -> None:
     """What a service's endpoints do holds for whoever sends the request."""
     assert route("POST", "https://api.cohere.com/v1/tokenize", b"python-httpx/0.28").side_effect == "read_only"

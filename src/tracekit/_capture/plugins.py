@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -313,11 +314,16 @@ class Scheduler:
         return f"Scheduler({self.name!r})"
 
 
+#: Held while dialects are made, of whatever integration: each is made once.
+_making: Final = _reality.free_in_forks(threading.RLock())
+
+
 class Integration:
     """What tracekit must know of one library. The core applies and restores what is described here.
 
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
-    says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
+    says so). ``dialects`` may be a function that returns them, called when the first request is looked at: what imports a module of its own
+    for them does so there. ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
     placeholder where one is absent. Of several in a tuple one is enough. ``settings`` are the environment variables by which the SDK
     decides what it asks and where (a base URL, a region): a divergence names those that have changed. ``frameworks`` are packages that
     count as user code;
@@ -333,8 +339,8 @@ class Integration:
     """
 
     __slots__ = (
-        "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
-        "native", "patches", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
+        "_dialects", "_making", "agents", "ambient", "attach", "credentials", "detach", "endpoints", "frameworks", "hosts",
+        "modules", "name", "native", "patches", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -343,7 +349,7 @@ class Integration:
         *,
         modules: Sequence[str] = (),
         patches: Sequence[Patch] = (),
-        dialects: Sequence[Dialect] = (),
+        dialects: Sequence[Dialect] | Callable[[], Sequence[Dialect]] = (),
         agents: Sequence[str] = (),
         hosts: Sequence[str] = (),
         endpoints: Sequence[Endpoint] = (),
@@ -362,7 +368,8 @@ class Integration:
         self.name: Final = name
         self.modules: Final = tuple(modules)
         self.patches: Final = tuple(patches)
-        self.dialects: Final = tuple(dialects)
+        self._making: Callable[[], Sequence[Dialect]] | None = dialects if callable(dialects) else None
+        self._dialects: tuple[Dialect, ...] = () if callable(dialects) else tuple(dialects)
         self.agents: Final = tuple(agents)
         self.hosts: Final = tuple(hosts)
         self.endpoints: Final = tuple(endpoints)
@@ -377,6 +384,25 @@ class Integration:
         self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach
+
+    @property
+    def dialects(self) -> tuple[Dialect, ...]:
+        """The protocols of the library; made when they are first asked for, where a function makes them."""
+        making = self._making
+        if making is not None:
+            with _making:
+                if self._making is not None:
+                    self._dialects, self._making = self._made(making), None
+        return self._dialects
+
+    @_reality.off_loop()
+    def _made(self, making: Callable[[], Sequence[Dialect]]) -> tuple[Dialect, ...]:
+        try:
+            return tuple(making())
+        except Exception as error:
+            text = f"tracekit: the dialects of the integration {self.name!r} could not be loaded: {error!r}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+            return ()
 
     def __repr__(self) -> str:
         return f"Integration({self.name!r})"
