@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 from tests.support.processes import SDKS, forking, python
 from tracekit.cli import main
 from tracekit.cli.demo import command
-from tracekit.cli.demo.server import ModelServer
+from tracekit.testing import ScriptedModel
 
 COMMAND = ("-c", "from tracekit.cli import main; main()", "demo")
 PROMISES = {
@@ -70,15 +72,15 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
 def test_the_demo_on_another_provider(tmp_path: Path) -> None:
     """With --base-url the agent asks that server; replays ask it nothing, and the key is nowhere on disk."""
     place, canary = tmp_path / "kept", "sk-canary-4242424242424242424242424242424242"
-    with ModelServer() as provider:
+    model = ScriptedModel(*command.script(anthropic=False))
+    with model.served() as url:
         environment = {**os.environ, "OPENAI_API_KEY": canary}
-        arguments = ["--keep", str(place), "--base-url", provider.openai_url, "--model", "some-model"]
+        arguments = ["--keep", str(place), "--base-url", f"{url}/v1", "--model", "some-model"]
         done = python(*COMMAND, *arguments, timeout=100, env=environment, imports=SDKS, seeds=("0",))
-        asked = provider.requests
     assert done.returncode == 0, done.stderr
     requests = [entry for entry in entries(place) if entry["type"] == "llm.request"]
     assert {entry["name"] for entry in requests} == {"some-model"}
-    assert asked == 2 * len(requests), "two live runs, and not one request more"
+    assert len(model.requests) == 2 * len(requests), "two live runs, and not one request more"
     files = [path for path in place.rglob("*") if path.is_file()]
     assert len(files) > 8
     assert not [path for path in files if canary.encode() in path.read_bytes()]
@@ -93,8 +95,8 @@ def test_the_demo_tells_when_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(command, "_CHANGED", command._PROMPT)
     monkeypatch.setattr(command, "_damage", harmless)
-    with ModelServer() as provider, forking(imports=SDKS):
-        done = CliRunner().invoke(main, ["demo", "--json", "--base-url", provider.openai_url])
+    with ScriptedModel(*command.script(anthropic=False)).served() as url, forking(imports=SDKS):
+        done = CliRunner().invoke(main, ["demo", "--json", "--base-url", f"{url}/v1"])
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     failed = {check["check"] for check in told["checks"] if not check["ok"]}
@@ -117,3 +119,14 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["demo", "--keep", str(tmp_path)])
     assert done.exit_code == 2
     assert (tmp_path / "agent.py").read_text() == "mine"
+
+
+def test_connections_to_the_stopped_server_are_counted() -> None:
+    """ "nothing was sent" is no empty claim: who connects to the address of the server, once that is stopped, is counted."""
+    with ScriptedModel().served() as url:
+        address = ("127.0.0.1", urlsplit(url).port or 0)
+    with command.Tripwire(address[1]) as tripwire:
+        assert tripwire.touched == 0
+        for _ in range(2):
+            socket.create_connection(address).close()
+        assert tripwire.touched == 2

@@ -193,7 +193,7 @@ def test_the_anthropic_sdk_understands_a_served_model() -> None:
     import anthropic
 
     model = ScriptedModel("hello there", ToolUse("search", {"q": "x"}, "let me see"), "one two", Failure(529, "busy"))
-    with model.served() as url, anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+    with model.served(pace=0.001) as url, anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         ask: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         assert client.messages.create(**ask).content[0].text == "hello there"  # type: ignore[union-attr]
         text, use = client.messages.create(**ask).content

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, NamedTuple
 
+from .._reality import sleep
+
 __all__ = ["Failure", "ScriptedModel", "ToolUse"]
 
 
@@ -75,14 +77,15 @@ class ScriptedModel:
     # -- over HTTP -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def served(self) -> Iterator[str]:
+    def served(self, *, pace: float = 0.0) -> Iterator[str]:
         """Serve the replies on a loopback port and give the URL: ``OpenAI(base_url=url + "/v1")``, ``Anthropic(base_url=url)``.
 
-        ``/v1/chat/completions`` and ``/v1/messages`` are answered, streamed where the request asks for it.
+        ``/v1/chat/completions`` and ``/v1/messages`` are answered, streamed where the request asks for it. ``pace`` is the pause between
+        two events of a stream, in seconds.
         """
         from http.server import ThreadingHTTPServer
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, pace))
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="scripted-model", daemon=True)
         # In an empty context: the server is no part of the run around it.
@@ -95,7 +98,7 @@ class ScriptedModel:
             server.server_close()
 
 
-def _handler(model: ScriptedModel) -> Any:
+def _handler(model: ScriptedModel, pace: float) -> Any:
     from http.server import BaseHTTPRequestHandler
 
     class Handler(BaseHTTPRequestHandler):
@@ -103,25 +106,33 @@ def _handler(model: ScriptedModel) -> Any:
             request = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
             shape = _SHAPES.get(self.path.partition("?")[0])
             if shape is None:
-                return self._send(404, json.dumps(_error(404, f"no {self.path} here")), "application/json")
+                return self._send(404, _error(404, f"no {self.path} here"))
             try:
                 number, reply = model._next(request)
             except AssertionError as error:
                 number, reply = 0, Failure(400, str(error))
             if isinstance(reply, Failure):
-                return self._send(reply.status, json.dumps(_error(*reply)), "application/json")
+                return self._send(reply.status, _error(*reply))
             whole, events = shape(number, reply, str(request.get("model")))
-            if request.get("stream"):
-                return self._send(200, "".join(events), "text/event-stream")
-            return self._send(200, json.dumps(whole), "application/json")
+            return self._stream(events) if request.get("stream") else self._send(200, whole)
 
-        def _send(self, status: int, text: str, kind: str) -> None:
-            data = text.encode()
+        def _send(self, status: int, body: Mapping[str, Any]) -> None:
+            data = json.dumps(body).encode()
+            self._head(status, "application/json", len(data))
+            self.wfile.write(data)
+
+        def _stream(self, events: list[str]) -> None:
+            self._head(200, "text/event-stream", sum(len(event.encode()) for event in events))
+            for event in events:
+                self.wfile.write(event.encode())
+                if pace:
+                    sleep(pace)
+
+        def _head(self, status: int, kind: str, size: int) -> None:
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(data)))
+            self.send_header("content-length", str(size))
             self.end_headers()
-            self.wfile.write(data)
 
         def log_message(self, *args: Any) -> None:
             pass

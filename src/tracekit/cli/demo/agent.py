@@ -22,7 +22,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tracekit import traced_tool
 
-MODEL = os.environ.get("DEMO_MODEL", "tiny-ngram")
+MODEL = os.environ.get("DEMO_MODEL", "scripted")
 CLAUDE = os.environ.get("DEMO_CLAUDE")  # the model to ask through the Anthropic SDK, if any
 LEDGER = Path("ledger.jsonl")  # the outside world: what is written here can't be taken back
 STOCK = Path("stock.json")

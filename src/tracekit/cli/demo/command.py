@@ -6,16 +6,19 @@ import codecs
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from random import SystemRandom
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -24,10 +27,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ...testing import ScriptedModel, ToolUse
 from ..output import DIFFERENT, RIGHT, USAGE_ERROR, message
-from .server import ModelServer, Tripwire
 
-__all__ = ["Play", "Provider", "Story", "Workspace", "demo", "embedded", "real"]
+__all__ = ["Play", "Provider", "Story", "Tripwire", "Workspace", "demo", "embedded", "real", "script"]
 
 # -- story -------------------------------------------------------------------------------------------------------------
 #
@@ -235,7 +238,7 @@ def _python_path() -> str:
 
 # -- provider ----------------------------------------------------------------------------------------------------------
 #
-# Who answers the demo's agent: the embedded model server, or a real provider.
+# Who answers the demo's agent: a scripted model behind a server on loopback, or a real provider.
 
 
 class Provider:
@@ -254,14 +257,82 @@ def embedded(url: str) -> Provider:
     return Provider(
         "the embedded model server",
         {
-            "DEMO_MODEL": "tiny-ngram",
-            "DEMO_CLAUDE": "tiny-ngram",
+            "DEMO_MODEL": "scripted",
+            "DEMO_CLAUDE": "scripted",
             "OPENAI_BASE_URL": url + "/v1",
             "ANTHROPIC_BASE_URL": url,
         },
         {"OPENAI_API_KEY": "not-needed", "ANTHROPIC_API_KEY": "not-needed"},
         60.0,
     )
+
+
+#: Sentences of the model, of which no run gets the same ones as another.
+_ANSWERS: Final = (
+    "Order A-1042 is settled: two kettles are reserved, and the card was charged once.",
+    "Done. The stock for A-1042 is reserved and the payment has gone through.",
+)
+_LETTERS: Final = (
+    "Dear Ada, your two kettles are packed and leave with the next courier.",
+    "Good news: everything you ordered is on its way, and the courier knows the gate.",
+)
+_FORECASTS: Final = (
+    "Light rain until noon, then clear.",
+    "Dry and cold, with some ice on the bridge.",
+    "Fog in the valley; the road is open.",
+    "Sunny all day, wind from the west.",
+    "Snow above 800 metres, and a dry road below.",
+)
+_REVIEWS: Final = (
+    "The invoice is correct: two pieces, 79.80 in all.",
+    "Yes, amount and quantity match the order.",
+)
+_NOTES: Final = (
+    "Please ring twice and leave the box with the neighbour.",
+    "Mind the low gate, and call before you arrive.",
+)
+
+
+def script(*, anthropic: bool) -> list[str | ToolUse]:
+    """What a scripted model replies to two runs of the agent, in the order in which that asks; ``anthropic``: through that SDK, too."""
+    random, order = SystemRandom(), {"order_id": "A-1042"}
+    answers, letters, reviews, notes = (random.sample(each, 2) for each in (_ANSWERS, _LETTERS, _REVIEWS, _NOTES))
+    replies: list[str | ToolUse] = []
+    for run in range(2):
+        replies += [
+            ToolUse("look_up_order", order),
+            ToolUse("reserve_stock", {"sku": "KETTLE-7", "quantity": 2}),
+            ToolUse("charge_card", {**order, "amount_cents": 7980}),
+            answers[run],
+            letters[run],
+            *random.sample(_FORECASTS, 4),
+        ]
+        replies += [reviews[run], notes[run]] if anthropic else []
+    return replies
+
+
+class Tripwire:
+    """Listens on a stopped server's port, answers nothing, and counts connections (``touched``)."""
+
+    def __init__(self, port: int) -> None:
+        self._socket: Final = socket.create_server(("127.0.0.1", port), backlog=16)
+        self._socket.setblocking(False)
+
+    @property
+    def touched(self) -> int:
+        """How many connections have been made since it was last asked; the system has queued them, so none is missed."""
+        count = 0
+        with suppress(BlockingIOError):
+            while True:
+                self._socket.accept()[0].close()
+                count += 1
+        return count
+
+    def __enter__(self) -> Tripwire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
 
 
 def real(base_url: str | None, model: str | None, claude: str | None) -> Provider:
@@ -301,7 +372,7 @@ def demo(
 ) -> None:
     """Record a real agent, replay it exactly, and see two changes detected.
 
-    The agent uses the real openai and anthropic packages against a small model server that this command starts on
+    The agent uses the real openai and anthropic packages against a server with scripted answers that this command starts on
     loopback. With --base-url, or with OPENAI_API_KEY set, it asks a real provider instead (which costs a few cents).
     Exit code 0: everything came out as promised; 1: something did not.
 
@@ -356,16 +427,17 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 def _run_chapters(story: Story, place: Workspace, provider: Provider | None) -> str | None:
     """Run all four chapters; returns the id of the recorded run, or ``None`` if there is none."""
-    server = None
+    port = None
     if provider is None:
-        with ModelServer(pace=0.01) as server:
-            provider = embedded(server.url)
-            recorded = _live(story, place, provider, server)
+        model = ScriptedModel(*script(anthropic=True))
+        with model.served(pace=0.01) as url:
+            provider, port = embedded(url), urlsplit(url).port
+            recorded = _live(story, place, provider, model)
     else:
         recorded = _live(story, place, provider, None)
     if recorded is None:
         return None
-    with Tripwire(server.port) if server else nullcontext() as tripwire:
+    with nullcontext() if port is None else Tripwire(port) as tripwire:
         _after(story, place, provider, recorded, tripwire)
     return recorded.run
 
@@ -379,7 +451,7 @@ class _Recorded:
         self.result: Final = result
 
 
-def _live(story: Story, place: Workspace, provider: Provider, server: ModelServer | None) -> _Recorded | None:
+def _live(story: Story, place: Workspace, provider: Provider, model: ScriptedModel | None) -> _Recorded | None:
     sdks = "openai and anthropic SDKs" if provider.asks_anthropic else "openai SDK"
     story.chapter(
         "Live, twice",
@@ -400,9 +472,9 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
     story.check(
         "the two runs differ", _texts(first) != _texts(second) and _random_numbers(first) != _random_numbers(second)
     )
-    if server is not None:
+    if model is not None:
         story.check("each run charged the card once", place.charges() == 2, f"{place.charges()} lines in the ledger")
-        story.check("the server was really asked", server.requests > 0, f"{server.requests} requests")
+        story.check("the server was really asked", bool(model.requests), f"{len(model.requests)} requests")
     entries = len(trace.read_bytes().splitlines())
     story.check("the second run is on disk", entries > 0, f"{entries} entries in {trace.name}")
     if play.complaint.strip():
