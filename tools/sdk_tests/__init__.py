@@ -174,8 +174,8 @@ class Place:
             if row["outcome"] == "passed" and not row.get("empty") and one not in rows["replay"]
         }
         for phase in PHASES:
-            wanted = failed | unreplayed if phase == "replay" else failed
-            self.again(phase).write_text("".join(f"{one}\n" for one in sorted(wanted - left_out.keys())))
+            wanted = (failed | unreplayed) - left_out.keys() if phase == "replay" else failed
+            self.again(phase).write_text("".join(f"{one}\n" for one in sorted(wanted)))
 
     def again(self, phase: str) -> Path:
         return self.left / f"again-{phase}.txt"
