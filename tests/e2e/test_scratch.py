@@ -395,8 +395,9 @@ def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pyt
                 _look(1)
                 change()
 
-        with pytest.raises(LiveCallBlockedError, match="was there before"):
+        with pytest.raises(LiveCallBlockedError, match="was there before") as caught:
             body()
+        assert caught.value.target in ("mine", "mine.db")
         assert Path("mine").read_text() == "mine"
     with replay(run.id, store=tmp_path / "store") as session:
         _look(1)

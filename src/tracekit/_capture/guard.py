@@ -195,8 +195,11 @@ class Attempt:
 
     @property
     def text(self) -> str:
-        """The target in words."""
+        """The target in words; of a file that is renamed, the one that it replaces, where one is there."""
         target = self.target
+        if isinstance(self.replaces, str | bytes):
+            with _reality.off_loop():
+                target = self.replaces if os.path.lexists(self.replaces) else target
         if isinstance(target, tuple) and len(target) >= 2:
             host = f"[{target[0]}]" if ":" in str(target[0]) else target[0]
             return f"{host}:{target[1]}"
