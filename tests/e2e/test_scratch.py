@@ -73,15 +73,6 @@ def files(place: Place) -> dict[str, object]:
     return found
 
 
-@pytest.fixture(scope="module")
-def layered(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skips where the system gives no layer."""
-    where = tmp_path_factory.mktemp("probe")
-    program = "from tracekit._capture.isolation import ScratchLayer as S; print(isinstance(S.enter(), str))"
-    if Place(where).python("-c", program, fresh=True).stdout != "False\n":
-        pytest.skip("this system gives a process no layer over its file system")
-
-
 @pytest.mark.usefixtures("layered")
 def test_a_replay_leaves_files_as_they_were(place: Place) -> None:
     """Files that were appended to, changed, removed, made: the replay finds them as the recorded run did, does it all again, reads what it

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,73 @@ def test_verify_cli_exits_zero_on_identical_runs(place: Place) -> None:
     assert len({*seeds, 0}) == 3, "neither that of the recording (0), nor one another's"
     assert {replay["steps"] for replay in told["replays"]} == {4}
     assert place.effects() == 1
+
+
+#: Each process writes a character into a file that no scratch layer covers, and has it locked. A replay waits there for another one.
+MEETS = """
+import fcntl
+there = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR | os.O_APPEND)
+fcntl.flock(there, fcntl.LOCK_SH)
+os.write(there, b"x")
+since = os.times().elapsed
+while os.fstat(there).st_size == 2 and os.times().elapsed - since < 60:
+    pass
+met = os.fstat(there).st_size != 2
+
+def alone():
+    try:
+        fcntl.flock(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+"""
+
+
+@pytest.mark.usefixtures("layered", "cores")
+def test_replays_are_made_side_by_side(place: Place, shared: str) -> None:
+    """Each in a scratch layer of its own, over temporary files, too, so that neither sees what the other has written."""
+    body = """
+import tempfile
+for name in ("notes.txt", os.path.join(tempfile.gettempdir(), os.path.basename(sys.argv[1]))):
+    with open(name, "a") as file:
+        file.write("one\\n")
+    print(met, charge(1), open(name).read())
+    os.remove(name)
+"""
+    recorded(place, MEETS + body, shared)
+    done, told = verified(place)
+    assert done.returncode == 0, done.stderr
+    assert IDENTICAL.items() <= told.items()
+    assert Path(shared).read_text() == "x" * 3
+    assert not (place.directory / "notes.txt").exists()
+
+
+@pytest.mark.usefixtures("layered", "cores")
+def test_replays_that_are_in_each_others_way_are_made_one_after_the_other(place: Place, shared: str) -> None:
+    """What two replays get of one another, at a lock or a port, is no divergence of the program."""
+    recorded(place, MEETS + "ask(alone())", shared)
+    done, told = verified(place)
+    assert done.returncode == 0, done.stderr
+    assert IDENTICAL.items() <= told.items()
+    assert Path(shared).read_text() == "x" * 5
+
+
+@pytest.fixture
+def shared() -> Iterator[str]:
+    """The name of a file that all processes of the machine share, whatever layers they have."""
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("this system has no shared memory by name")
+    path = f"/dev/shm/tracekit-test-{uuid.uuid4()}"
+    yield path
+    if os.path.exists(path):
+        os.remove(path)
+
+
+@pytest.fixture
+def cores() -> None:
+    """Skips where one replay has to wait for the other."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this machine has one processor")
 
 
 LEAKS = {
@@ -569,16 +638,19 @@ def test_what_has_nothing_to_replay(place: Place) -> None:
     assert done.returncode == 2, done.stderr
 
 
-def test_chance_is_not_blamed_on_the_hash_seed(place: Place) -> None:
+def test_chance_is_not_blamed_on_the_hash_seed(place: Place, shared: str) -> None:
     """That two replays under the recording's own hash seed happen to be right says nothing yet: each seed has to do the same again."""
     recorded(
         place,
         """
-        with open("../times", "a") as file:  # beside the directory that each replay has a layer over
+        with open(sys.argv[1], "a") as file:  # where no replay has a layer
             file.write("x")
-        times = os.path.getsize("../times")
-        ask("odd" if times == 2 else "even")
+            file.flush()
+            times = os.fstat(file.fileno()).st_size
+        # Of the recording, of two replays side by side, of one after the other.
+        ask("odd" if times in (2, 3, 4) else "even")
         """,
+        shared,
     )
     done, told = verified(place)
     assert done.returncode == 1

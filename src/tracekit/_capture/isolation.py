@@ -195,19 +195,24 @@ class ScratchLayer:
         self._marks: list[tuple[int, int]] = []
 
     @classmethod
-    def enter(cls, passes: Iterable[str] = ()) -> ScratchLayer | str:
-        """Lay it, except over ``passes`` and the directory for temporary files; the reason where that can't be done.
+    def enter(cls, passes: Iterable[str] = (), *, temporary: bool = False) -> ScratchLayer | str:
+        """Lay it, except over ``passes`` and, unless ``temporary``, the directory for temporary files; the reason where that can't be done.
 
-        A working directory among the temporary files is covered all the same: what a program finds there is its own.
+        A working directory among the temporary files is covered in any case: what a program finds there is its own.
         """
         passes = list(passes)
-        found = cls._enter(passes)
-        if isinstance(found, ScratchLayer):
+        found = cls._enter(passes, temporary)
+        if isinstance(found, ScratchLayer) and not temporary:
             found._laid_for = _for(passes)
         return found
 
     @classmethod
-    def _enter(cls, passes: list[str]) -> ScratchLayer | str:
+    def possible(cls) -> bool:
+        """Whether one can be laid here and now, over temporary files, too: tried in a child process, which ends at once."""
+        return _alone() and not _tried(lambda: found if isinstance(found := cls.enter(temporary=True), str) else "")
+
+    @classmethod
+    def _enter(cls, passes: list[str], all_temporary: bool) -> ScratchLayer | str:
         if not sys.platform.startswith("linux"):
             return f"overlays of the file system are Linux's, and this is {sys.platform}"
         if not _alone():
@@ -219,36 +224,49 @@ class ScratchLayer:
         temporary = os.path.realpath(tempfile.gettempdir())
         memory = tempfile.mkdtemp(prefix="tracekit-", dir=temporary)
         reason = _mount("tmpfs", memory, "tmpfs", 0, "mode=0700")
-        fd = os.open(memory, os.O_PATH | os.O_CLOEXEC)
+        fd, around = (os.open(one, os.O_PATH | os.O_CLOEXEC) for one in (memory, temporary))
         try:
-            return reason or cls._entered(f"/proc/self/fd/{fd}", mounted, {*map(os.path.realpath, passes)}, temporary)
+            if reason:
+                return reason
+            layer = cls(
+                f"/proc/self/fd/{fd}",
+                {one for one in (*map(os.path.realpath, passes), temporary) if os.path.isdir(one)},
+            )
+            return layer._laid(mounted, temporary, memory, all_temporary)
         except OSError as error:
             return str(error)
         finally:
             # What holds the memory are the overlays: in the directory itself nothing is to be left behind, whatever ends the process.
             _umount(memory)  # as it was brought back above a layer
             _umount(f"/proc/self/fd/{fd}")
-            os.close(fd)
             with suppress(OSError):
-                os.rmdir(memory)
+                os.rmdir(os.path.basename(memory), dir_fd=around)
+            os.close(fd)
+            os.close(around)
 
-    @classmethod
-    def _entered(cls, memory: str, mounted: set[str], passes: set[str], temporary: str) -> ScratchLayer | str:
+    def _laid(self, mounted: set[str], temporary: str, memory: str, all_temporary: bool) -> ScratchLayer | str:
         cwd = os.getcwd()
-        layer = cls(memory, {one for one in (*passes, temporary) if os.path.isdir(one)})
-        kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in sorted(layer._passes)}
-        layer._cover("/", mounted, _notes())
+        others = self._passes - {temporary}
+        kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in sorted(self._passes)}
+        self._cover("/", mounted, _notes())
         for path, fd in kept.items():
-            if layer._under(path):
+            if self._under(path):
                 _mount(f"/proc/self/fd/{fd}", path, "", _BIND | _RECURSIVE)
             os.close(fd)
-            if path == temporary and cwd.startswith(temporary + os.sep) and not any(_is_in(cwd, one) for one in passes):
-                layer._lay(cwd, _notes())  # before what is to pass inside it
+            if path == temporary:  # before what is to pass inside it
+                if all_temporary:
+                    if self._under(path):
+                        _umount(memory)
+                    self._passes.discard(temporary)
+                    if not self._lay(temporary, _notes()):
+                        return f"{temporary} can't be covered"
+                elif cwd.startswith(temporary + os.sep) and not any(_is_in(cwd, one) for one in others):
+                    self._lay(cwd, _notes())
         os.chdir(cwd)
-        if layer.open and not layer.covers(cwd) and not layer._passing(cwd):
-            layer.leave()
+        if self.open and not self.covers(cwd) and not self._passing(cwd):
+            self.leave()
             return f"{cwd} can't be covered"
-        return layer
+        return self
 
     def _cover(self, directory: str, mounted: set[str], more: str) -> None:
         below = directory.rstrip(os.sep) + os.sep

@@ -34,6 +34,7 @@ from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment,
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
 from .comparing import changes
+from .environment import cores_here
 from .failures import recorded_failures
 from .page import badge, safe, whole_page
 from .reading import read_run, taken_in
@@ -1013,7 +1014,7 @@ def regress(
             "live_files": list(live_files),
         },
     }  # fmt: skip
-    many = max(1, _cores() if workers is None else workers)
+    many = max(1, cores_here() if workers is None else workers)
     places = [one.place for one in sources]
     found: dict[int, JudgedRun] = {}
     redactor = Redactor.of_process([])
@@ -1030,12 +1031,6 @@ def regress(
             progress(len(found), len(sources))
     ordered = tuple(found[number] for number in range(len(sources)))
     return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many, tried)
-
-
-def _cores() -> int:
-    with suppress(AttributeError):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _credentials(sources: Sequence[_Source]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Program",
     "command_facts",
+    "cores_here",
     "drift",
     "environment",
     "environment_and_argv",
@@ -283,3 +285,10 @@ def _line(file: str) -> str:
 def _hex(text: str) -> str | None:
     right = len(text) in (40, 64) and all(digit in "0123456789abcdef" for digit in text)
     return text if right else None
+
+
+def cores_here() -> int:
+    """How many processors this process may use."""
+    with suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1346,13 +1346,13 @@ class _Files:
             there.own()
         if self._lays:
             branches = instructions["options"]["branches"]
-            self._enter([instructions["store"], *([] if branches is None else [branches])], there)
+            self._enter([instructions["store"], *([] if branches is None else [branches])], there, instructions)
         elif there is not None:
             there.leave()
         if instructions["trusted"]:
             self._go_where_it_was(first_meta(instructions["path"]).get("program_command"))
 
-    def _enter(self, passes: list[str], there: isolation.ScratchLayer | None) -> None:
+    def _enter(self, passes: list[str], there: isolation.ScratchLayer | None, instructions: Mapping[str, Any]) -> None:
         if self._kept_in is not None:
             os.makedirs(self._kept_in, exist_ok=True)
             passes.append(self._kept_in)
@@ -1363,7 +1363,11 @@ class _Files:
             there.leave()
         from .._capture import isolation
 
-        found = isolation.ScratchLayer.enter(passes)
+        # Replays that are compared may run side by side: none is to find a temporary file of another one.
+        transcript = instructions.get("transcript")
+        if transcript is not None:
+            passes.append(os.path.dirname(transcript["path"]))
+        found = isolation.ScratchLayer.enter(passes, temporary=transcript is not None)
         if isinstance(found, isolation.ScratchLayer):
             self._layer = found
             return

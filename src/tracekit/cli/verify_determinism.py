@@ -7,17 +7,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from itertools import count
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
+from .._capture.isolation import ScratchLayer
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
 from .._journal.store import Store, first_entry, segment_of
 from .._runs.determinism import Difference, Recorded, Transcript, first_difference
-from .._runs.environment import Program
+from .._runs.environment import Program, cores_here
 from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
@@ -226,8 +228,14 @@ def _judge(
     stdout = not options["no_stdout"]
     with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
 
-        def once(number: int, hash_seed: int) -> Transcript:
-            return replayed(number, hash_seed, instructions, directory, cwd, stdout=stdout)
+        def once(number: int, hash_seed: int, into: str = directory) -> Transcript:
+            return replayed(number, hash_seed, instructions, into, cwd, stdout=stdout)
+
+        def each(many: int) -> list[Transcript]:
+            """A replay under each hash seed, so many side by side."""
+            into, seeds = tempfile.mkdtemp(dir=directory), _seeds(seed, options["replays"])
+            with ThreadPoolExecutor(many) as pool:
+                return [*pool.map(once, range(1, len(seeds) + 1), seeds, repeat(into))]
 
         def differ(found: list[Transcript]) -> Difference | None:
             for did in found:
@@ -237,8 +245,13 @@ def _judge(
             return first_difference(found, recordings, expected=expected, stdout=stdout)
 
         recordings: dict[str, Recorded] = {}
-        replays = [once(number, one) for number, one in enumerate(_seeds(seed, options["replays"]), 1)]
+        many = _at_once(options)
+        replays = each(many)
         difference = differ(replays)
+        if difference is not None and many > 1:
+            # They may have been in each other's way: at a temporary file, a lock, a port.
+            replays = each(1)
+            difference = differ(replays)
         if difference is None or not isinstance(seed, int) or _nothing_opened(replays):
             return _Judgement(replays, recordings, difference, None)
         numbers = count(len(replays) + 1)
@@ -247,6 +260,12 @@ def _judge(
         seeded = seeded and all(once(next(numbers), did.hash_seed).outcome() == did.outcome() for did in replays[:2])
         seeded = seeded and differ([once(next(numbers), seed) for _ in range(2)]) is None
         return _Judgement(replays, recordings, difference, seeded)
+
+
+def _at_once(options: Mapping[str, Any]) -> int:
+    """How many replays may be made side by side: one, where they would write the same files."""
+    alone = not options["no_writes"] and not ScratchLayer.possible()
+    return 1 if alone else min(options["replays"], cores_here())
 
 
 def _seeds(recorded: Any, count: int) -> list[int]:
