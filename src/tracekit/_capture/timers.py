@@ -36,7 +36,6 @@ __all__ = ["activate", "deactivate", "scope_of_timers"]
 #: Of each thread: how far (s) its clock is put forward, and the limit that the wait it is in has.
 _own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
-_Wrap = Callable[[Any], Any]
 
 
 def _blocking_patches() -> list[Patch]:

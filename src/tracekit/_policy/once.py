@@ -898,6 +898,12 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 # file ask its owner's log what came of it.
 
 
+#: What a session does, but for beginning a step.
+_STRAIGHT: Final = [
+    name for name, member in vars(Around).items() if callable(member) and name[0] != "_" and name != "begin"
+]
+
+
 class ExactlyOnce(Around):
     """The session around ``inner`` in which a call under a key is made once. What it knows of keys is looked up when there is a first.
 
@@ -905,12 +911,12 @@ class ExactlyOnce(Around):
     """
 
     def __init__(self, recorder: Recording, inner: Session) -> None:
-        super().__init__(recorder)  # but for the beginning of steps, nothing stands between them
+        super().__init__(recorder)
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
         self._inner: Final = inner
-        straight = ("clock_read", "library_clock", "random_read", "question", "arm", "note")
-        vars(self).update({name: getattr(recorder, name) for name in straight})
+        # But for the beginning of steps, nothing stands between them.
+        vars(self).update({name: getattr(recorder, name) for name in _STRAIGHT})
 
     def begin(self, scope: Scope, request: Request) -> Step:
         if request.once_key is None:
