@@ -108,8 +108,9 @@ _known = _kinds.get
 _ours: dict[str, bool] = {}
 #: A cache, of a file's name: the installed package that it is of; empty: none.
 _libraries: dict[str, Any] = {}
-#: A cache of ``reader``, of a file's name: of files that decide alone, whoever calls them.
+#: A cache of ``reader``, of a file's name: of files that decide alone, whoever calls them, and of those that are seen through.
 _readers: dict[str, Any] = {}
+_THROUGH: Final = object()
 
 
 def by_user() -> bool:
@@ -184,16 +185,24 @@ def reader(depth: int = 2) -> Literal[True] | str | None:
     An event loop's time limits are a package's, too: ``asyncio``. Other parts of the standard library, and what was excluded, are none.
     """
     try:
-        file = _getframe(depth).f_code.co_filename
+        frame = _getframe(depth)
     except ValueError:  # called by C, with no Python caller
         return None
+    file = frame.f_code.co_filename
     who = _readers.get(file, PASS)
+    while who is _THROUGH:
+        above = frame.f_back
+        if above is None:
+            return None
+        frame, file = above, above.f_code.co_filename
+        who = _readers.get(file, PASS)
     if who is PASS:
-        frame = _getframe(depth)
         who = True if walk(frame) else _library_in(frame)
-        kind = _known(file)
-        if kind is True or (kind is False and _libraries.get(file, PASS) is not PASS):
+        kind, library = _known(file), _libraries.get(file)
+        if kind is True or (kind is False and library is not None and library is not PASS):
             _readers[file] = who
+        elif kind is PASS and library is PASS:  # whoever calls it decides
+            _readers[file] = _THROUGH
     return who  # type: ignore[no-any-return]
 
 

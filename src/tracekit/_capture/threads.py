@@ -25,7 +25,7 @@ from . import guard
 from .callers import STDLIB, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
-from .plugins import Scheduler, discover
+from .plugins import Scheduler, discover, movers_by_file
 
 __all__ = [
     "ASYNCIO",
@@ -375,8 +375,12 @@ def _moved(
     def move(self: Any, *args: Any, **options: Any) -> Any:
         if given:
             args = given + args
-        if current.get() is None or (who := mover()) is None:  # a pool of connections moves dozens for one request
-            return original(self, *args, **options)
+        if (
+            current.get() is None
+            or movers_by_file.get(_getframe(1).f_code.co_filename, True) is None
+            or (who := mover()) is None
+        ):
+            return original(self, *args, **options)  # a pool of connections moves dozens for one request
         scope = scope_of()
         if scope is None:
             return original(self, *args, **options)

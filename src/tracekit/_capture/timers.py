@@ -483,26 +483,21 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
         with lock:
             pass
 
-    taken = MethodEntry(LockType, "acquire", acquire)
+    asked = MethodEntry(LockType, "locked", locked)
     return [
-        taken,
-        _switch.once(threading.Condition, "_is_owned", lambda original: _is_owned(original, taken.genuine)),
-        MethodEntry(LockType, "locked", locked),
+        MethodEntry(LockType, "acquire", acquire),
+        _switch.once(threading.Condition, "_is_owned", lambda original: _is_owned(original, asked.genuine)),
+        asked,
         MethodEntry(RLock, "acquire", acquire),
     ]
 
 
-def _is_owned(original: Any, acquire: Any) -> Any:
+def _is_owned(original: Any, locked: Any) -> Any:
     """A condition makes sure that its lock is held, each time that somebody is notified: no question of the program's."""
 
     def _is_owned(self: Any) -> Any:
         lock = self._lock
-        if type(lock) is not LockType:
-            return original(self)
-        free = acquire(lock, False)
-        if free:
-            lock.release()
-        return not free
+        return locked(lock) if type(lock) is LockType else original(self)
 
     _is_owned.__qualname__ = "Condition._is_owned"
     return _is_owned
