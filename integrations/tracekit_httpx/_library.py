@@ -128,9 +128,9 @@ class Library:
 
     # -- what comes back, live -------------------------------------------------------------------------------------------
 
-    def also(self, response: Any, exchange: Exchange | None = None) -> dict[str, Any]:
-        """What is worth keeping of a response beside status, headers and body; of a step's, what cookies it set."""
-        also: dict[str, Any] = {} if exchange is None else _jar(exchange, response)
+    def also(self, response: Any) -> dict[str, Any]:
+        """What is worth keeping of a response beside status, headers and body."""
+        also: dict[str, Any] = {}
         version, reason = (response.extensions.get(key) for key in ("http_version", "reason_phrase"))
         if version is not None and version != b"HTTP/1.1":
             also["http_version"] = version.decode("ascii", "ignore")
@@ -140,11 +140,12 @@ class Library:
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body has been read."""
+        headers = response.headers.raw
         exchange.whole(
             response.status_code,
-            response.headers.raw,
+            headers,
             response.content,
-            also=self.also(response, exchange),
+            also=_jar(exchange, headers) | self.also(response),
             elapsed=_elapsed(response),
             suspended=suspended,
             early=early,
@@ -152,8 +153,9 @@ class Library:
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        also = self.also(response, exchange)
-        exchange.head(response.status_code, response.headers.raw, also=also, suspended=suspended, early=early)
+        headers = response.headers.raw
+        also = _jar(exchange, headers) | self.also(response)
+        exchange.head(response.status_code, headers, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
         """A content decoder of its own for the log, or ``None`` where the body travels as it is."""
@@ -293,8 +295,9 @@ def _moved(file: Any, position: int) -> bool:
     return True
 
 
-def _jar(exchange: Exchange, response: Any) -> dict[str, Any]:
-    found = exchange.jar(response.headers.raw)
+def _jar(exchange: Exchange, headers: Any) -> dict[str, Any]:
+    """What cookies the answer to a step sets."""
+    found = exchange.jar(headers)
     return {"wire": {"jar": found}} if found else {}
 
 

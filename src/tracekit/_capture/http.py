@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
+from .._native import brackets
 from .._reality import monotonic_ns
 from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
@@ -137,12 +138,7 @@ def _containers(content: bytes, value: Any) -> int:
     """
     if len(content) <= 2 * _LEVELS:  # each has two brackets
         return len(content) // 2
-    found = 0
-    for bracket in b"{[":
-        at = content.find(bracket)
-        while at >= 0 and found < _FEW:
-            found += 1
-            at = content.find(bracket, at + 1)
+    found = brackets(content, _FEW)
     if found < _FEW:
         return found
     if len(content) < _SHORT:

@@ -10,10 +10,12 @@ an answer is referred to where it came in, by the request that sends it back. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from typing import Any, Final
 
 import orjson
+
+from .._native import digest, parts
+from .._native.pure import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
 
@@ -32,8 +34,6 @@ _NESTED: Final = frozenset((dict, list))
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
-#: The same as it is walked, the last step outside: few of the ways through a tree lead to a string that is noted.
-Way = tuple[Any, "int | str"]
 #: Strings that stand in an entry, by digest: where in it.
 Places = list[tuple[bytes, Path]]
 
@@ -60,7 +60,7 @@ class KnownList:
             key, size = job.element(child)
             keys.append(key)
             sizes.append(size)
-            running = sha256(running + key).digest()[:16]
+            running = digest(running, key)
             beginnings.append(running)
 
 
@@ -76,13 +76,13 @@ class _Pass:
         self.known: Final = {id(one.items): one for one in known}
         self.digests: Final[dict[int, bytes]] = {}
 
-    def digest(self, text: str, data: bytes) -> bytes:
-        """The digest of ``text``, whose UTF-8 is ``data``; long ones are worked out once."""
-        if len(data) < _LIST:
-            return _digest(b"s", data)
+    def digest(self, text: str) -> bytes:
+        """The digest of ``text``; long ones are worked out once."""
+        if len(text) < _LIST:
+            return digest(b"s", text)
         key = self.digests.get(id(text))
         if key is None:
-            key = self.digests[id(text)] = _digest(b"s", data)
+            key = self.digests[id(text)] = digest(b"s", text)
         return key
 
     def element(self, child: Any) -> tuple[bytes, int]:
@@ -93,11 +93,10 @@ class _Pass:
         if type(child) is dict:
             text = child.get("content")
             if type(text) is str and len(text) >= _LIST:
-                data = text.encode()
                 rest = orjson.dumps({**child, "content": None})
-                return _digest(b"c" + self.digest(text, data), rest), len(rest) + len(data)
+                return digest(b"c" + self.digest(text), rest), len(rest) + _size(text)
         data = orjson.dumps(child)
-        return _digest(b"e", data), len(data)
+        return digest(b"e", data), len(data)
 
 
 class Interner:
@@ -134,8 +133,8 @@ class Interner:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
-            return self._dict(rest, job, (None, at))
-        return self._node(tree, job, (None, at))
+            return self._inside(rest, job, (at,))
+        return self._node(tree, job, (at,))
 
     def remember(self, places: Places, seq: int) -> None:
         """The entry ``seq`` is written, ``places`` in it."""
@@ -149,7 +148,7 @@ class Interner:
         data = orjson.dumps(node)
         if len(data) < _SHORT:
             return node
-        key = _digest(b"f", data)
+        key = digest(b"f", data)
         found = self._find(key)
         if found is None:
             self._keep(key, 0)
@@ -158,62 +157,37 @@ class Interner:
             self._keep(key, found)
         return {"$ref": found} if found else node
 
-    def _node(self, node: Any, job: _Pass, path: Way) -> Any:
+    def _node(self, node: Any, job: _Pass, path: Path) -> Any:
         kind = type(node)
         if kind is str:
             return self._text(node, job, path) if len(node) >= _SHORT else node
-        if kind is dict:
-            return self._dict(node, job, path)
-        if kind is list:
-            if job.lists and _worth(node):
-                return self._list(node, job, path)
-            return self._elements(node, job, path)
-        return node
+        if kind is list and job.lists and is_worth(node, _ELEMENT):
+            return self._list(node, job, path)
+        return self._inside(node, job, path) if kind in _NESTED else node
 
-    def _dict(self, node: dict[str, Any], job: _Pass, path: Way) -> dict[str, Any]:
-        changed = None
-        for key, child in node.items():
-            kind = type(child)
-            if kind is str:
-                if len(child) < _SHORT:
-                    continue
-                new = self._text(child, job, (path, key))
-            elif kind is dict:
-                new = self._dict(child, job, (path, key))
-            elif kind is list:
-                new = self._node(child, job, (path, key))
-            else:
-                continue
-            if new is not child:
-                changed = dict(node) if changed is None else changed
-                changed[key] = new
-        return node if changed is None else changed
+    def _inside(self, node: Any, job: _Pass, path: Path) -> Any:
+        """A container, with references in place of what is large in it."""
+        new = node
+        for way, part in parts(node, _SHORT, _ELEMENT if job.lists else 0):
+            interned = (self._text if type(part) is str else self._list)(part, job, path + way)
+            if interned is not part:
+                new = _with(new, node, way, interned)
+        return new
 
-    def _elements(self, node: list[Any], job: _Pass, path: Way) -> list[Any]:
-        changed = None
-        for i, child in enumerate(node):
-            kind = type(child)
-            if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, job, (path, i))
-                if new is not child:
-                    changed = list(node) if changed is None else changed
-                    changed[i] = new
-        return node if changed is None else changed
-
-    def _text(self, text: str, job: _Pass, path: Way) -> Any:
+    def _text(self, text: str, job: _Pass, path: Path) -> Any:
         """A string: a reference if it is known, a blob if it is large and can't be referred to where it is."""
-        data = text.encode()
+        size = _size(text)
         places = job.places
-        if len(data) < _TEXT and not job.lists and places is None:
+        if size < _TEXT and not job.lists and places is None:
             return text
-        key = job.digest(text, data)
+        key = job.digest(text)
         found = self._find(key)
         if found is not None:
             return _reference(found)
-        if places is not None and len(data) < _INLINE:
-            places.append((key, _path(path)))
+        if places is not None and size < _INLINE:
+            places.append((key, path))
             return text
-        return text if len(data) < _TEXT else self._blob(key, text)
+        return text if size < _TEXT else self._blob(key, text)
 
     def _blob(self, key: bytes, text: str) -> dict[str, Any]:
         seq = self._write(orjson.dumps(text))
@@ -222,7 +196,7 @@ class Interner:
 
     # -- lists -----------------------------------------------------------------------------------------------------------
 
-    def _list(self, node: list[Any], job: _Pass, path: Way) -> Any:
+    def _list(self, node: list[Any], job: _Pass, path: Path) -> Any:
         """A list of a model call: a reference to a blob that extends the longest beginning of it that is known.
 
         The list itself where no element of it was met before.
@@ -236,7 +210,7 @@ class Interner:
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
         if place is None and (sum(sizes) < _LIST or not self._met(keys, sizes)):
-            return self._elements(node, job, path)
+            return self._inside(node, job, path)
         new: list[Any] = []
         texts: Places = []
         held: list[tuple[bytes, int]] = []
@@ -299,12 +273,11 @@ class Interner:
         if kind is str:
             if len(node) < _SHORT:
                 return node
-            data = node.encode()
-            key = job.digest(node, data)
+            key = job.digest(node)
             found = self._find(key)
             if found is not None:
                 return _reference(found)
-            if len(data) >= _INLINE:
+            if _size(node) >= _INLINE:
                 return self._blob(key, node)
             texts.append((key, path))
             return node
@@ -330,16 +303,22 @@ class Interner:
         self._young[key] = place
 
 
-def _path(way: Way | None) -> Path:
-    steps: list[int | str] = []
-    while way is not None:
-        way, step = way
-        steps.append(step)
-    return tuple(reversed(steps))
+def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:
+    """``tree``, which is ``before``, or that with some of its parts exchanged, with ``item`` at ``way``; ``before`` stays as it is."""
+    new = node = tree.copy() if tree is before else tree
+    *through, last = way
+    for step in through:
+        child, before = node[step], before[step]
+        if child is before:
+            child = node[step] = child.copy()
+        node = child
+    node[last] = item
+    return new
 
 
-def _digest(kind: bytes, data: bytes) -> bytes:
-    return sha256(kind + data).digest()[:16]
+def _size(text: str) -> int:
+    """The bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _reference(found: Any) -> dict[str, Any]:
@@ -352,12 +331,3 @@ def _flat(node: Any) -> bool:
     if kind is dict:
         return len(node) > 3 and _NESTED.isdisjoint(map(type, node.values()))
     return kind is list and len(node) > 3 and all(type(pair) is list and len(pair) == 2 for pair in node)
-
-
-def _worth(node: list[Any]) -> bool:
-    """Whether a list holds anything but numbers and short strings."""
-    for child in node:
-        kind = type(child)
-        if kind is dict or (kind is str and len(child) >= _ELEMENT):
-            return True
-    return False

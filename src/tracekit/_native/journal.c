@@ -40,32 +40,69 @@ put_number(char *at, long long number)
     return put(at, first, (size_t)(digits + DIGITS - first));
 }
 
+/* The hash of two texts together. */
+static int
+hash_of(NativeState *state, const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32])
+{
+    if (state->has_sha256 && size <= LARGE) {
+        tracekit_sha256(first, first_size, rest, size, digest);
+        return 0;
+    }
+    PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(first_size + size));
+    if (both == NULL) {
+        return -1;
+    }
+    put(put(PyBytes_AsString(both), first, first_size), rest, size);
+    PyObject *hash = PyObject_CallFunctionObjArgs(state->sha256, both, NULL);
+    Py_DECREF(both);
+    PyObject *found = hash == NULL ? NULL : PyObject_CallMethodObjArgs(hash, state->method[DIGEST], NULL);
+    Py_XDECREF(hash);
+    int right = found != NULL && PyBytes_Size(found) == 32;
+    if (right) {
+        memcpy(digest, PyBytes_AsString(found), 32);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "a hash has 32 bytes");
+    }
+    Py_XDECREF(found);
+    return right ? 0 : -1;
+}
+
 /* The hash of `head` and `size` bytes of a body, as 64 hex digits. */
 static int
 hash_into(NativeState *state, const char *head, const char *body, size_t size, char *hex)
 {
-    if (state->has_sha256 && size <= LARGE) {
-        tracekit_sha256(head, body, size, hex);
-        return 0;
-    }
-    PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(HASH + size));
-    if (both == NULL) {
+    unsigned char digest[32];
+    if (hash_of(state, head, HASH, body, size, digest) < 0) {
         return -1;
     }
-    put(put(PyBytes_AsString(both), head, HASH), body, size);
-    PyObject *hash = PyObject_CallFunctionObjArgs(state->sha256, both, NULL);
-    Py_DECREF(both);
-    PyObject *text = hash == NULL ? NULL : PyObject_CallMethodObjArgs(hash, state->method[HEXDIGEST], NULL);
-    Py_XDECREF(hash);
-    Py_ssize_t digits = 0;
-    const char *found = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, &digits);
-    if (digits == HASH) {
-        put(hex, found, HASH);
-    } else if (found != NULL) {
-        PyErr_SetString(PyExc_ValueError, "a hash has 64 digits");
+    for (int i = 0; i < HASH; i++) {
+        hex[i] = "0123456789abcdef"[digest[i / 2] >> (4 - 4 * (i % 2)) & 15];
     }
-    Py_XDECREF(text);
-    return digits == HASH ? 0 : -1;
+    return 0;
+}
+
+PyDoc_STRVAR(digest_doc, "digest(kind, text, /)\n--\n\nSee pure.digest.");
+
+static PyObject *
+digest(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyBytes_Check(args[0]) || !(PyBytes_Check(args[1]) || PyUnicode_Check(args[1]))) {
+        PyErr_SetString(PyExc_TypeError, "digest() takes bytes, and a text or bytes");
+        return NULL;
+    }
+    Py_ssize_t size = 0;
+    const char *text = PyBytes_Check(args[1]) ? PyBytes_AsString(args[1]) : PyUnicode_AsUTF8AndSize(args[1], &size);
+    if (text == NULL) {
+        return NULL;
+    }
+    if (PyBytes_Check(args[1])) {
+        size = PyBytes_Size(args[1]);
+    }
+    unsigned char found[32];
+    if (hash_of(PyModule_GetState(module), PyBytes_AsString(args[0]), (size_t)PyBytes_Size(args[0]), text, (size_t)size, found) < 0) {
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize((const char *)found, 16);
 }
 
 /* The parts of an entry, but for its hash. Nothing in it is owned. */
@@ -543,6 +580,7 @@ static PyType_Spec chain_spec = {
 };
 
 static PyMethodDef functions[] = {
+    {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
     {NULL, NULL, 0, NULL},

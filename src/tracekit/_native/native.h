@@ -10,10 +10,10 @@
 
 /* Methods that are called, and their names. */
 enum {
-    HEXDIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, METHODS
+    DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, METHODS
 };
 #define METHOD_NAMES                                                                                                   \
-    {"hexdigest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
+    {"digest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
      "_wake", "__enter__", "__exit__"}
 
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
@@ -27,9 +27,9 @@ typedef struct {
     PyObject *method[METHODS]; /* their names */
 } NativeState;
 
-/* sha256.c: whether the processor has instructions for it; and the hash of 64 bytes and `size` others, as 64 hex digits. */
+/* sha256.c: whether the processor has instructions for it; and the hash of two texts together. */
 int tracekit_has_sha256(void);
-void tracekit_sha256(const char *first, const char *rest, size_t size, char *hex);
+void tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32]);
 /* journal.c */
 int tracekit_add_journal(PyObject *module);
 /* values.c */

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sized
     from threading import RLock
 
-__all__ = ["Chain", "line", "noted", "of_text", "plain", "quick_look"]
+__all__ = ["Chain", "brackets", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
@@ -273,6 +273,65 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
                 changed = value.copy()
             changed[key] = tree
     return value if changed is None else changed
+
+
+# -- parts that are written apart ----------------------------------------------------------------------------------------
+
+
+def parts(value: dict[str, Any] | list[Any], least: int, element: int) -> list[tuple[tuple[int | str, ...], Any]]:
+    """The texts of ``least`` characters and more in a container, in order: the way to each, and itself.
+
+    Where ``element`` is not 0, so is each list below with a dictionary or a text of so many characters in it, and not what is inside.
+    """
+    found: list[tuple[tuple[int | str, ...], Any]] = []
+    _look_for_parts(value, least, element, None, found)
+    return found
+
+
+def _look_for_parts(value: Any, least: int, element: int, way: Any, found: list[Any]) -> None:
+    for key, item in value.items() if type(value) is dict else enumerate(value):
+        kind = type(item)
+        if kind is str:
+            if len(item) >= least:
+                found.append((_steps((way, key)), item))
+        elif kind is list and element and is_worth(item, element):
+            found.append((_steps((way, key)), item))
+        elif kind is dict or kind is list:
+            _look_for_parts(item, least, element, (way, key), found)
+
+
+def is_worth(items: list[Any], element: int) -> bool:
+    """Whether a list holds anything but numbers and texts shorter than ``element``."""
+    for item in items:
+        kind = type(item)
+        if kind is dict or (kind is str and len(item) >= element):
+            return True
+    return False
+
+
+def _steps(way: Any) -> tuple[int | str, ...]:
+    """A way as it is walked, the last step outside, as a tuple: few of the ways through a tree lead to what is found."""
+    steps: list[int | str] = []
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    return tuple(reversed(steps))
+
+
+def digest(kind: bytes, text: str | bytes) -> bytes:
+    """What a text is known by among those of a ``kind``: 16 bytes."""
+    return sha256(kind + (text.encode() if isinstance(text, str) else text)).digest()[:16]
+
+
+def brackets(data: bytes, most: int) -> int:
+    """How many brackets and braces are opened in encoded JSON, ``most`` at most."""
+    found = 0
+    for bracket in b"{[":
+        at = data.find(bracket)
+        while at >= 0 and found < most:
+            found += 1
+            at = data.find(bracket, at + 1)
+    return found
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

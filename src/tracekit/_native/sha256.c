@@ -68,25 +68,41 @@ compress(uint32_t state[8], const unsigned char *blocks, size_t count)
 }
 
 void
-tracekit_sha256(const char *first, const char *rest, size_t size, char *hex)
+tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32])
 {
     uint32_t state[8] = {
         0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
     };
     unsigned char end[2 * BLOCK] = {0};
-    size_t whole = size / BLOCK, left = size % BLOCK;
+    uint64_t bits = ((uint64_t)first_size + size) * 8;
+    size_t left = first_size % BLOCK;
+    compress(state, (const unsigned char *)first, first_size / BLOCK);
+    memcpy(end, first + first_size - left, left);
+    if (left) { /* a block of both */
+        size_t both = size < BLOCK - left ? size : BLOCK - left;
+        memcpy(end + left, rest, both);
+        rest += both;
+        size -= both;
+        left += both;
+        if (left == BLOCK) {
+            compress(state, end, 1);
+            left = 0;
+        }
+    }
+    if (left == 0) {
+        compress(state, (const unsigned char *)rest, size / BLOCK);
+        left = size % BLOCK;
+        memcpy(end, rest + size - left, left);
+    }
     size_t ends = left + 9 > BLOCK ? 2 : 1; /* blocks: what is left, a bit, and the length */
-    uint64_t bits = ((uint64_t)size + BLOCK) * 8;
-    compress(state, (const unsigned char *)first, 1);
-    compress(state, (const unsigned char *)rest, whole);
-    memcpy(end, rest + whole * BLOCK, left);
     end[left] = 0x80;
+    memset(end + left + 1, 0, sizeof(end) - left - 1);
     for (int i = 0; i < 8; i++) {
         end[ends * BLOCK - 1 - i] = (unsigned char)(bits >> (8 * i));
     }
     compress(state, end, ends);
-    for (int i = 0; i < 64; i++) {
-        hex[i] = "0123456789abcdef"[state[i / 8] >> (28 - 4 * (i % 8)) & 15];
+    for (int i = 0; i < 32; i++) {
+        digest[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)));
     }
 }
 
@@ -99,7 +115,9 @@ tracekit_has_sha256(void)
 }
 
 void
-tracekit_sha256(const char *Py_UNUSED(first), const char *Py_UNUSED(rest), size_t Py_UNUSED(size), char *Py_UNUSED(hex))
+tracekit_sha256(
+    const char *Py_UNUSED(first), size_t Py_UNUSED(first_size), const char *Py_UNUSED(rest), size_t Py_UNUSED(size),
+    unsigned char Py_UNUSED(digest)[32])
 {
     Py_FatalError("there are no instructions for SHA-256");
 }

@@ -315,8 +315,159 @@ noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return data;
 }
 
+/* -- parts that are written apart ---------------------------------------------------------------------------------- */
+
+/* The way to a place in a tree: its last step, and the ones before. */
+typedef struct Way {
+    const struct Way *before;
+    PyObject *key; /* NULL: a place in a list */
+    Py_ssize_t at;
+} Way;
+
+/* What is looked for, and was found. */
+typedef struct {
+    Py_ssize_t least, element;
+    PyObject *found;
+} Parts;
+
+/* Append ((…, step), part). */
+static int
+add_part(Parts *parts, const Way *way, PyObject *part)
+{
+    Py_ssize_t length = 0;
+    for (const Way *step = way; step != NULL; step = step->before) {
+        length++;
+    }
+    PyObject *steps = PyTuple_New(length);
+    for (const Way *step = way; steps != NULL && step != NULL; step = step->before) {
+        PyObject *one = step->key != NULL ? Py_NewRef(step->key) : PyLong_FromSsize_t(step->at);
+        if (one == NULL || PyTuple_SetItem(steps, --length, one) < 0) {
+            Py_CLEAR(steps);
+        }
+    }
+    PyObject *both = steps == NULL ? NULL : PyTuple_Pack(2, steps, part);
+    int added = both == NULL ? -1 : PyList_Append(parts->found, both);
+    Py_XDECREF(steps);
+    Py_XDECREF(both);
+    return added;
+}
+
+/* Whether a list has a dictionary or a text in it that is worth being referred to. */
+static int
+is_worth(PyObject *list, Py_ssize_t element)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        if (PyDict_CheckExact(item) || (PyUnicode_CheckExact(item) && PyUnicode_GetLength(item) >= element)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int parts_in(Parts *parts, PyObject *value, const Way *way);
+
+static int
+look_at_part(Parts *parts, PyObject *value, const Way *way)
+{
+    if (PyUnicode_CheckExact(value)) {
+        return PyUnicode_GetLength(value) >= parts->least ? add_part(parts, way, value) : 0;
+    }
+    if (PyList_CheckExact(value) && parts->element && is_worth(value, parts->element)) {
+        return add_part(parts, way, value);
+    }
+    if (!PyDict_CheckExact(value) && !PyList_CheckExact(value)) {
+        return 0;
+    }
+    if (Py_EnterRecursiveCall(" while the parts of a value are looked for")) {
+        return -1;
+    }
+    int done = parts_in(parts, value, way);
+    Py_LeaveRecursiveCall();
+    return done;
+}
+
+/* The value is held while it is looked at: what is found may run the garbage collector, and so anything. */
+static int
+parts_in(Parts *parts, PyObject *value, const Way *way)
+{
+    int done = 0;
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        Py_ssize_t position = 0, size = PyDict_Size(value);
+        while (done == 0 && PyDict_Next(value, &position, &key, &item)) {
+            Way step = {way, Py_NewRef(key), 0};
+            Py_INCREF(item);
+            done = look_at_part(parts, item, &step);
+            Py_DECREF(item);
+            Py_DECREF(key);
+            if (done == 0 && PyDict_Size(value) != size) {
+                PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+                done = -1;
+            }
+        }
+        return done;
+    }
+    for (Py_ssize_t i = 0; done == 0 && i < PyList_Size(value); i++) {
+        Way step = {way, NULL, i};
+        PyObject *item = Py_NewRef(PyList_GetItem(value, i));
+        done = look_at_part(parts, item, &step);
+        Py_DECREF(item);
+    }
+    return done;
+}
+
+PyDoc_STRVAR(parts_doc, "parts(value, least, element, /)\n--\n\nSee pure.parts.");
+
+static PyObject *
+parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !(PyDict_CheckExact(args[0]) || PyList_CheckExact(args[0]))) {
+        PyErr_SetString(PyExc_TypeError, "parts() takes a dictionary or a list, and two numbers");
+        return NULL;
+    }
+    Parts parts = {PyLong_AsSsize_t(args[1]), 0, NULL};
+    if (parts.least == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    parts.element = PyLong_AsSsize_t(args[2]);
+    if ((parts.element == -1 && PyErr_Occurred()) || (parts.found = PyList_New(0)) == NULL) {
+        return NULL;
+    }
+    if (parts_in(&parts, args[0], NULL) < 0) {
+        Py_CLEAR(parts.found);
+    }
+    return parts.found;
+}
+
+PyDoc_STRVAR(brackets_doc, "brackets(data, most, /)\n--\n\nSee pure.brackets.");
+
+static PyObject *
+brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "brackets() takes bytes and a number");
+        return NULL;
+    }
+    Py_ssize_t found = 0, most = PyLong_AsSsize_t(args[1]);
+    if (most == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    const char *begin = PyBytes_AsString(args[0]), *end = begin + PyBytes_Size(args[0]);
+    for (const char *bracket = "{["; *bracket; bracket++) {
+        const char *at = begin;
+        while (found < most && (at = memchr(at, *bracket, (size_t)(end - at))) != NULL) {
+            found++;
+            at++;
+        }
+    }
+    return PyLong_FromSsize_t(found);
+}
+
 static PyMethodDef functions[] = {
+    {"brackets", (PyCFunction)(void (*)(void))brackets, METH_FASTCALL, brackets_doc},
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
+    {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {NULL, NULL, 0, NULL},
 };
