@@ -347,7 +347,7 @@ class RunStateError(_Error):
 
 
 class RecoveryRefusedError(_Error):
-    """It is not safe to resume, abort or settle this run; ``reasons`` lists why, each with a ``code``."""
+    """The run can't safely be resumed, aborted or settled; ``reasons`` lists why, each with a ``code``."""
 
     code = "recovery-refused"
 

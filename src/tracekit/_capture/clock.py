@@ -315,7 +315,7 @@ def _spread_hook(name: str, real: Any) -> Hook:
 
 
 def _time_machine_patches() -> list[Patch]:
-    """It patches the same C functions when a travel starts and stops: ours are lifted meanwhile, to stay on top of its own."""
+    """time-machine patches the same C functions when a travel starts and stops: ours are lifted meanwhile, to stay on top of its own."""
     module = sys.modules["_time_machine"]
     return [AttributePatch(module, name, _below(getattr(module, name))) for name in ("patch", "unpatch")]
 

@@ -926,7 +926,7 @@ def _wake(future: Future[None]) -> None:
 
 
 def undoable_steps(session: Session) -> UndoableSteps:
-    """Those of a run."""
+    """The steps of a run that can be undone."""
     return session.state.extras.of(UndoableSteps)
 
 
@@ -1333,7 +1333,7 @@ def _keep(
     within: list[int] | None = None,
     working: Callable[[], bool] | None = None,
 ) -> None:
-    """It may have to be undone: what it did, or what it may have done before it failed."""
+    """Keep an attempt for an undo of the run: what it did, or what it may have done before it failed."""
     compensation = call.captured.spec.compensation
     if compensation is not None and call.scope is not None and not call.undoes:
         one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], working)

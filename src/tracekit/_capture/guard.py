@@ -1605,7 +1605,7 @@ def activate() -> None:
 
 
 def deactivate() -> None:
-    """It is over; with the last one, and no guard, every entrance is as it was."""
+    """A run has ended: with the last one, and no guard, every entrance is as it was."""
     with _engaged.lock:
         _engaged.observers -= 1
         _engaged.set(_engaged.guards)

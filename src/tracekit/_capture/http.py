@@ -690,7 +690,7 @@ class Exchange:
         self._scope.session.redactor.learn(secret)
 
     def hide(self, secret: str) -> str:
-        """The same, and what stands in its place."""
+        """Keep ``secret`` out of all that is stored from now on; returns the placeholder that stands for it."""
         self.learn(secret)
         return self._scope.session.redactor.placeholder(secret)
 
@@ -1196,7 +1196,7 @@ _OF_THE_BODY: Final = frozenset(
 def _of_another_model(
     dialect: Dialect, path: str, value: Any, asked: str, model: str, headers: Headers
 ) -> tuple[Claim, bytes] | None:
-    """The same request of another model, where its body alone names the model, and no header speaks for that; else ``None``."""
+    """A request made one of another model, where its body alone names the model, and no header depends on the body; else ``None``."""
     if not isinstance(value, dict) or value.get("model") != asked or names_model(path, asked):
         return None
     if any(name.lower() in _OF_THE_BODY for name, _ in headers):

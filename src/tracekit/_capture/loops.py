@@ -564,7 +564,7 @@ def _cut_off(scope: Scope, call: Entered | None) -> Any:
 
 
 def _note(cut_off: Any) -> None:
-    """It has been cut off."""
+    """A library's call in a thread has been cancelled: a recording writes that, a replay notes it."""
     if cut_off.live:
         cut_off.fired()
     else:

@@ -162,7 +162,7 @@ def _note(
 
 
 def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, Any]) -> Any:
-    """The same of what somebody decides; returns what holds: in a partial replay that may be another's decision."""
+    """Note a decision as an entry of its own; returns the output that holds: in a partial replay that may be another's decision."""
     scope = here()
     if scope is None:
         return output

@@ -177,7 +177,7 @@ class Dialect(Protocol):
         ...
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        """The same of the raw pieces of a stream. It runs while recording: read as few of them as will do. Of a websocket they are the
+        """``meta`` of an answer in raw pieces. It runs while recording: read as few of them as will do. Of a websocket they are the
         messages with a field ``usage``."""
         ...
 
@@ -518,7 +518,7 @@ class Form:
         raise NotImplementedError
 
     def served(self, path: str) -> list[bytes]:
-        """The same lines as a program gets them that is answered from the file."""
+        """The lines of such a file as a program gets them that is answered from it."""
         return self.recorded(path)
 
 

@@ -169,7 +169,7 @@ def _random_patches() -> list[Patch]:
 
 
 def _uuid_patches() -> list[Patch]:
-    """Those that remember the last time stamp or the node; ``uuid4`` is 16 bytes of ``os.urandom``."""
+    """The patches of ``uuid``'s functions that remember the last time stamp or the node; ``uuid4`` is 16 bytes of ``os.urandom``."""
     module: Any = sys.modules["uuid"]
     patches: list[Patch] = []
 

@@ -96,7 +96,7 @@ class Entered:
 
     @property
     def number(self) -> int:
-        """That of its lane, or 0 where a library started it: then it has none."""
+        """The number of the call's lane; 0 where a library started it: then it has none."""
         return self.lane.id if self.by_user else 0
 
     @property
@@ -944,7 +944,7 @@ def activate() -> None:
 
 
 def deactivate() -> list[str]:
-    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
+    """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
     return _switch.deactivate()
 
 

@@ -271,7 +271,7 @@ def _timeout(args: Any, options: Any) -> tuple[Any, Any, Any]:
 
 
 def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
-    """The same of one that has its limit second."""
+    """The limit of a call that takes it as its second argument, and its arguments without."""
     rest = {name: value for name, value in options.items() if name != "timeout"}
     if not (args[0] if args else rest.get("blocking", True)):
         return 0, args, options  # it does not wait

@@ -209,7 +209,7 @@ class ObservedTransport(StandIn):
     # -- what the event loop reports -------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The other side takes less than is sent: whoever sends waits, where that is the program's own code (``program_sends``)."""
+        """The peer takes less than is sent: whoever sends waits, where that is the program's own code (``program_sends``)."""
         if self.program_sends and not self.incoming.complete:
             self.exchange.mark("paused")
 

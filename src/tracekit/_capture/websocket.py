@@ -196,7 +196,7 @@ class Conversation(Incoming):
             self._exchange.mark("part", suspended=True)
 
     def _shaken(self) -> _Frames:
-        """The other side has agreed: to which compression, is none of the program's business in a replay."""
+        """The handshake is over: the frames that come now. What it agreed on for compression is not recorded."""
         keeps: dict[str, bool] | None = None
         headers = []
         for name, value in self._headers:
@@ -217,7 +217,7 @@ class Conversation(Incoming):
             self._exchange.step.chunk({"sent": frame})
 
     def half_closed(self) -> None:
-        """The other side sends nothing any more."""
+        """The peer sends nothing any more."""
         if not self.complete and self._inward is not None:
             self._exchange.mark("eof", suspended=self._brought)
 
@@ -297,7 +297,7 @@ class ReplayedConversation(Arrivals):
         return self._taken(step.next_chunk() or step.answer())
 
     def came(self, end: object) -> None:
-        """It has come: what is said from now on is compared with what follows."""
+        """The next recorded message has been delivered: what is sent from now on is compared with what follows."""
         self._waits = False
         self._over = self._over or end is not None
         self._compare()

@@ -92,7 +92,7 @@ class Keys:
 
     @_reality.off_loop()
     def known_by(self) -> str | None:
-        """The same where the store has a secret; none is made."""
+        """The fingerprint of the store's secret; ``None`` where it has none: none is made."""
         if self._secret is None and not _reality.there(os.path.join(self.root, "secret"), link=True):
             return None
         return self.fingerprint()

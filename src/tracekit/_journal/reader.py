@@ -608,7 +608,7 @@ class Collector(Protocol):
 
 
 class KeptCollector(Collector, Protocol):
-    """One that may be kept with the index of a trace."""
+    """A collector whose state may be kept with the index of a trace."""
 
     #: The modules whose code decides what it is.
     made_by: ClassVar[tuple[str, ...]]

@@ -1065,7 +1065,7 @@ class Store:
 
     @_reality.off_loop()
     def judge_run(self, trace: Trace, *, keys: PublicKeys | None = None, head: str | None = None) -> Verdict:
-        """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
+        """The verdict on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
         verdict = self.judge(trace, keys=keys)
         if head is not None:
             verdict = check_tip_hash(verdict, head)
@@ -1094,7 +1094,7 @@ class Store:
         return verdict
 
     def check_replayable(self, trace: Trace) -> Verdict:
-        """The same of a run that holds an entry at least; else ``RunStateError``."""
+        """The verdict on a run that can be replayed: not broken (``check``), and with an entry at least; else ``RunStateError``."""
         verdict = self.check(trace)
         if verdict.count == 0:
             raise RunStateError(

@@ -106,7 +106,7 @@ class Vault:
 
     @classmethod
     def of_process(cls, trace: str, unwritten: Callable[[str], object] | None = None) -> Vault | None:
-        """The one under the key that the environment names; ``None`` where it names none."""
+        """The vault of ``trace`` under the key that the environment names; ``None`` where it names none."""
         key = vault_key()
         return None if key is None else cls(trace, key, unwritten)
 

@@ -120,7 +120,7 @@ class Call:
 
     @classmethod
     def answered(cls, of: Mapping[str, Any], result: Result) -> Call:
-        """One that another run has made."""
+        """A call that another run has made."""
         call = cls(None, 0, 0)
         call.of, call._result = of, result
         call._is_open.release()
@@ -128,7 +128,7 @@ class Call:
 
     @classmethod
     def logged(cls, logged: LoggedCall, log: Trace) -> Call:
-        """One that this run made before it was resumed."""
+        """A call that this run made before it was resumed."""
         call = cls(None, 0, 0)
         call.seq = call.of = logged.seq
         call._log = logged, log
@@ -137,7 +137,7 @@ class Call:
 
     @classmethod
     def supplied(cls, seq: int, output: Any) -> Call:
-        """The same, where a person gives what came of it."""
+        """A call that this run made before it was resumed, with the output that a person supplies."""
         call = cls(None, 0, 0)
         call.seq = call.of = seq
         call._result = Result(Piece(output, None, {}))
@@ -146,7 +146,7 @@ class Call:
 
     @classmethod
     def undecided(cls, refusal: ContractViolationError) -> Call:
-        """One of which the log does not say whether it was made."""
+        """A call of which the log does not say whether it was made: every duplicate is refused."""
         call = cls(None, 0, 0)
         call.refusal = refusal
         call.of = refusal.step or 0
@@ -161,7 +161,7 @@ class Call:
         self._is_open.release()
 
     def not_made(self) -> None:
-        """It was given up before its intent record was on the log; whoever waited for that looks again."""
+        """Give the call up before its intent record is on the log: whoever waited for that looks again."""
         self._is_open.release()
 
     def opened(self) -> bool:
@@ -178,7 +178,7 @@ class Call:
         return self._result is None and self._log is None
 
     def end(self, result: Result) -> None:
-        """It has come to an end: every duplicate is answered. The first end counts."""
+        """End the call with its result: every duplicate is answered. The first end counts."""
         with self._lock:
             if self._result is not None:
                 return

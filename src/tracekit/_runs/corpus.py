@@ -200,7 +200,7 @@ class JudgedRun:
     changes: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """It as JSON values."""
+        """The result of the run as JSON values."""
         found = asdict(self)
         found["differences"] = [dict(one) for one in self.differences]
         return found
@@ -850,7 +850,7 @@ def _here(how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Repli
 
 
 def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
-    """The same by an executor, some runs at a time: each such part has a server of its own.
+    """The replies on runs that an executor replays, some at a time: each such part has a server of its own.
 
     A part that is lost with its worker is given out again; where the executor takes no more, it is done here.
     """

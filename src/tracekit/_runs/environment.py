@@ -135,7 +135,7 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def environment_and_argv(packages: Iterable[str], redactor: Redactor) -> dict[str, Any]:
-    """The same, and ``argv``: the command line without its secrets."""
+    """What ``environment`` says, and ``argv``: the command line without its secrets."""
     return {**environment(packages), "argv": redactor.redact_argv(sys.argv)}
 
 

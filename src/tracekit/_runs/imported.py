@@ -49,7 +49,7 @@ class _Asked(NamedTuple):
         return f"{self.method} {self.address}"
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The same as a difference names it."""
+        """The request as a difference shows it: name, input and ``meta``."""
         input = {"method": self.method, "url": self.address, "query": self.query, "body": self.body}
         return {"name": name, "input": input, "meta": {}}
 

@@ -126,7 +126,7 @@ def who_and_why(session: Recording, by: str | None, reason: str) -> dict[str, An
 
 
 def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
-    """The same, without a session."""
+    """``by``, ``reason`` and ``at``, redacted, where no session is open."""
     clean = redactor.redact_text
     return {"by": clean(by or operator())[0], "reason": clean(reason)[0], "at": _reality.time_ns()}
 
@@ -263,7 +263,7 @@ def settle_as(
     by: str | None = None,
     store: str | os.PathLike[str] | None = None,
 ) -> Settled:
-    """The same with the output as a trace writes it; returns also what was settled with the step."""
+    """Settle a step as ``settle`` does, with the output as a trace writes it; returns also what was settled with the step."""
     if not reason.strip():
         raise ValueError("a settlement needs a reason")
     if type(step) is not int or step < 1:

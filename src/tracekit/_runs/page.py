@@ -448,7 +448,7 @@ class _Data:
         return found.found
 
     def _edits_of(self, edits: Iterable[Edit]) -> list[list[Any]]:
-        """The same for edits that are known."""
+        """These edits as data of the page."""
         found = _Edits()
         for edit in edits:
             found.add(edit.op, None if edit.now is None else self.message(edit.now))

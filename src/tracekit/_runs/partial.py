@@ -142,7 +142,7 @@ class Live:
         return moment.astimezone() - begun
 
     def named(self) -> dict[str, str]:
-        """The same as ``as_dict``, for another process. Raises ``ValueError`` for a function that can't be named."""
+        """What goes live, with functions by their names, for another process. ``ValueError`` for a function that can't be named."""
         named = self.as_dict()
         for kind in self._deciders:
             if not _FUNCTION.fullmatch(named[kind]):

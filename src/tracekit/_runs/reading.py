@@ -969,7 +969,7 @@ def alike(before: Message, now: Message) -> bool:
 def alignment(
     old: Sequence[Hashable], new: Sequence[Hashable], same_place: Callable[[int, int], bool]
 ) -> Iterator[tuple[Op, int | None, int | None]]:
-    """The same for anything that is equal or not, by its places in both lists; ``same_place`` says which of two were changed."""
+    """Two lists aligned, by the places of their items; ``same_place`` says whether one item is another one, changed."""
     begin, end, most = 0, 0, min(len(old), len(new))
     while begin < most and old[begin] == new[begin]:  # most of a prompt, as a rule
         yield "same", begin, begin

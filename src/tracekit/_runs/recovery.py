@@ -141,7 +141,7 @@ class LogOfSteps:
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]]) -> LogOfSteps:
-        """That of these entries as they stand there."""
+        """The log of these entries, taken as they stand in the file."""
         found = cls()
         for entry in entries:
             found.add(entry)

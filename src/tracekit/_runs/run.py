@@ -55,7 +55,7 @@ class Run:
         undo(self, reason)
 
     async def abort_async(self, reason: str) -> None:
-        """The same, awaiting compensations that are coroutine functions."""
+        """Give the run up as ``abort`` does, awaiting compensations that are coroutine functions."""
         from .undoing import undo_async
 
         await undo_async(self, reason)

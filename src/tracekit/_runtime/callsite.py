@@ -93,7 +93,7 @@ def warn(sentence: str, *, error: BaseException | None = None) -> None:
 
 
 def warn_of_replay(sentence: str, category: type[Warning], error: BaseException | None) -> None:
-    """The same of a replay, where a filter may make an error of it: it raises, unless ``error`` is what the program leaves the block
+    """A warning of a replay, where a filter may make an error of it: it raises, unless ``error`` is what the program leaves the block
     with."""
     try:
         _warn(f"tracekit: {sentence}", category)

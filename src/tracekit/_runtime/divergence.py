@@ -455,7 +455,7 @@ def everything_waits(run_id: str, waiting: Iterable[str], several: bool) -> Trac
 
 
 def left_over(steps: int, of: str = "") -> str:
-    """That so many recorded steps are left, of a process for instance (``" of it"``)."""
+    """A sentence that so many recorded steps are left, of a process for instance (``" of it"``)."""
     return (
         f"1 recorded step{of} was never asked for" if steps == 1 else f"{steps} recorded steps{of} were never asked for"
     )

@@ -275,7 +275,7 @@ class Begun:
             self.end()
 
     def end(self, *, failed: bool = False) -> None:
-        """It has come to its end. What undoes another is no reason against anything, unless it ``failed``."""
+        """The effect has ended. One that undoes another is no reason against anything, unless it ``failed``."""
         with self._tree.lock:
             for one in self._reached:
                 under_way = one._under_way.pop(self, self) is None

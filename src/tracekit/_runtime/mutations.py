@@ -165,7 +165,7 @@ def _placed(tree: Tree, value: Any, at: str, found: dict[str, Any]) -> None:
 
 
 def _placed_by_order(tree: Tree, seen: Iterator[Any], at: str, found: dict[str, Any]) -> None:
-    """The same for what the short way has encoded: ``seen`` has the lists, dictionaries and tuples in the order of ``tree``."""
+    """Every container in what the short way has encoded, by pointer: ``seen`` has the containers in the order of ``tree``."""
     if type(tree) is list:
         found[at] = next(seen)
         steps: Any = enumerate(tree)
@@ -515,7 +515,7 @@ class Given:
                 _placed(found.now[name], self.arguments[name], _key(name), found.fresh)
 
     def _unfold(self) -> None:
-        """The same by argument, and with pointers."""
+        """Work out what was given: each argument as a tree, and every container in it by pointer."""
         trees = loads(self._plain or b"{}")
         self._placed = {}
         _placed_by_order(trees, iter(self._seen), "", self._placed)

@@ -120,7 +120,7 @@ class Prices:
     def of_answer(
         self, answered: object, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]
     ) -> float:
-        """The same of the model that answered (a name with a date, often), or else of the one that was asked."""
+        """The price of ``usage`` by the model that answered (a name with a date, often), or else by the one that was asked."""
         if isinstance(answered, str) and answered != model:
             try:
                 return self.of(answered, provider, origin, usage)

@@ -195,7 +195,7 @@ class Process:
                 self.sessions = (*self.sessions, session)
 
     def closed(self, session: Session) -> None:
-        """It is not any more. Idempotent."""
+        """``session`` is none of the open ones any more. Idempotent."""
         with self._lock:
             self.sessions = tuple(one for one in self.sessions if one is not session)
 

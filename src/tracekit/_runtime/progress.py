@@ -184,7 +184,7 @@ class Progress:
         return known
 
     def _forget(self) -> None:
-        """Those that were closed where nobody was told, from outside the run."""
+        """Drop the loops and queues that were closed from outside the run, where no hook is called."""
         for old in [one for one in {**self._loops, **self._queues} if one.is_closed()]:
             self.closed(old)
 
@@ -491,7 +491,7 @@ class LoopQueue:
         self.kick()
 
     def back(self) -> None:
-        """One of those that were ``out`` is so no longer."""
+        """A call in a thread that the recording does not have has come back."""
         self.out -= 1
         self.kick()
 

@@ -1065,7 +1065,7 @@ class Recording:
         return self.clock_read(scope, function, real)
 
     def asked_again(self, scope: Scope, function: str) -> None:
-        """It is not recorded."""
+        """Nothing: that a question was asked again is not recorded."""
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()

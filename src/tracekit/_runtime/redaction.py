@@ -100,7 +100,7 @@ class KnownSecrets:
         return bool(self.texts)
 
     def plus(self, found: Iterable[tuple[str, str]]) -> KnownSecrets:
-        """These and those that are found, where one is new."""
+        """These secrets with those that are found; the same object where none is new."""
         texts = dict(self.texts)
         for value, kind in found:
             if len(texts) < _MOST or kind == "environment":
@@ -235,7 +235,7 @@ def store_key(root: str, *, create: bool) -> Callable[[], bytes]:
 
 
 class Placeholders:
-    """Those of one run: which text stands for which value. Callable from any thread."""
+    """The placeholders of one run: which text stands for which value. Callable from any thread."""
 
     def __init__(self, key: Callable[[], bytes] = _key_of_process) -> None:
         self._make_key: Final = key
@@ -402,7 +402,7 @@ class Originals:
         return map(self.lacks, entries)
 
     def lacks(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The same of one entry."""
+        """The entry, without its marks where the values of all are known."""
         meta = entry.get("meta")
         if type(meta) is dict and "redacted" in meta and self._has_all(entry):
             return {**entry, "meta": {key: item for key, item in meta.items() if key != "redacted"}}
@@ -664,7 +664,7 @@ class Redactor:
         return _apart(found) if found else found
 
     def _own_spans(self, text: str) -> list[Span]:
-        """Those that only this redactor knows: by their text, and by the user's patterns."""
+        """Where secrets are that only this redactor knows: by their text, and by the user's patterns."""
         found: list[Span] = []
         if self._run.known:
             found += self._run.known.spans(text)

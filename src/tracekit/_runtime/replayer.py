@@ -290,7 +290,7 @@ class ReplayedTimer(Timer):
         return False
 
     def unrecorded(self, name: str) -> None:
-        """It is the result of a call in a thread, ``name``, that the recording lacks, and comes when it is done."""
+        """Report that this is the result of a call in a thread, ``name``, that the recording lacks: it comes when it is done."""
         self._session.report.remark(
             "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not recorded"
         )
@@ -782,7 +782,7 @@ class Placeholders:
 
 
 def placeholders_of(trace: Trace) -> dict[str, list[int]]:
-    """Those of a trace that verifies."""
+    """The placeholders of a trace, which is verified first, and the entries that can have given them to the program."""
     trace.check()
     return trace.collected(Placeholders).places
 
@@ -840,7 +840,7 @@ class LaneState:
         self._last: dict[str, Any] = {}
 
     def stand_for(self, lane: int, items: array[int] | None) -> None:
-        """It is another lane of the recording: nothing has been done in it so far."""
+        """Let this stand for another lane of the recording: nothing has been done in it so far."""
         self.lane, self._items = lane, _NONE if items is None else items
         self.close()
 
@@ -1201,7 +1201,7 @@ class Replay:
         return same
 
     def is_same_note(self, scope: Scope, type: str, name: str, fields: Mapping[str, Any]) -> Callable[[int], bool]:
-        """The same for a step of one entry, given as to ``note``."""
+        """Whether a recorded step of one entry is the one that is asked for, given as to ``note``."""
         facts = self._facts_of_note(scope, name, fields.get("input"), fields.get("output"), fields.get("signature"))
         return lambda seq: self.equal(steady(self._recorded_note(seq)), steady(facts))
 
@@ -1895,7 +1895,7 @@ class Replay:
         return found
 
     def _original_input(self, seq: int) -> Any:
-        """The same where its secrets are known; else ``None``."""
+        """The recorded value of an input, its secrets in their places, where all are known; else ``None``."""
         entry = self.trace.entry(seq)
         if self.originals.lack(entry, "output"):
             return None

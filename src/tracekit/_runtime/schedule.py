@@ -505,7 +505,7 @@ class Schedule:
         return bool(passed)
 
     def _let_look(self) -> bool:
-        """Those that poll look again, if anything else has moved since they did. Whether they do."""
+        """Let lanes that poll look again, if anything else has moved since they did; whether one does."""
         polling = [queue for queue in self.progress.queues if queue.polls and not self.threads.holds(queue.thread)]
         if not polling:
             return False

@@ -113,7 +113,7 @@ class Scope:
         return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending, self.call)
 
     def in_lane(self, lane: Lane) -> Scope:
-        """The same enclosing step, another line of execution."""
+        """A scope below the same step, in another lane."""
         return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
 
     def own_lane(self, name: str) -> Scope:
@@ -137,11 +137,11 @@ class Scope:
         return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
 
     def within(self, spending: Spending | None) -> Scope:
-        """The same place, its calls counted in ``spending``."""
+        """A scope at the same place, whose calls are counted in ``spending``."""
         return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending, self.call)
 
     def within_call(self, call: OpenCall | None) -> Scope:
-        """The same place, the effects of its calls counted in ``call``."""
+        """A scope at the same place, whose effects are counted in ``call``."""
         return Scope(self.session, self.lane, self.parent, self.agent, self.live, self.spending, call)
 
 

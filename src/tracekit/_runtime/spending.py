@@ -172,7 +172,7 @@ class Call(Protocol):
 
 
 class _Logged(NamedTuple):
-    """The same of a step in a log."""
+    """A call that a log has, as a budget looks at it."""
 
     family: str
     name: str
@@ -473,7 +473,7 @@ class Spending:
         self.look: Callable[[], None] | None = None
 
     def copy(self) -> Spending:
-        """The same as it is now, for a forked process: what the two spend from here on is not added up."""
+        """A copy of this ledger as it is now, for a forked process: what the two spend from here on is not added up."""
         outer = None if self.outer is None else self.outer.copy()
         made = Spending(self.budget, name=self.name, outer=outer, prices=self.prices)
         made._spent.update(self._spent)
@@ -751,7 +751,7 @@ def _add(to: dict[str, float], cost: Mapping[str, float], sign: int) -> None:
 
 
 def _copy(error: BudgetExceededError) -> BudgetExceededError:
-    """The same without the frames that it passes on its way."""
+    """The error once more, without the frames that the first one has passed."""
     copy = error.fresh()
     assert isinstance(copy, BudgetExceededError)
     return copy

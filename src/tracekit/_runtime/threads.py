@@ -154,7 +154,7 @@ class MonitoredThread:
             return None
 
     def moved(self) -> None:
-        """It is about to be woken."""
+        """Note that the thread is about to be woken."""
         self.held = False
         self.proven = self.last = None
 
@@ -729,7 +729,7 @@ def _epolled(epoll: int) -> list[int]:
 
 
 def _polled(call: Sequence[int]) -> list[int]:
-    """Those of a ``poll`` or ``select``: its arguments, in the memory of this process."""
+    """The descriptors that a ``poll`` or ``select`` waits for: its arguments, in the memory of this process."""
     if _POLLS[call[0]] == "poll":
         found = (struct.unpack_from("=iHH", _memory(call[1], 8 * call[2]), 8 * i)[0] for i in range(call[2]))
         return [fd for fd in found if fd >= 0]

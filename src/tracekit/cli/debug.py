@@ -449,7 +449,7 @@ class DebuggedReplay:
         return None if self._here is None else self._here.editor
 
     def line_by_line(self) -> socket.socket:
-        """The same, waited for: a child process connects when it was asked to."""
+        """The connection to ``debugpy``, waited for: a child process connects when it was asked to."""
         assert self._here is not None
         assert self._listener is not None
         while self._here.editor is None:

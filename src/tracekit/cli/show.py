@@ -335,7 +335,7 @@ def line_of(step: StepView, width: int) -> Text:
 
 
 def parts_of(step: StepView, width: int) -> Line:
-    """The same in pieces, each with its style, of about ``width`` characters together."""
+    """A step in one line, in pieces, each with its style, of about ``width`` characters together."""
     kind = "policy" if step.kind == "policy.check" else step.kind
     head: Line = [(f"{step.place} ", "dim"), (f"{kind} ", "blue")]
     end = _details(step)

@@ -158,7 +158,7 @@ async def ask_for_forecasts(towns: list[str]) -> list[str | None]:
 
 
 def review(order_id: str, model: str) -> str:
-    """The same through the Anthropic SDK: one whole answer."""
+    """A question through the Anthropic SDK, with one whole answer."""
     from anthropic import Anthropic
 
     question = f"Is the invoice of order {order_id} correct? Answer in one short sentence."
