@@ -215,6 +215,30 @@ def test_redacted_bytes_stay_bytes() -> None:
     assert Redactor().redact_text(PLANTED["openai"])[0].encode() == body[4:]
 
 
+def test_data_are_no_text() -> None:
+    """Images, sounds and archives hold the names of secrets by chance: what follows them is none, whole or in a stream."""
+    chance = random.Random(2)
+    names = (b"pw=", b"Pw:", b"key=", b"pwd='", b'pass="', b"token=")
+    data = b"".join(chance.randbytes(500) + chance.choice(names) for _ in range(200))
+    assert Redactor().redact(to_json(data)) == (to_json(data), [])
+    for size in (997, 4096):
+        stream = Redactor().stream()
+        pieces = [data[i : i + size] for i in range(0, len(data), size)]
+        assert [stream.feed(piece) for piece in pieces] == [(piece, []) for piece in pieces]
+
+
+@pytest.mark.parametrize("around", [b"\0%s\0", b"\n\x14%s\x12\x05", b"\xff\x80%s\x93\xe4\xb1", b"\x89PNG\x1a%s\xff"])
+def test_a_secret_among_data_ends_where_the_text_does(around: bytes) -> None:
+    """The value of a name, whatever it stands between: an environment (``NAME=value`` and a zero), a message of a protocol."""
+    data = around % b"DB_PASSWORD=Hunter2!xyz9"
+    redactor = Redactor()
+    expected = data.replace(b"Hunter2!xyz9", redactor.placeholder("Hunter2!xyz9").encode())
+    assert from_json(redactor.redact(to_json(data))[0]) == expected
+    assert redactor.stream().feed(data)[0] == expected
+    text = data.decode("latin-1")
+    assert redactor.redact_text(text)[0].encode("latin-1") == expected
+
+
 def test_two_keys_stay_two() -> None:
     """Two keys that held different secrets do not fall together."""
     tree, count = Redactor().redact({PLANTED["groq"]: 1, PLANTED["groq"] + "x": 2})

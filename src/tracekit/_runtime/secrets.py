@@ -849,13 +849,13 @@ def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> S
         # What follows may make a secret of it.
         return (
             (at, len(text), "field")
-            if value and value[0] not in "$<{*%" and holds_secret(strength, value + "0x")
+            if value and value[0] not in "$<{*%" and "\f" not in value and holds_secret(strength, value + "0x")
             else None
         )
     if quote.startswith("\\"):
         end = at + len(text[at:end].rstrip("\\"))
     value = text[at:end]
-    if not holds_secret(strength, value):
+    if "\f" in value or not holds_secret(strength, value):
         return None
     if strength == "authorization":
         scheme = _SCHEME.match(value)
@@ -1203,7 +1203,8 @@ def _finders() -> tuple[tuple[Anchor, re.Pattern[str], re.Pattern[str]], ...]:
 
 def find(text: str, *, open: bool = False) -> Iterator[Span]:
     """The secrets of these kinds in a text, in no order, and some of them twice. ``open``: more may follow, and what may be the
-    beginning of one at the end is one."""
+    beginning of one at the end is one. What is no text in it ends them: by chance there is the name of a secret in every image."""
+    text = _legible(text)
     after = [0] * len(_ANCHORS)
     for number, place in _places()(text):
         if place >= after[number]:
@@ -1211,6 +1212,25 @@ def find(text: str, *, open: bool = False) -> Iterator[Span]:
             if found is not None:
                 yield found
                 after[number] = found[1]
+
+
+#: What no text has: characters that control something, but those of lines and terminals, and as data that are read as characters have it.
+_CONTROLS: Final = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
+_OF_DATA: Final = bytes(range(0x80, 0xA0))
+_ILLEGIBLE: Final = dict.fromkeys(_CONTROLS, "\f")
+_NO_TEXT: Final = {**_ILLEGIBLE, **dict.fromkeys(range(0x80, 0x100), "\f")}
+
+
+def _legible(text: str) -> str:
+    """``text``, of the same length, with nothing but text in it."""
+    try:
+        data = text.encode("latin-1")
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogatepass")
+    else:
+        if not text.isascii() and len(data.translate(None, _OF_DATA)) < len(data):
+            return text.translate(_NO_TEXT)
+    return text if len(data.translate(None, _CONTROLS)) == len(data) else text.translate(_ILLEGIBLE)
 
 
 @cache
