@@ -322,10 +322,10 @@ def _poll(original: Any) -> Any:
             steps = vars(self).get(_STEPS)
             return original(self) if steps is None or steps.real else self.returncode
         observer, scope = at
-        if isinstance(observer, CapturedProcess) and by_finalizer():
-            return _collected(original, self, observer)
         if _is_known(self, observer, scope):
             return self.returncode
+        if isinstance(observer, CapturedProcess) and by_finalizer():
+            return _collected(original, self, observer)
         if observer.live:
             status = _outside_the_run(original, self)
             observer.note(scope, status)
@@ -348,10 +348,10 @@ def _wait(original: Any) -> Any:
             steps = vars(self).get(_STEPS)
             return original(self, timeout) if steps is None or steps.real else self.returncode
         observer, scope = at
-        if isinstance(observer, CapturedProcess) and by_finalizer():
-            return _collected(original, self, observer, timeout)
         if _is_known(self, observer, scope):
             return self.returncode
+        if isinstance(observer, CapturedProcess) and by_finalizer():
+            return _collected(original, self, observer, timeout)
         if not observer.live:
             recorded = observer.recall(scope)
             if recorded is None:
