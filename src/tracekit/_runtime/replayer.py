@@ -48,6 +48,7 @@ from .threads import others_run_user_code
 from .verdict import Report
 
 if TYPE_CHECKING:
+    from .progress import Progress
     from .schedule import Ticket
     from .spending import Budget, Spending
 
@@ -910,6 +911,102 @@ class LaneState:
         return self._last.get(function)
 
 
+class RecordedLanes:
+    """Which recorded lane each lane of the program is, and how far it has come in that.
+
+    With ``unwraps`` a lane is the same one whatever tasks and threads stand around the program: those share the lane of what they start.
+    """
+
+    def __init__(self, index: Index, progress: Progress, lock: threading.RLock, *, unwraps: bool) -> None:
+        self._index: Final = index
+        self._progress: Final = progress
+        self._lock: Final = lock
+        self._unwraps: Final = unwraps
+        self.states: Final[list[LaneState]] = []
+        #: Those in which something recorded is or was done, and for which the end of the run waits, in their order.
+        self.captured: Final[dict[Lane, None]] = {}
+        #: The state of the program's own lane until something is done in it, and the lanes that share it.
+        self._line: LaneState | None = None
+        self._in_line: list[Lane] = []
+
+    def enter(self, lane: Lane) -> LaneState:
+        """The state of a lane in which something recorded is done now."""
+        state = lane.state if type(lane.state) is LaneState else self.follow(lane)
+        if not state.entered:
+            if state is self._line:
+                self._enter_line(lane)
+            state.entered = True
+            lane.captured = True
+            if lane.parent is not None:
+                self.captured[lane] = None
+        return state
+
+    def of(self, lane: Lane) -> LaneState:
+        """The state of a lane, whether or not something is done in it."""
+        return lane.state if type(lane.state) is LaneState else self.follow(lane)
+
+    def follow(self, lane: Lane) -> LaneState:
+        """The state of a lane that has done nothing yet but be started."""
+        with self._lock:
+            if lane.parent is None:
+                number: int | None = 0
+            else:
+                parent = self.of(lane.parent)
+                number = self._number(lane, lane.parent, parent)
+                if number is None and (parent is self._line or self._stood_around(lane, parent)):
+                    self._share_line(lane, parent)
+                    return parent
+            lane.id = -1 if number is None else number
+            index = self._index
+            state = lane.state = LaneState(lane.id, index.items.get(lane.id))
+            if self._unwraps and (lane.parent is None or number in index.around or number == index.line):
+                self._line, self._in_line = state, [lane]
+            self.states.append(state)
+        if number and lane.parent is not None and self._index.captured(number):
+            # Also before it has done anything: the recording waited for it, too.
+            self.captured[lane] = None
+        self._progress.known_as(lane, number)
+        return state
+
+    def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
+        """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
+        lanes, line = self._index.lanes, self._index.line
+        number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
+        if number is None and state is self._line:
+            number = lanes.get(LaneKey(line, lane.name, lane.n, lane.under))
+        if number is not None and state is self._line and number != line and number not in self._index.around:
+            self._enter_line(parent)
+        return number
+
+    def _stood_around(self, lane: Lane, parent: LaneState) -> bool:
+        """Whether the recording had ``lane`` around the program, or as the program's own, and this time something came before it."""
+        if lane.parent not in self._in_line or parent.lane != self._index.line:
+            return False
+        keys = (LaneKey(number, lane.name, lane.n, lane.under) for number in self._index.around)
+        return not self._index.lanes.keys().isdisjoint(keys)
+
+    def _share_line(self, lane: Lane, state: LaneState) -> None:
+        """``lane`` is a task or thread around the program: what happens in it happens in the program's own lane."""
+        lane.id, lane.state = state.lane, state
+        self._in_line.append(lane)
+        if self._index.line == 0:
+            lane.since -= 1  # for the first piece of a task, which what runs in the run's own line does not have
+        self._progress.known_as(lane, self._index.line)
+
+    def _enter_line(self, lane: Lane) -> None:
+        """``lane`` does what the recorded program did in its own lane, with more or fewer tasks and threads around it."""
+        state, line = self._line, self._index.line
+        assert state is not None
+        self._line = None
+        if state.lane != line:
+            state.stand_for(line, self._index.items.get(line))
+            for one in self._in_line:
+                one.id = line
+            if lane.parent is None:
+                lane.since += 1
+        self._progress.known_as(lane, line)
+
+
 # -- replay ------------------------------------------------------------------------------------------------------------
 #
 # The session that replays: each step is matched with the recorded one and answered from the log.
@@ -1004,7 +1101,10 @@ class Replay:
         self.state: Final = RunState(live=False, ordered=ordered)
         #: The callbacks of the program in its event loops.
         self.progress: Final = self.schedule.progress
-        self.progress.follow = self._follow
+        self._lock = threading.RLock()
+        #: Which recorded lane each lane of the program is.
+        self.lanes: Final = RecordedLanes(self.index, self.progress, self._lock, unwraps=self._unwraps)
+        self.progress.follow = self.lanes.follow
         self.progress.elapsed = self._elapsed
         #: Which threads take part, as far as hooks say so.
         self.threads: Final = self.schedule.threads
@@ -1037,7 +1137,6 @@ class Replay:
         #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
         self.may_leave = False
         self.left = False
-        self._lock = threading.RLock()
         #: The steps of processes and of their pipes, by the path of the process.
         self._processes: dict[str, list[int]] | None = None
         #: The lanes of calls in threads, without a captured step, that the program has not made.
@@ -1046,11 +1145,6 @@ class Replay:
         self._made_again: Final[set[int]] = set()
         #: Whether the report says which events never came.
         self._accounted = False
-        self._states: list[LaneState] = []
-        self._lanes: dict[Lane, None] = {}
-        #: The state of the program's own lane until something is done in it, and the lanes that share it.
-        self._line: LaneState | None = None
-        self._in_line: list[Lane] = []
         #: The calls under way that change their arguments.
         self._called: list[CalledWith] = []
         # An attempt that a resumed run made again is no step of the replay.
@@ -1093,7 +1187,7 @@ class Replay:
             self._check()
             if not self._steps_of(path):
                 return False
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, "process")
             if seq is None or self._process_of(self.trace.entry(seq)) not in joined:
                 self._out_of_order(self._steps_of(path)[0])
@@ -1131,7 +1225,7 @@ class Replay:
         tail = self._tail(scope, request)
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, spec.family)
             same = seq is not None and tail is not None and self._ends_so(seq, tail)
         if not same:
@@ -1156,7 +1250,7 @@ class Replay:
 
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         with self._lock:
-            state = self._followed(scope.lane)
+            state = self.lanes.of(scope.lane)
             for seq in state.ahead():
                 if self.index.role[seq] in (INTENT, SINGLE) and not self._used[seq]:
                     entry = self.trace.entry(seq)
@@ -1181,7 +1275,7 @@ class Replay:
         """Whether the lane of ``scope`` goes on with a step of this family that is the ``same``, and with nothing before it."""
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, family)
             steps = (one for one in state.ahead() if self.index.role[one] in (INTENT, SINGLE) and not self._used[one])
             return seq is not None and next(steps, None) == seq and same(seq)
@@ -1213,7 +1307,7 @@ class Replay:
             raise self.late(spec.family, spec.name, spec.effect)
         with self._lock:
             self._check()
-            lane = self._state(scope.lane).lane
+            lane = self.lanes.enter(scope.lane).lane
             lists = [steps for (_, family), steps in self.index.intents.items() if family == spec.family]
             own = self.index.intents.get((lane, spec.family))
             every = [*(own or ()), *(seq for steps in lists if steps is not own for seq in steps)]
@@ -1278,7 +1372,7 @@ class Replay:
         spec = request.spec
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, spec.family)
             if seq is None:
                 raise self._exhausted(scope, spec.family, spec.name, data, state)
@@ -1316,7 +1410,7 @@ class Replay:
         """The recorded step in whose place one goes live: passed with all that happened in it. ``None`` where there is none."""
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, spec.family)
             if seq is None:
                 return None
@@ -1340,7 +1434,7 @@ class Replay:
         """``note`` of what came of something live, or is decided anew: how it differs is noted, and the program goes on."""
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, type)
             if seq is None:
                 raise self._exhausted(scope, type, name, self._encode(output)[1], state)
@@ -1443,86 +1537,12 @@ class Replay:
 
     # -- lanes and their windows -----------------------------------------------------------------------------------------
 
-    def _state(self, lane: Lane) -> LaneState:
-        state = self._followed(lane)
-        if not state.entered:
-            if state is self._line:
-                self._enter_line(lane)
-            state.entered = True
-            lane.captured = True
-            if lane.parent is not None:
-                self._lanes[lane] = None
-        return state
-
-    def _followed(self, lane: Lane) -> LaneState:
-        return lane.state if type(lane.state) is LaneState else self._follow(lane)
-
-    def _follow(self, lane: Lane) -> LaneState:
-        """The state of a lane that has done nothing yet but be started."""
-        with self._lock:
-            if lane.parent is None:
-                number: int | None = 0
-            else:
-                parent = self._followed(lane.parent)
-                number = self._number(lane, lane.parent, parent)
-                if number is None and (parent is self._line or self._stood_around(lane, parent)):
-                    self._share_line(lane, parent)
-                    return parent
-            lane.id = -1 if number is None else number
-            state = lane.state = LaneState(lane.id, self.index.items.get(lane.id))
-            if self._unwraps and (lane.parent is None or number in self.index.around or number == self.index.line):
-                self._line, self._in_line = state, [lane]
-            self._states.append(state)
-        if number and lane.parent is not None and self.index.captured(number):
-            # Also before it has done anything: the recording waited for it, too.
-            self._lanes[lane] = None
-        self.progress.known_as(lane, number)
-        return state
-
-    def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
-        """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
-        lanes, line = self.index.lanes, self.index.line
-        number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
-        if number is None and state is self._line:
-            number = lanes.get(LaneKey(line, lane.name, lane.n, lane.under))
-        if number is not None and state is self._line and number != line and number not in self.index.around:
-            self._enter_line(parent)
-        return number
-
-    def _stood_around(self, lane: Lane, parent: LaneState) -> bool:
-        """Whether the recording had ``lane`` around the program, or as the program's own, and this time something came before it."""
-        if lane.parent not in self._in_line or parent.lane != self.index.line:
-            return False
-        keys = (LaneKey(number, lane.name, lane.n, lane.under) for number in self.index.around)
-        return not self.index.lanes.keys().isdisjoint(keys)
-
-    def _share_line(self, lane: Lane, state: LaneState) -> None:
-        """``lane`` is a task or thread around the program: what happens in it happens in the program's own lane."""
-        lane.id, lane.state = state.lane, state
-        self._in_line.append(lane)
-        if self.index.line == 0:
-            lane.since -= 1  # for the first piece of a task, which what runs in the run's own line does not have
-        self.progress.known_as(lane, self.index.line)
-
-    def _enter_line(self, lane: Lane) -> None:
-        """``lane`` does what the recorded program did in its own lane, with more or fewer tasks and threads around it."""
-        state, line = self._line, self.index.line
-        assert state is not None
-        self._line = None
-        if state.lane != line:
-            state.stand_for(line, self.index.items.get(line))
-            for one in self._in_line:
-                one.id = line
-            if lane.parent is None:
-                lane.since += 1
-        self.progress.known_as(lane, line)
-
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""
         with self._lock:
             for lane in self.threads.lanes.copy():
-                self._followed(lane)
-            return [lane for lane in self._lanes if lane.open]
+                self.lanes.of(lane)
+            return [lane for lane in self.lanes.captured if lane.open]
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
         """Whether one of the ``lanes`` has recorded steps to make yet, or to end, and something in the process can still move."""
@@ -1533,7 +1553,7 @@ class Replay:
             left = any(
                 not is_done(seq) if role[seq] == EVENT else role[seq] in (INTENT, SINGLE) and not used[seq]
                 for lane in lanes
-                for seq in self._followed(lane).ahead()
+                for seq in self.lanes.of(lane).ahead()
             )
         with self.threads.lock:
             goes_on = left and (self.schedule.has_next or not self.threads.blocked())
@@ -1589,7 +1609,7 @@ class Replay:
         """The thread that runs the lane of an entry, where that is a thread's or that of a call in one; else 0."""
         number = self.index.lane[seq]
         lanes = [lane for lane in self.threads.lanes.copy() if lane.open]
-        return next((lane.owner for lane in lanes if self._followed(lane).lane == number), 0)
+        return next((lane.owner for lane in lanes if self.lanes.of(lane).lane == number), 0)
 
     def _unread(self, state: LaneState, seq: int) -> None:
         if self._used[seq] or self.may_leave:
@@ -1631,7 +1651,7 @@ class Replay:
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             found, value = state.take(function, self._window)
             if not found:
                 where = caller()
@@ -1660,7 +1680,7 @@ class Replay:
     def recorded_read(self, scope: Scope, name: str) -> tuple[bool, Any]:
         """What a library read here of its clock, or drew, where the recording has it."""
         with self._lock:
-            found, value = self._followed(scope.lane).take(name, self._window)
+            found, value = self.lanes.of(scope.lane).take(name, self._window)
         return found, from_json(value)
 
     def now(self, function: str, real: Callable[[], T]) -> T:
@@ -1684,7 +1704,7 @@ class Replay:
             return real()  # it asks for whom it has to wait before it closes what they use
         with self._lock:
             self._check()
-            found, value = self._state(scope.lane).take(function, self._window)
+            found, value = self.lanes.enter(scope.lane).take(function, self._window)
             if not found and not self.state.ended:
                 self._drift("surplus", function, 1, caller())
         if not found:
@@ -1700,7 +1720,7 @@ class Replay:
         need be known of one."""
         with self._lock:
             self._check()
-            found, value = self._state(scope.lane).take(function, self._window)
+            found, value = self.lanes.enter(scope.lane).take(function, self._window)
             if not found and process is not None:
                 self._fail(divergence.asked_too_often(self.run_id, process))
         return from_json(value)
@@ -1709,7 +1729,7 @@ class Replay:
         drawn = real()  # so that the state of a generator that the program seeded follows
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             found, value = state.take(function, self._window)
             if not found and self.state.ended:
                 return drawn
@@ -1754,7 +1774,7 @@ class Replay:
         actual = self._facts_of_note(scope, name, input, output, signature)
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, type)
             if seq is None:
                 tree = {key: actual[key] for key in ("input", "output")}
@@ -1828,7 +1848,7 @@ class Replay:
         while True:
             with self._lock:
                 self._check()
-                seq = self._next(self._state(scope.lane), "tool")
+                seq = self._next(self.lanes.enter(scope.lane), "tool")
             about = {} if seq is None else (self.trace.entry(seq).get("meta") or {}).get("info") or {}
             of = about.get("compensates")
             if seq is None or type(of) is not int or not 0 < of < len(self._used):
@@ -1873,7 +1893,7 @@ class Replay:
     def _next_in(self, lane: Lane) -> int:
         """The next recorded step of a lane; one past the last entry where it has none left."""
         with self._lock:
-            left = (seq for seq in self._followed(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
+            left = (seq for seq in self.lanes.of(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
             return next(left, len(self.index) + 1)
 
     def _input_of(self, seq: int) -> tuple[Any, str | None]:
@@ -1909,7 +1929,7 @@ class Replay:
         lane = scope.lane
         with self._lock:
             self._check()
-            state = self._followed(lane) if function == "future.begin" else self._state(lane)
+            state = self.lanes.of(lane) if function == "future.begin" else self.lanes.enter(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)
@@ -1939,7 +1959,7 @@ class Replay:
             self._used[seq] = 1
             scope = here()
             lane = scope.lane if scope is not None and scope.session.state is self.face.state else step.scope.lane
-            state = self._state(lane)
+            state = self.lanes.enter(lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
             line = self.trace.line(seq)
@@ -2300,7 +2320,7 @@ class Replay:
     def upcoming(self, scope: Scope, family: str) -> int:
         """The recorded step of this family that the scope's lane makes next; one past the last entry where it has none left."""
         with self._lock:
-            seq = self._next(self._followed(scope.lane), family)
+            seq = self._next(self.lanes.of(scope.lane), family)
         return len(self.index) + 1 if seq is None else seq
 
     def used(self, seq: int) -> bool:
@@ -2329,7 +2349,7 @@ class Replay:
         """A structural step has ended: its end is behind the lane now."""
         with self._lock:
             self._used[seq] = 1
-            state = self._state(lane)
+            state = self.lanes.enter(lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
 
@@ -2418,9 +2438,9 @@ class Replay:
             self._fail(divergence.nothing_recorded(self.run_id))
         if self.report.unconsumed:
             self._fail(divergence.never_asked_for(self.run_id, self.report.unconsumed))
-        entered = {state.lane for state in self._states}
+        entered = {state.lane for state in self.lanes.states}
         unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
-        for state in [*self._states, *unopened]:
+        for state in [*self.lanes.states, *unopened]:
             for seq in state.rest():
                 if self.index.role[seq] == READ:
                     self._unread(state, seq)

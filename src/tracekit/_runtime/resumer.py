@@ -243,7 +243,7 @@ class Followed(Replay):
         """
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             seq = self._next(state, kind)
             if seq is None:
                 for left in state.rest():
@@ -257,7 +257,7 @@ class Followed(Replay):
         """Whether a read of ``function`` now comes after all that was recorded in its lane."""
         with self._lock:
             self._check()
-            state = self._state(scope.lane)
+            state = self.lanes.enter(scope.lane)
             if state.has(function, self._window):
                 return False
             return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
@@ -266,7 +266,7 @@ class Followed(Replay):
         """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
         with self._lock:
             self._check()
-            return self.index.timers.get((self._state(scope.lane).lane, function, after, n))
+            return self.index.timers.get((self.lanes.enter(scope.lane).lane, function, after, n))
 
     def timer(self, seq: int, lane: Lane) -> ReplayedTimer:
         """The timer of ``lane`` that fired at ``seq``."""
@@ -303,7 +303,7 @@ class Followed(Replay):
             return super().outcome(step, seq)
         with self._lock:
             self._used[seq] = 1
-            state = self._state(step.scope.lane)
+            state = self.lanes.enter(step.scope.lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
         entry = self.trace.entry(seq)
