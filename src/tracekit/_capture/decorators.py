@@ -409,6 +409,6 @@ def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str
 
     side_effect = SideEffectClass.of(side_effect).value
     if not name:
-        raise RunStateError("an effect needs a name")
+        raise RunStateError("an effect needs a name", next_action="say what is done: effect('send mail', …)")
     signature = {} if version is None else {"version": version}
     return Effect(Spec("tool", name, side_effect=side_effect, signature=signature), input)

@@ -154,7 +154,11 @@ class Vault:
         except FileNotFoundError:
             data = b""
         except OSError as error:
-            raise TraceError(f"the vault {self.path} can't be read: {error}") from error
+            raise TraceError(
+                f"the vault {self.path} can't be read: {error}",
+                path=self.path,
+                next_action="let this user read it; or move it away, and a replay hands on placeholders",
+            ) from error
         if len(data) > _MOST:
             raise self._damaged(f"it is larger than {_MOST >> 20} MiB")
         head, *lines = data.split(b"\n")

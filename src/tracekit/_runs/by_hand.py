@@ -205,7 +205,12 @@ def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
     except FileExistsError:
         raise RunStateError(f"there is a file {path} already", run_id=run_id, next_action="name a new file") from None
     except OSError as error:
-        raise LogWriteError(f"{path} can't be written: {error}", run_id=run_id, path=path) from error
+        raise LogWriteError(
+            f"{path} can't be written: {error}",
+            run_id=run_id,
+            path=path,
+            next_action="name a new file, in a directory that is there and that this user may write to",
+        ) from error
     try:
         lock(fd, path)
         if durability != "none":

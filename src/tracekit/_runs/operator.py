@@ -533,4 +533,9 @@ def _end(session: Recording, end: dict[str, Any]) -> None:
             "run.aborted", 0, ROOT, lambda count: b',"meta":%b' % dumps_in_order(end | {"count": count}), True
         )
     if journal.lost:  # of the compensations
-        raise LogWriteError(f"entries of the abort are missing from {journal.path}", run_id=session.run_id)
+        raise LogWriteError(
+            f"entries of the abort are missing from {journal.path}",
+            run_id=session.run_id,
+            path=journal.path,
+            next_action="make room on the device; find out by hand what the compensations did, which the trace lacks",
+        )

@@ -203,9 +203,14 @@ def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
     try:
         found = resolve_name(named)
     except (ImportError, AttributeError, ValueError) as error:
-        raise RunStateError(f"there is no {named} to decide each {kind}: {error}") from None
+        raise RunStateError(
+            f"there is no {named} to decide each {kind}: {error}",
+            next_action="name a function that can be imported here, as module:function",
+        ) from None
     if not callable(found):
-        raise RunStateError(f"{named} is to decide each {kind}, and is no function")
+        raise RunStateError(
+            f"{named} is to decide each {kind}, and is no function", next_action="name a function, as module:function"
+        )
     return found  # type: ignore[no-any-return]
 
 

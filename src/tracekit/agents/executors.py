@@ -457,7 +457,8 @@ class ToolExecutor(Executor):
             assert known is not None
         if known.spec.family != "tool" or "generator" in known.shape:
             raise IntentionError(
-                f"{known.spec.name!r} is no tool that returns once ({known.spec.family}, {known.shape})"
+                f"{known.spec.name!r} is no tool that returns once ({known.spec.family}, {known.shape})",
+                next_action="give a function or coroutine function, which may return a list of what a generator would yield",
             )
         if self.side_effect not in (None, known.spec.side_effect):
             raise IntentionError(

@@ -288,7 +288,10 @@ class Agenda:
         elif intention.kind in ANSWERS:
             self._ask(intention, cause, by)
         else:
-            raise IntentionError(f"{intention.kind!r} is no kind of intention")
+            raise IntentionError(
+                f"{intention.kind!r} is no kind of intention",
+                next_action="make intentions with call(), ask(), create() and patch() of tracekit.agents",
+            )
 
     def _ask(self, intention: Intention, cause: Ref | None, by: str) -> None:
         if intention.object is not None:

@@ -227,5 +227,8 @@ def _method(client: Any, *names: str) -> Callable[..., Any]:
         if callable(method):
             return method  # type: ignore[no-any-return]
     if not callable(client):
-        raise RunStateError(f"{client!r} has no {names[0]}() and can't be called")
+        raise RunStateError(
+            f"{client!r} has no {names[0]}() and can't be called",
+            next_action=f"give it a method {names[0]}, or pass a function",
+        )
     return client  # type: ignore[no-any-return]

@@ -119,7 +119,12 @@ def load_trace(
     trace = Trace(where.find(run))
     verdict = where.check(trace)
     if run_id is not None and verdict.run_id != run_id:
-        raise RunNotFoundError(f"{trace.path} holds run {verdict.run_id}, not {run_id}", store=where.root, run=run_id)
+        raise RunNotFoundError(
+            f"{trace.path} holds run {verdict.run_id}, not {run_id}",
+            store=where.root,
+            run=run_id,
+            next_action="name the file of that run, or leave run_id out",
+        )
     events = TraceEvents(trace, verdict)
     open_calls: dict[int, TraceEvent] = {}
     for entry in trace.entries():
@@ -155,7 +160,10 @@ class TraceIndex(Line):
     ) -> None:
         self.events: Final = list(events)
         if not self.events:
-            raise RunStateError("the trace holds no event: there is nothing to replay")
+            raise RunStateError(
+                "the trace holds no event: there is nothing to replay",
+                next_action="record again, and make the calls through the traced clients",
+            )
         replay = self._replay = OpenReplay(self.events[0].trace, on_divergence=on_divergence, redact=redact)
         super().__init__(replay, replay.scope)
         self._kinds: Final[dict[str, list[TraceEvent]]] = {}
