@@ -520,6 +520,7 @@ class Tables:
             ]
             for texts in (False, True)
         ]
+        nibbles = [_nibbles(by_place) for by_place in possible]
         lines = [
             "/* Written by tools/secret_tables.py from the expressions of tracekit/_runtime/secrets.py. Not to be edited. */",
             "",
@@ -579,8 +580,47 @@ class Tables:
             "static const uint32_t possible[2][3][256] = {",
             *("  {\n" + "".join(f"    {{{_numbers(row)}}},\n" for row in rows) + "  }," for rows in possible),
             "};",
+            "",
+            "/* The same of two places, by the low and the high half of a byte, and perhaps more: groups of anchors, a bit each. */",
+            "static const uint8_t nibbles[2][2][2][16] = {",
+            *(
+                "  {" + ", ".join(f"{{{{{_numbers(low)}}}, {{{_numbers(high)}}}}}" for low, high in places) + "},"
+                for places in nibbles
+            ),
+            "};",
         ]
         return "\n".join(lines) + "\n"
+
+
+#: Anchors that are looked for together: those that common letters begin are by themselves.
+_GROUPS: Final[tuple[str | tuple[str, ...], ...]] = (
+    "k",
+    "p",
+    "c",
+    ("j", "auth"),
+    ("=", ":", "/"),
+    ("_", "-"),
+    (".", "~"),
+    ("A", "Z", "K", "J", "B"),
+)
+
+
+def _nibbles(by_place: list[list[int]]) -> list[tuple[list[int], list[int]]]:
+    """In which groups are anchors that can have a byte with such a half at their first place, and at their second."""
+    names = [one.first or "auth" for one in secrets._ANCHORS]
+    grouped = [name for group in _GROUPS for name in ([group] if isinstance(group, str) else group)]
+    _need(sorted(grouped) == sorted(names), "each anchor is in one of the groups")
+    found = []
+    for bits in by_place[:2]:
+        low, high = [0] * 16, [0] * 16
+        for number, group in enumerate(_GROUPS):
+            wanted = sum(1 << names.index(name) for name in ([group] if isinstance(group, str) else group))
+            for byte, some in enumerate(bits):
+                if some & wanted:
+                    low[byte & 15] |= 1 << number
+                    high[byte >> 4] |= 1 << number
+        found.append((low, high))
+    return found
 
 
 _BESIDE: Final = {"=": "A_PARAMETER", ":": "AN_AT_SIGN"}

@@ -149,12 +149,13 @@ def test_short_ones(kind: type) -> None:
             assert LOOKS[0](text.encode()) is look_in_python(True)(text.encode())
 
 
-#: Texts that are full of the names of secrets, with what they may cost at most beside the same length of prose (the first).
+#: Texts without and with names of secrets, and what the look at one character of them may cost at most, in instructions. A recorded model
+#: call of 10 KB takes 7,000,000 (``benchmarks.instructions``), so that the dearest of these adds a quarter.
 DENSE = {
-    "The invoice of October came late, so that we paid it in the second week, and the clerk wrote back the same day. ": 1.0,
-    "The password of October came late, so that the token expired. A cookie: whoever has a passphrase signs in. ": 6.0,
-    '10.0.0.17 - - [03/Nov/2026:12:00:01 +0000] "GET /items?page=3&token=17b20 HTTP/1.1" 200 5120 "-" "client/2.1" ': 4.0,
-    "password=": 23.0,
+    "The invoice of October came late, so that we paid it in the second week, and the clerk wrote back the same day. ": 12,
+    "The password of October came late, so that the token expired. A cookie: whoever has a passphrase signs in. ": 60,
+    '10.0.0.17 - - [03/Nov/2026:12:00:01 +0000] "GET /items?page=3&token=17b20 HTTP/1.1" 200 5120 "-" "client/2.1" ': 40,
+    "password=": 210,
 }
 
 COUNTED = """
@@ -180,8 +181,6 @@ def test_texts_full_of_names(tmp_path: Path) -> None:
         int(re.search(r"^totals: (\d+)$", (tmp_path / f"out.{number}").read_text(), re.MULTILINE)[1])  # type: ignore[index]
         for number in range(1, 2 * len(DENSE) + 1)
     ]
-    prose = counted[0]
-    assert prose > 10_000, "nothing was counted"
     for (piece, limit), short, long in zip(DENSE.items(), counted[::2], counted[1::2], strict=True):
-        assert short <= limit * prose, (piece, short / prose)
+        assert 10_000 < short <= limit * 10_000, (piece, short)
         assert long <= 20.5 * short, (piece, long / short)

@@ -69,6 +69,7 @@ module_exec(PyObject *module)
     state->time_ns = PyObject_GetAttrString(reality, "time_ns");
     Py_DECREF(reality);
     state->has_sha256 = tracekit_has_sha256();
+    state->has_ssse3 = tracekit_has_ssse3();
     if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
         || add_names(state) < 0) {
         return -1;

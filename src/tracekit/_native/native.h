@@ -24,11 +24,13 @@ typedef struct {
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
     int has_sha256;      /* whether sha256.c has a faster way */
+    int has_ssse3;       /* whether the processor takes sixteen bytes at once */
     PyObject *method[METHODS]; /* their names */
 } NativeState;
 
-/* sha256.c: whether the processor has instructions for it; and the hash of two texts together. */
+/* sha256.c: whether the processor has instructions for it (and for sixteen bytes at once); and the hash of two texts together. */
 int tracekit_has_sha256(void);
+int tracekit_has_ssse3(void);
 void tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32]);
 /* journal.c */
 int tracekit_add_journal(PyObject *module);

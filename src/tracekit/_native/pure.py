@@ -220,8 +220,11 @@ def noted(value: object, seen: list[Any]) -> bytes | None:
     Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
     """
     try:
-        tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
+        tree = _tagged(value, seen, _LEAVES)
         data = _orjson_dumps(tree, None, IN_ORDER)
+        if b"null" in data and _has_odd(value, seen):
+            seen.clear()
+            data = _orjson_dumps(_tagged(value, seen, _ATOMS), None, IN_ORDER)
     except (TypeError, RuntimeError, _Involved):
         return None
     if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
@@ -237,42 +240,52 @@ class _Involved(Exception):
     """A value is not for the quick way."""
 
 
-_ATOMS: Final = frozenset((str, int, bool, type(None)))
+_ATOMS: Final[frozenset[type]] = frozenset((str, int, bool, type(None)))
+#: The same, where floats are taken for finite: orjson writes ``null`` for those that are not.
+_LEAVES: Final[frozenset[type]] = _ATOMS | {float}
 
 
-def _tagged(value: Any, seen: list[Any]) -> Any:
+def _tagged(value: Any, seen: list[Any], leaves: frozenset[type]) -> Any:
     """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
     kind = type(value)
     if kind is dict:
-        return _tagged_mapping(value, seen)
+        seen.append(value)
+        if len(seen) > CONTAINERS:
+            raise _Involved
+        return value if leaves.issuperset(map(type, value.values())) else _tagged_mapping(value, seen, leaves)
     if kind is list or kind is tuple:
         seen.append(value)
         if len(seen) > CONTAINERS:
             raise _Involved
-        items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
+        items = value if leaves.issuperset(map(type, value)) else [_tagged(item, seen, leaves) for item in value]
         return items if kind is list else {"$t": "tuple", "v": items}
+    if kind in leaves:
+        return value
     if kind is float:
         return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
-    if kind in _ATOMS:
-        return value
     raise _Involved
 
 
-def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
-    seen.append(value)
-    if len(seen) > CONTAINERS:
-        raise _Involved
+def _tagged_mapping(value: dict[str, Any], seen: list[Any], leaves: frozenset[type]) -> dict[str, Any]:
     changed: dict[str, Any] | None = None
     for key, item in value.items():
-        kind = type(item)
-        if kind in _ATOMS or (kind is float and item - item == 0.0):
+        if type(item) in leaves:
             continue
-        tree = _tagged(item, seen)
+        tree = _tagged(item, seen, leaves)
         if tree is not item:
             if changed is None:
                 changed = value.copy()
             changed[key] = tree
     return value if changed is None else changed
+
+
+def _has_odd(value: Any, seen: list[Any]) -> bool:
+    """Whether a float is not finite: ``value``, or one in the containers that were met."""
+    for node in (*seen, (value,)):
+        for item in node.values() if type(node) is dict else node:
+            if type(item) is float and item - item != 0.0:
+                return True
+    return False
 
 
 # -- parts that are written apart ----------------------------------------------------------------------------------------

@@ -8,6 +8,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#define SIXTEEN
+#include <immintrin.h>
+#endif
+
 /* What one part of an expression says of a place. `set`: a set of characters, or a table of nodes by character. `least` and `most`: how
  * often. `inner`: the node of what is inside an assertion, the other way of two, or the set with which `next` begins. */
 struct node {
@@ -323,9 +328,73 @@ add_place(struct places *places, int number, Py_ssize_t at)
     return 0;
 }
 
+#ifdef SIXTEEN
+
+/* In which groups of anchors these sixteen characters are, by their halves. */
+__attribute__((target("ssse3"))) static inline __m128i
+groups_of(__m128i characters, const uint8_t halves[2][16])
+{
+    const __m128i half = _mm_set1_epi8(15);
+    __m128i low = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)halves[0]), _mm_and_si128(characters, half));
+    __m128i high = _mm_and_si128(_mm_srli_epi16(characters, 4), half);
+    return _mm_and_si128(low, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)halves[1]), high));
+}
+
+/* The next sixteen places, each before `last`, at one of which at least an anchor may be: `mask` has a bit for each of those. 0: there are
+ * none up to the place that is returned, which has less than sixteen behind it. */
+__attribute__((target("ssse3"))) static place
+next_sixteen(place at, place last, int texts, uint32_t *mask)
+{
+    for (; last - at >= 16; at += 16) {
+        __m128i first = groups_of(_mm_loadu_si128((const __m128i *)at), nibbles[texts][0]);
+        __m128i second = groups_of(_mm_loadu_si128((const __m128i *)(at + 1)), nibbles[texts][1]);
+        __m128i none = _mm_cmpeq_epi8(_mm_and_si128(first, second), _mm_setzero_si128());
+        *mask = ~(uint32_t)_mm_movemask_epi8(none) & 0xffff;
+        if (*mask) {
+            return at;
+        }
+    }
+    *mask = 0;
+    return at;
+}
+
+#endif
+
+/* Where an anchor may be: the next place, from `at` on. */
+struct candidates {
+    place block; /* sixteen places of which `mask` says which; NULL: none */
+    uint32_t mask;
+    int sixteen; /* whether the processor looks at so many at once */
+};
+
+static inline place
+next_candidate(struct candidates *known, place at, place last, int texts)
+{
+#ifdef SIXTEEN
+    while (known->sixteen) {
+        if (known->block != NULL && at - known->block < 16) {
+            uint32_t left = known->mask >> (at - known->block);
+            if (left) {
+                return at + __builtin_ctz(left);
+            }
+            at = known->block + 16;
+        }
+        at = known->block = next_sixteen(at, last, texts, &known->mask);
+        known->sixteen = known->mask != 0;
+    }
+#else
+    (void)known;
+#endif
+    const uint32_t *first = possible[texts][0], *second = possible[texts][1];
+    while (at < last && !(first[at[0]] & second[at[1]])) {
+        at++;
+    }
+    return at;
+}
+
 /* Whether there is such a place; with `places`, all of them. -1: no memory for them. */
 static int
-looked(place begin, size_t size, int texts, struct places *places)
+looked(place begin, size_t size, int texts, int sixteen, struct places *places)
 {
     struct text text = {.begin = begin, .end = begin + size, .way = DECIDED};
     struct about about = {UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN};
@@ -334,10 +403,9 @@ looked(place begin, size_t size, int texts, struct places *places)
     if (size < (places == NULL ? SHORTEST : 2)) { /* no expression is shorter than two characters */
         return 0;
     }
-    uint32_t begun = first[begin[0]];
-    for (place at = begin, last = text.end - 1; at < last; at++) {
-        uint32_t here = begun & second[at[1]];
-        begun = first[at[1]];
+    struct candidates known = {NULL, 0, sixteen};
+    for (place at = begin, last = text.end - 1; (at = next_candidate(&known, at, last, texts)) < last; at++) {
+        uint32_t here = first[at[0]] & second[at[1]];
         if (here == 0 || (last - at > 1 && (here &= third[at[2]]) == 0)) {
             continue;
         }
@@ -369,14 +437,14 @@ looked(place begin, size_t size, int texts, struct places *places)
 }
 
 static int
-looked_in_pieces(const char *data, Py_ssize_t size, int texts)
+looked_in_pieces(const char *data, Py_ssize_t size, int texts, int sixteen)
 {
     const Py_ssize_t most = PIECE + OVERLAP;
     if (size <= most) {
-        return looked((place)data, (size_t)size, texts, NULL);
+        return looked((place)data, (size_t)size, texts, sixteen, NULL);
     }
     for (Py_ssize_t at = 0; at < size; at += PIECE) {
-        if (looked((place)data + at, (size_t)(size - at < most ? size - at : most), texts, NULL)) {
+        if (looked((place)data + at, (size_t)(size - at < most ? size - at : most), texts, sixteen, NULL)) {
             return 1;
         }
     }
@@ -386,30 +454,36 @@ looked_in_pieces(const char *data, Py_ssize_t size, int texts)
 /* What is looked through so quickly that it is not worth the while to let another thread run. */
 #define SHORT 32768
 
-static PyObject *
-answer(const char *data, Py_ssize_t size, int texts)
+static int
+takes_sixteen(PyObject *module)
 {
-    int found;
+    return ((NativeState *)PyModule_GetState(module))->has_ssse3;
+}
+
+static PyObject *
+answer(PyObject *module, const char *data, Py_ssize_t size, int texts)
+{
+    int found, sixteen = takes_sixteen(module);
     if (size <= SHORT) {
-        found = looked_in_pieces(data, size, texts);
+        found = looked_in_pieces(data, size, texts, sixteen);
     }
     else {
         Py_BEGIN_ALLOW_THREADS
-        found = looked_in_pieces(data, size, texts);
+        found = looked_in_pieces(data, size, texts, sixteen);
         Py_END_ALLOW_THREADS
     }
     return PyBool_FromLong(found);
 }
 
 static PyObject *
-look_at_bytes(PyObject *Py_UNUSED(self), PyObject *data)
+look_at_bytes(PyObject *module, PyObject *data)
 {
     char *bytes;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(data, &bytes, &size) < 0) {
         return NULL;
     }
-    return answer(bytes, size, 0);
+    return answer(module, bytes, size, 0);
 }
 
 /* The characters of a text that is ASCII. NULL: it is not, or there is an exception. */
@@ -427,18 +501,18 @@ ascii_of(PyObject *text, Py_ssize_t *size)
 }
 
 static PyObject *
-look_at_text(PyObject *Py_UNUSED(self), PyObject *text)
+look_at_text(PyObject *module, PyObject *text)
 {
     Py_ssize_t size;
     const char *bytes = ascii_of(text, &size);
     if (bytes == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    return answer(bytes, size, 1);
+    return answer(module, bytes, size, 1);
 }
 
 static PyObject *
-places_in_text(PyObject *Py_UNUSED(self), PyObject *text)
+places_in_text(PyObject *module, PyObject *text)
 {
     Py_ssize_t size;
     const char *bytes = ascii_of(text, &size);
@@ -446,9 +520,9 @@ places_in_text(PyObject *Py_UNUSED(self), PyObject *text)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     struct places places = {0, 0, NULL};
-    int done;
+    int done, sixteen = takes_sixteen(module);
     Py_BEGIN_ALLOW_THREADS
-    done = looked((place)bytes, (size_t)size, 1, &places);
+    done = looked((place)bytes, (size_t)size, 1, sixteen, &places);
     Py_END_ALLOW_THREADS
     PyObject *found = done < 0 ? PyErr_NoMemory() : PyList_New((Py_ssize_t)places.count);
     for (size_t i = 0; found != NULL && i < places.count; i++) {
@@ -465,7 +539,7 @@ places_in_text(PyObject *Py_UNUSED(self), PyObject *text)
 #define ROOM 4096
 
 static PyObject *
-passing(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
+passing(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 3) {
         return PyErr_Format(PyExc_TypeError, "passing() takes 3 arguments, not %zd", count);
@@ -492,7 +566,7 @@ passing(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
         }
         at++;
     }
-    if (looked((place)window, length, 1, NULL)) {
+    if (looked((place)window, length, 1, takes_sixteen(module), NULL)) {
         Py_RETURN_NONE;
     }
     return PyUnicode_FromStringAndSize(size > keep ? last - keep : window, size > keep ? keep : size);

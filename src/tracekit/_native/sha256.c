@@ -22,6 +22,13 @@ static const uint32_t K[64] = {
 };
 
 int
+tracekit_has_ssse3(void)
+{
+    unsigned int a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSSE3) != 0;
+}
+
+int
 tracekit_has_sha256(void)
 {
     unsigned int a, b, c, d;
@@ -107,6 +114,12 @@ tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t s
 }
 
 #else
+
+int
+tracekit_has_ssse3(void)
+{
+    return 0;
+}
 
 int
 tracekit_has_sha256(void)
