@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import gzip
 import hashlib
-import itertools
 import json
 import os
 import platform
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -335,25 +335,29 @@ class Bench:
     def size(self) -> Iterator[Figure]:
         """A conversation of 200 turns sends its history 200 times; each message is to be on the disk once.
 
-        Questions of some 700 bytes, answers of 1 KB, none twice; the answer goes back as it came.
+        Questions of 700 characters and answers of 1,400, text that people wrote (Python's manual), no piece of it twice.
         """
-        chance = random.Random(4)
-        words = TEXT.split()
-        questions = [
-            " ".join(f"{chance.choice(words)}{chance.randrange(10**6)}" for _ in range(60)) for _ in range(200)
-        ]
+        from pydoc_data.topics import topics
+
+        text, asked, both = "\n".join(topics.values()), 700, 2100
+        starts = range(0, 200 * both, both)
+        questions = [text[at : at + asked] for at in starts]
         tracekit.instrument()
         messages: list[dict[str, str]] = []
-        model = Model(distinct=True)
+        model = Model([text[at + asked : at + both] for at in starts])
         with record("conversation") as run:
             for question in questions:
                 messages.append({"role": "user", "content": question})
                 answer = model.client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
                 messages.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
         model.client.close()
-        content, trace = len(orjson.dumps(messages)), os.path.getsize(trace_of(run.id))
-        detail = f"{trace:,} bytes for {content:,}"
-        yield Figure("200-turn conversation", trace / content, "× its content", 2.0, 2.0, detail=detail)
+        plain = Path(trace_of(run.id)).read_bytes(), orjson.dumps(messages)
+        for name, files, reach, aim in (
+            ("200-turn conversation", plain, 1.9, 1.6),
+            ("the same, both by gzip", tuple(map(gzip.compress, plain)), 1.6, 1.3),
+        ):
+            trace, content = map(len, files)
+            yield Figure(name, trace / content, "× its content", reach, aim, detail=f"{trace:,} bytes for {content:,}")
 
     # -- import ----------------------------------------------------------------------------------------------------------
 
@@ -367,28 +371,29 @@ class Bench:
 class Model:
     """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB or 200 chunks.
 
-    ``distinct`` makes each answer another one, of the same length.
+    ``answers`` are given one after another, where there are any.
     """
 
-    def __init__(self, *, distinct: bool = False) -> None:
+    def __init__(self, answers: Sequence[str] = ()) -> None:
         import httpx2
         from openai import OpenAI
 
-        message = {"role": "assistant", "content": "An answer. " * 93}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
         usage = {"prompt_tokens": 2500, "completion_tokens": 250, "total_tokens": 2750}
         base: dict[str, Any] = {"id": "c", "created": 1, "model": "m"}
-        whole = orjson.dumps({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
-        numbers = itertools.count()
+
+        def answered(text: str) -> bytes:
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            return orjson.dumps({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+        whole = answered("An answer. " * 93)
+        others = map(answered, answers)
         chunks = [self._chunk(base, number) for number in range(200)] + [b"data: [DONE]\n\n"]
 
         def answer(request: Any) -> Any:
             if b'"stream":true' in request.content.replace(b" ", b""):
                 headers = {"content-type": "text/event-stream"}
                 return httpx2.Response(200, headers=headers, stream=Chunks(chunks))
-            content = whole
-            if distinct:
-                content = whole.replace(b"An answer. " * 93, (b"%d. Another answer. " % next(numbers) * 60)[:1023])
+            content = next(others, whole)
             return httpx2.Response(200, headers={"content-type": "application/json"}, content=content)
 
         class Chunks(httpx2.SyncByteStream):
