@@ -84,17 +84,23 @@ def _worth(value: str) -> bool:
     )
 
 
+#: So much of a secret at the end of a text is taken for its beginning.
+_START: Final = 6
+
+
 class KnownSecrets:
     """Texts that are secrets, each with its kind, longest first. Immutable: ``plus`` makes another one.
 
-    ``needles`` stand in any encoded JSON (read as Latin-1) that holds one of them.
+    ``needles`` stand in any encoded JSON (read as Latin-1) that holds one of them, one of ``starts`` in any text that holds one, or ends in
+    its beginning.
     """
 
-    __slots__ = ("needles", "texts")
+    __slots__ = ("needles", "starts", "texts")
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts: Final = dict(sorted(texts.items(), key=lambda item: (-len(item[0]), item[0])))
         self.needles: Final = tuple(dict.fromkeys(map(_needle, self.texts)))
+        self.starts: Final = tuple({known[:_START] for known in self.texts})
 
     def __bool__(self) -> bool:
         return bool(self.texts)
@@ -107,6 +113,13 @@ class KnownSecrets:
                 for form in _forms(value):
                     texts.setdefault(form, kind)
         return self if len(texts) == len(self.texts) else KnownSecrets(texts)
+
+    def touch(self, text: str) -> bool:
+        """Whether one may be in a text, or begin at its end. Never a wrong no."""
+        for start in self.starts:  # noqa: SIM110 - for each piece of a stream: a generator costs more than the search
+            if start in text:
+                return True
+        return False
 
     def within(self, text: str) -> bool:
         return any(known in text for known in self.texts)
@@ -136,7 +149,7 @@ class KnownSecrets:
     def beginning(self, window: str) -> tuple[int, int, int, str] | None:
         """What at the end of a text may be the beginning of one: where it stands (twice), where it ends, its kind."""
         for known, kind in self.texts.items():
-            start = window.rfind(known[:6], max(0, len(window) - len(known)))
+            start = window.rfind(known[:_START], max(0, len(window) - len(known)))
             if start >= 0 and known.startswith(window[start:]):
                 return start, start, len(window), kind
         return None
@@ -1033,9 +1046,9 @@ class StreamRedactor:
             text, marks = self.feed(bytes(chunk).decode("latin-1"))
             return (text.encode("latin-1"), marks) if marks else (chunk, [])
         known = self._redactor._run.known
-        if not (self._user or known.texts):
+        if not self._user:
             tail = self._passing(self._tail, chunk, self._keep)
-            if tail is not None:  # the everyday chunk
+            if tail is not None and not known.touch(self._tail + chunk):  # the everyday chunk
                 self._tail = tail
                 return chunk, []
         window = self._tail + chunk
