@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from .._runs.debugging import RemoteDebugger
     from .._runs.replaying import ReplayBlock
     from .._runs.resuming import ResumeBlock
-    from .._runtime.replayer import StepDebugger
 
 __all__ = [
     "Body",
@@ -150,7 +149,7 @@ def _script(program: Program, main: ModuleType) -> Body | None:
 
 
 def go(
-    body: Body, end: Callable[[Ended], None], silent: Callable[[BaseException], bool] = lambda error: False
+    body: Body, end: Callable[[Ended], object], silent: Callable[[BaseException], bool] = lambda error: False
 ) -> Ended:
     """Run ``body``, wait for its threads, call its exit callbacks, then ``end``, whose errors are raised.
 
@@ -397,7 +396,7 @@ class ReplayedRuns(ProcessRole):
         self._store = store
         self._options = options
         #: Who debugs the run that is replayed, and from which of its steps on kinds of them go live.
-        self.debugger: StepDebugger | None = None
+        self.debugger: RemoteDebugger | None = None
         self.live_from = 0
         #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
         self.disk: Disk | None = None
@@ -1022,10 +1021,40 @@ def replayed(
         isolated = isolate(instructions["isolate"], reached(instructions["options"]))
     _reality.room_aside()
     files = _Files(instructions, layer)
-    plugins.supply_placeholders(first_meta(instructions["path"]).get("credentials", ()))
+    path = instructions["path"]
+    plugins.supply_placeholders(first_meta(path).get("credentials", ()))
     if "isolated" not in instructions:
         prepare()
-    store, path = Store(instructions["store"]), instructions["path"]
+    compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
+    process.role = replayed_runs = _role_of_replay(command, instructions, files, compared)
+    closed = _guard_of_replay(replayed_runs, instructions, files)
+    closed.engage()
+    process.refuse_outside(replayed_runs.outside)
+    threading.excepthook = _hide_replay_errors(threading.excepthook)
+    end = _EndOfReplay(replayed_runs, instructions, isolated, files, compared)
+    if instructions.get("entry") is not None:
+        end.block = replayed_runs.of(path)
+        body = _replayed_call(end.block, Entry(instructions["entry"], in_task=not _ran_under_run(path)))
+    elif _ran_under_run(path):
+        end.block = replayed_runs.of(path)
+        end.block.__enter__()
+    assert body is not None
+    ending.on_os_exit(end.by_os_exit)
+    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
+    if end.in_fork:
+        return ended.status
+    end.watchdog.stop()
+    end.watchdog.join()
+    closed.release()
+    files.leave()
+    assert end.code is not None
+    return end.code
+
+
+def _role_of_replay(
+    command: Program | None, instructions: Mapping[str, Any], files: _Files, compared: _ComparedReplay | None
+) -> ReplayedRuns:
+    store = Store(instructions["store"])
     options = dict(
         instructions["options"],
         store=store,
@@ -1033,86 +1062,91 @@ def replayed(
         transcript=instructions.get("transcript", {}).get("path"),
         debugger=instructions.get("debugger", {}).get("address"),
     )
-    compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
-    process.role = replayed_runs = ReplayedRuns(
-        command, store, path, options, None if compared is None else compared.replay_block
+    runs = ReplayedRuns(
+        command, store, instructions["path"], options, None if compared is None else compared.replay_block
     )
-    debugger = _debugger(instructions["debugger"]) if "debugger" in instructions else None
-    replayed_runs.debugger, replayed_runs.live_from = debugger, instructions.get("live_from", 0)
+    if "debugger" in instructions:
+        from .._runs.debugging import RemoteDebugger
+
+        runs.debugger = RemoteDebugger(instructions["debugger"])
+    runs.live_from = instructions.get("live_from", 0)
     if instructions["trusted"]:
-        replayed_runs.disk = files
-    closed = guard.Guard(
+        runs.disk = files
+    return runs
+
+
+def _guard_of_replay(runs: ReplayedRuns, instructions: Mapping[str, Any], files: _Files) -> guard.Guard:
+    options = instructions["options"]
+    return guard.Guard(
         options["guard"],
         options["allow_hosts"],
         options["dry_run"],
-        failed=replayed_runs.blocked,
+        failed=runs.blocked,
         writes="real" if instructions["writes"] == "real" else "new",
         wrote=files.wrote,
         covered=files.covered,
     )
-    closed.engage()
-    process.refuse_outside(replayed_runs.outside)
-    threading.excepthook = _hide_replay_errors(threading.excepthook)
-    into: int | None = instructions.get("outcome")
 
-    def keep_outcome(ended: Ended | None, code: int | None) -> None:
-        if into is not None:
-            _write_outcome(into, replayed_runs, ended, code)
 
-    watchdog = Watchdog(replayed_runs, instructions["grace"], lambda: keep_outcome(None, None))
-    replay_block: ReplayBlock | None = None
-    if instructions.get("entry") is not None:
-        replay_block = replayed_runs.of(path)
-        body = _replayed_call(replay_block, Entry(instructions["entry"], in_task=not _ran_under_run(path)))
-    elif _ran_under_run(path):
-        replay_block = replayed_runs.of(path)
-        replay_block.__enter__()
-    assert body is not None
-    codes: list[int] = []
-    pid = os.getpid()
+class _EndOfReplay:
+    """What is done once when a replayed program has ended, in whichever way: its verdict is printed, and kept for whoever asked for it."""
 
-    def end(ended: Ended) -> None:
-        if os.getpid() != pid:  # a forked child, whose own replay ends with its process
-            return
-        error = ended.error
-        if debugger is not None:
-            debugger.ended()
+    def __init__(
+        self,
+        runs: ReplayedRuns,
+        instructions: Mapping[str, Any],
+        isolated: str,
+        files: _Files,
+        compared: _ComparedReplay | None,
+    ) -> None:
+        self._runs: Final = runs
+        self._instructions: Final = instructions
+        self._isolated: Final = isolated
+        self._files: Final = files
+        self._compared: Final = compared
+        self._pid: Final = os.getpid()
+        #: The replay of the whole program, or of the function that is called for it.
+        self.block: ReplayBlock | None = None
+        #: The exit code, once the program has ended.
+        self.code: int | None = None
+        self.watchdog: Final = Watchdog(runs, instructions["grace"], lambda: self._keep(None))
+
+    @property
+    def in_fork(self) -> bool:
+        """Whether this is a forked child, whose own replay ends with its process."""
+        return os.getpid() != self._pid
+
+    def __call__(self, ended: Ended) -> int:
+        if self.in_fork:
+            return ended.status
+        if self._runs.debugger is not None:
+            self._runs.debugger.ended()
         try:
-            if instructions.get("entry") is None:
-                _end_whole_program(replay_block, ended)
+            if self._instructions.get("entry") is None:
+                _end_whole_program(self.block, ended)
         except BaseException as failure:
-            error = failure
-        codes.append(_report_replay(replayed_runs, ended._replace(error=error), isolated, instructions))
-        keep_outcome(ended._replace(error=error), codes[0])
-        files.report()
-        if compared is not None:
-            compared.ended(codes[0], replayed_runs, ended._replace(error=error))
+            ended = ended._replace(error=failure)
+        code = self.code = _report_replay(self._runs, ended, self._isolated, self._instructions)
+        self._keep(ended)
+        self._files.report()
+        if self._compared is not None:
+            self._compared.ended(code, self._runs, ended)
+        return code
 
-    def exit_status(status: int) -> int:
-        if codes:
+    def by_os_exit(self, status: int) -> int:
+        """End the replay where the program calls ``os._exit``; returns the status for that."""
+        if self.code is not None:
             return status
-        watchdog.stop()
-        for open_one in replayed_runs.started:
-            if open_one.active and open_one is not replay_block:
-                _finish(open_one)
-        end(Ended(status))
-        return codes[0]
+        self.watchdog.stop()
+        for block in self._runs.started:
+            if block.active and block is not self.block:
+                _finish(block)
+        return self(Ended(status))
 
-    ending.on_os_exit(exit_status)
-    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
-    if os.getpid() != pid:
-        return ended.status
-    watchdog.stop()
-    watchdog.join()
-    closed.release()
-    files.leave()
-    return codes[0]
-
-
-def _debugger(instructions: Mapping[str, Any]) -> RemoteDebugger:
-    from .._runs.debugging import RemoteDebugger
-
-    return RemoteDebugger(instructions)
+    def _keep(self, ended: Ended | None) -> None:
+        into: int | None = self._instructions.get("outcome")
+        if into is not None:
+            _write_outcome(into, self._runs, ended, None if ended is None else self.code)
 
 
 class _ComparedReplay:
