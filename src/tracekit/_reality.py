@@ -13,10 +13,10 @@ import io
 import os
 import sys
 import time as _time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 __all__ = [
     "aside",
@@ -46,8 +46,6 @@ __all__ = [
     "write",
 ]
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Beyond the numbers that a program with few files open gets.
 _ASIDE: Final = 512
@@ -104,33 +102,26 @@ def running_task() -> Any:
     return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
 
 
-class off_loop:
+@contextmanager
+def off_loop() -> Iterator[None]:
     """A block, or a decorated function, in which this thread is in no event loop, as far as anybody can see: for tracekit's own files.
 
     They are small, and are read and written where they are needed, by design: whoever watches a loop for what blocks it (``blockbuster``)
     would refuse that. Nothing of the program's runs inside.
+
+    The frame of a decorated function's wrapper is the standard library's: who asks whether an operation is the program's or tracekit's goes
+    by the module of each frame, and would take one of this module for tracekit's.
     """
-
-    __slots__ = ("_loop",)
-
-    def __enter__(self) -> None:
-        self._loop = running_loop()
-        if self._loop is not None:
-            _modules["asyncio.events"]._set_running_loop(None)
-
-    def __exit__(self, *_: object) -> None:
-        if self._loop is not None:
-            _modules["asyncio.events"]._set_running_loop(self._loop)
-
-    def __call__(self, function: F) -> F:
-        @wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            if running_loop() is None:
-                return function(*args, **kwargs)
-            with off_loop():
-                return function(*args, **kwargs)
-
-        return cast("F", inside)
+    loop = running_loop()
+    if loop is None:
+        yield
+        return
+    events = _modules["asyncio.events"]
+    events._set_running_loop(None)
+    try:
+        yield
+    finally:
+        events._set_running_loop(loop)
 
 
 def _real(name: str) -> partial[Any]:
