@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -309,6 +310,7 @@ class Bench:
             label = f"replayed tool steps, of {steps}"
             yield Figure(label, 1e9 / spent, "/s", 20_000, 20_000, more_is_better=True)
         yield self._verified(run.id)
+        yield self._in_a_thread()
         model = Model()
         tracekit.instrument()
         for calls in (self.model_calls, self.model_calls * 10):
@@ -319,6 +321,31 @@ class Bench:
                 spent = each(calls, model.ask)
             yield Figure(f"replayed model calls, of {calls}", 1e9 / spent, "/s", 1000, 1000, more_is_better=True)
         model.client.close()
+
+    def _in_a_thread(self) -> Figure:
+        """The CPU of the same steps on the main line, and in a thread that it waits for."""
+
+        def work() -> None:
+            spent.append(each(self.steps, lambda n: tool("ACME", float(n), TEXT), _reality.process_time_ns))
+
+        def thread() -> None:
+            started = threading.Thread(target=work)
+            started.start()
+            started.join()
+
+        spent: list[float] = []
+        runs = {}
+        for name, body in (("main line", work), ("thread", thread)):
+            with record(name) as run:
+                body()
+            runs[name] = run.id, body
+        for _ in range(self.rounds):
+            for name, (run_id, body) in runs.items():
+                with replay(run_id):
+                    body()
+                self.add(name, spent[-1])
+        times = self.ratio("thread", "main line")
+        return Figure("a replayed tool step in a thread", times, "× one on the main line", 1.5, 1.25)
 
     def _verified(self, run_id: str) -> Figure:
         path = trace_of(run_id)

@@ -31,6 +31,7 @@ __all__ = [
     "open_file",
     "perf_counter",
     "perf_counter_ns",
+    "process_time_ns",
     "repoint",
     "room_aside",
     "running_loop",
@@ -142,6 +143,8 @@ monotonic_ns: Final[Callable[[], int]] = _real("monotonic_ns")
 perf_counter: Final[Callable[[], float]] = _real("perf_counter")
 #: Nanoseconds of the finest clock, for durations.
 perf_counter_ns: Final[Callable[[], int]] = _real("perf_counter_ns")
+#: Nanoseconds of processor time that this process has used.
+process_time_ns: Final[Callable[[], int]] = _real("process_time_ns")
 #: Waits the given seconds for real.
 sleep: Final[Callable[[float], None]] = partial(off_loop()(unfaked(_time, "sleep")))
 #: That many bytes from the operating system.

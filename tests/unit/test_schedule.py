@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -365,3 +366,55 @@ def test_a_million_events_are_an_array() -> None:
         order.wait(seq)
     order.wait(1_000_000)
     assert order.reordered == []
+
+
+def test_a_thread_that_was_woken_comes_to_its_next_wait_first() -> None:
+    """What threads share without a queue has no place in the recording: who runs, or is about to, gets to do it before the next event."""
+    order = schedule(*range(1, 100))
+    did: list[int] = []
+    woken, done = threading.Lock(), threading.Lock()
+    woken.acquire()
+    done.acquire()
+
+    def beside() -> None:
+        order.wait(1)
+        for number in range(20):
+            woken.acquire()
+            did.append(number)
+            done.release()
+        order.wait(50)
+
+    thread = threading.Thread(target=beside, daemon=True)
+    thread.start()
+    order.wait(2)
+    for number in range(20):
+        order.wait(2 * number + 3)  # by now the other one is known to sleep
+        woken.release()
+        order.wait(2 * number + 4)
+        assert did == [*range(number + 1)]
+        done.acquire()
+    for seq in range(43, 50):
+        order.wait(seq)
+    thread.join()
+    assert order.reordered == []
+
+
+def test_an_event_waits_for_the_steps_before_it() -> None:
+    """Also where the thread that is to make one sleeps meanwhile in native code, as everybody else does."""
+    made = bytearray(10)
+    order = Schedule((1, 2, 3, 5), failure=Failed, stuck=lambda waiting: None, steps=(4,), made=made)
+    _made.append(order)
+
+    def beside() -> None:
+        order.wait(1)
+        time.sleep(0.3)
+        made[4] = 1
+
+    thread = threading.Thread(target=beside, daemon=True)
+    thread.start()
+    order.wait(2)
+    order.wait(3)  # by now the other one is known to sleep, unless it is past that
+    order.wait(5)
+    assert made[4]
+    assert order.reordered == []
+    thread.join()

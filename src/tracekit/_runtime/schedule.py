@@ -8,10 +8,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
-from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from .._reality import monotonic_ns, off_loop, running_loop, running_task
+from .._reality import monotonic_ns, off_loop, process_time_ns, running_loop, running_task
 from .lane import UNLIMITED, Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
@@ -151,7 +150,7 @@ class Schedule:
         self._never: set[Ticket] = set()
         self._observing = False
         self._still_since = 0
-        #: The processor time of the process when an event was handed out last, or none was asked for.
+        #: The processor time of the process when the observer first looked since an event was handed out, or none was asked for; or 0.
         self._since = 0
         self._reported = False
         #: The native id of the thread that looks at the others, where there was one.
@@ -205,8 +204,21 @@ class Schedule:
             if self._asked:
                 with self._lock:
                     self._notify_loop()
-        else:
+        elif seq is None or not self._is_due_here(seq):
             self._wait(seq)
+
+    def _is_due_here(self, seq: int) -> bool:
+        """Hand out event ``seq`` to the calling thread at once, where ``_wait`` would find that it is due. Whether it was."""
+        with self._lock:
+            if self._closed or self._failed or self._awaited() != seq or self._owing(seq):
+                return False
+            if (first := self._first()) is not None and first < seq:
+                return False
+            if not self.threads.asleep(self.threads.join()):
+                return False
+            self._since = 0
+            self._hand_out(seq)
+            return True
 
     async def wait_async(self, seq: int | None, suspended: bool = True, lane: Lane | None = None) -> None:
         """Suspend the calling task, of ``lane``, until the turn of ``seq`` has come; not at all if it did not ``suspended`` then."""
@@ -596,7 +608,7 @@ class Schedule:
 
     def _observe_all(self) -> None:
         pause = _SHORT
-        self._since, last = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
+        last = monotonic_ns()
         drained: object = None
         while True:
             self._poke.acquire(False)
@@ -616,7 +628,8 @@ class Schedule:
                 settled = self.threads.settled(but=self.drains_in)
                 if drained != (drained := self._drained()):
                     settled = False
-                now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
+                now = process_time_ns()
+                self._since = self._since or now
                 left = False
                 if self._let_look():
                     pause = _SHORT
@@ -780,7 +793,7 @@ class Schedule:
             assert seq is not None
         ticket = self._asked.pop(seq)
         self._still_since = 0
-        self._since = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
+        self._since = 0
         self._hand_out(seq)
         self.threads.waking(ticket.member)
         return ticket

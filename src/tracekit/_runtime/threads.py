@@ -51,6 +51,10 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 #: Whether the kernel says how often a thread has run.
 _PRECISE: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
 _ASLEEP: Final = b"S"
+#: Whether it says in which of its functions a thread is; and what that is of one that runs, or wants to.
+_WCHAN: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/wchan")
+_NOWHERE: Final = (b"0", b"")
+_CLOSED: Final = (-1, -1, -1)
 #: The system calls in which a native event loop waits, by machine, and their time limit where there is none.
 _EPOLL: Final = {"x86_64": (232, 281), "aarch64": (22,)}.get(os.uname().machine if hasattr(os, "uname") else "", ())
 _FOREVER: Final = 0xFFFFFFFF
@@ -133,12 +137,16 @@ class MonitoredThread:
         #: The last look at it, and the one in which it was seen asleep twice in a row.
         self.last: object = None
         self.proven: object = None
-        self._files: tuple[int, int] | None = None
+        self._files: tuple[int, int, int] | None = None
         if _PRECISE:
             try:
-                self._files = _open(native, "stat"), _open(native, "schedstat")
+                self._files = (
+                    _open(native, "stat"),
+                    _open(native, "schedstat"),
+                    _open(native, "wchan") if _WCHAN else -1,
+                )
             except OSError:  # it has ended already
-                self._files = (-1, -1)
+                self._files = _CLOSED
 
     def look(self) -> object:
         """Equal looks mean that it has not run in between; ``True``: it runs; ``None``: it has ended."""
@@ -146,12 +154,26 @@ class MonitoredThread:
             return _frame_of(self.ident)
         try:
             stat = system.pread(self._files[0], 256, 0)
-            state = stat[stat.rindex(b")") + 2 :][:1]
-            if state in (b"Z", b"X"):
-                return None
-            return system.pread(self._files[1], 64, 0) if state == _ASLEEP else True
+            at = stat.rindex(b")") + 2
+            state = stat[at : at + 1]
+            if state == _ASLEEP:
+                return system.pread(self._files[1], 64, 0)
+            return None if state in (b"Z", b"X") else True
         except (OSError, ValueError):
             return None
+
+    def sleeps_on(self) -> bool:
+        """Whether it is asleep as it was when it was ``proven`` to be."""
+        if self.proven is None or self._files is None:
+            return False
+        try:
+            # One that has not run since is in that sleep, or waits for a processor: then it is in no function of the kernel. Where the
+            # kernel does not tell in which, its state is looked up, which takes longer.
+            if not _WCHAN or system.pread(self._files[2], 64, 0) in _NOWHERE:
+                return self.look() == self.proven
+            return system.pread(self._files[1], 64, 0) == self.proven
+        except OSError:
+            return False
 
     def moved(self) -> None:
         """Note that the thread is about to be woken."""
@@ -159,7 +181,7 @@ class MonitoredThread:
         self.proven = self.last = None
 
     def dismiss(self) -> None:
-        files, self._files = self._files, (-1, -1)
+        files, self._files = self._files, _CLOSED
         for file in files or ():
             if file >= 0:
                 system.close(file)
@@ -382,7 +404,7 @@ class ThreadMonitor:
         for member in self._members.values():
             if member is me or member.held:
                 continue
-            if not _PRECISE or member.proven is None or member.look() != member.proven:
+            if not member.sleeps_on():
                 return False
         return True
 
