@@ -750,10 +750,6 @@ def _is_host(pattern: str, host: str) -> bool:
 
 #: A cache, by the name of a module: the senders in it, each with the beginning of the names of its functions (empty: all of them).
 _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
-
-
-#: A cache, see ``exporting_modules``.
-_exporting: frozenset[str] | None = None
 #: A cache of who calls, by the name of a file; ``callers`` keeps it.
 callers_by_file: Final[dict[str, Any]] = {}
 #: The same, of who hands something to another thread.
@@ -800,8 +796,7 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 
 
 def _forget_telemetry() -> None:
-    global _exporting
-    _exporting = None
+    exporting_modules.cache_clear()
     _senders.clear()
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
@@ -818,15 +813,13 @@ def exports_telemetry(module: str, function: str) -> bool:
     )
 
 
+@cache
 def exporting_modules() -> frozenset[str]:
     """Where functions are that only give an exporter what it is to send."""
-    global _exporting
-    if _exporting is None:
-        found = {**discover(), **_integrations}.values()
-        _exporting = frozenset(
-            place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
-        )
-    return _exporting
+    found = {**discover(), **_integrations}.values()
+    return frozenset(
+        place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
+    )
 
 
 def sends_telemetry(module: str) -> bool:
