@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -414,6 +415,17 @@ def test_a_draw_too_many_missing_or_of_another_function_is_a_divergence(now: Cal
     run, _ = recorded(lambda: [random.random(), look(1)])
     failure = fails(run, now, DivergenceError)
     assert "draw" in str(failure)
+
+
+def test_a_draw_of_another_size_is_a_divergence() -> None:
+    """Bytes of another number are not handed to a program that would take them for its own."""
+    with record("job") as run:
+        os.urandom(8)
+    with (
+        pytest.raises(DivergenceError, match=r"draws 16 bytes by os\.urandom here, and the recorded one drew 8"),
+        replay(run.id),
+    ):
+        os.urandom(16)
 
 
 def test_a_draw_too_many_after_a_clock_that_stood_still_says_so() -> None:

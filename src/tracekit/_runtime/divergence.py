@@ -30,6 +30,7 @@ __all__ = [
     "clock_stands_still",
     "describe",
     "differences",
+    "draw_of_another_size",
     "draw_too_many",
     "draws_left",
     "ends_inside",
@@ -543,6 +544,13 @@ def draw_too_many(run_id: str, function: str, surplus: Mapping[str, Any] | None,
         read = f"{surplus['function']} was read{at}"
         what += f"\n  before it {read}, and the recording has no such reading left here: it gave an earlier time, which may lead here"
     return _one_too_many(run_id, what + beside, function)
+
+
+def draw_of_another_size(run_id: str, function: str, recorded: int, now: int) -> DivergenceError:
+    """The program draws more bytes, or fewer, than the recorded one did."""
+    return _one_too_many(
+        run_id, f"the program draws {now} bytes by {function} here, and the recorded one drew {recorded}", function
+    )
 
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:

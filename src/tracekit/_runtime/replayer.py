@@ -1736,7 +1736,10 @@ class Replay:
             if not found:
                 surplus = self._last_surplus() if state.surplus else None
                 self._fail(divergence.draw_too_many(self.run_id, function, surplus, self._beside()))
-        return from_json(value)  # type: ignore[no-any-return]
+            given = from_json(value)
+            if isinstance(given, bytes) and isinstance(drawn, bytes) and len(given) != len(drawn):
+                self._fail(divergence.draw_of_another_size(self.run_id, function, len(given), len(drawn)))
+        return given  # type: ignore[no-any-return]
 
     def _window(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
         """The reads between the lane's position and its next step that the lane has not been given yet."""
