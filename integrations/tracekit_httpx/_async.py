@@ -102,6 +102,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
             await response.aread()
+            library.was_read(response, answer)
         return response
 
     return send
@@ -199,6 +200,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
+            undoes = library.undoes(self._response)
             pieces = self._inner.__aiter__()
             enter, leave, report = current.set, current.reset, exchange.piece
             while True:
@@ -208,8 +210,10 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     data = await driven
                 except StopAsyncIteration:
                     leave(token)
-                    if decoder is not None:
-                        self._decoded(decoder.flush)
+                    if decoder is not None and undoes:
+                        plain = library.decoded(exchange, decoder.flush)
+                        if plain:
+                            report(plain, size=0)
                     exchange.end(suspended=driven.suspended)
                     return
                 except BaseException as error:
@@ -219,8 +223,13 @@ def _streams(library: Library) -> tuple[Any, Any]:
                 leave(token)
                 if decoder is None:
                     report(data, suspended=driven.suspended)
+                elif not undoes:
+                    plain = library.understood(exchange, decoder, data)
+                    report(data, suspended=driven.suspended, plain=plain)
                 else:
-                    self._decoded(decoder.decode, data, suspended=driven.suspended)
+                    plain = library.decoded(exchange, decoder.decode, data)
+                    if plain is not None:
+                        report(plain, suspended=driven.suspended, size=len(data))
                 try:
                     yield data
                 except GeneratorExit:
@@ -228,16 +237,6 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     if hasattr(pieces, "aclose"):
                         await pieces.aclose()
                     raise
-
-        def _decoded(self, decode: Any, *data: bytes, suspended: bool = False) -> None:
-            try:
-                plain = decode(*data)
-            except library.RequestError as error:
-                return library.broke(self._exchange, error)
-            plain = plain if isinstance(plain, bytes) else b"".join(plain)
-            if plain or data:
-                self._exchange.piece(plain, suspended=suspended)
-            return None
 
         async def aclose(self) -> None:
             self._exchange.left()
@@ -258,7 +257,10 @@ def _streams(library: Library) -> tuple[Any, Any]:
             self._elapsed = 0.0
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            while isinstance(piece := await self._exchange.next_piece_async(), bytes):
+            exchange = self._exchange
+            while isinstance(piece := await exchange.next_piece_async(), bytes):
+                if exchange.size is not None:
+                    library.undone(self.response, exchange, piece)
                 yield piece
             self._elapsed = piece.elapsed
             error = library.raised(piece, self._request)

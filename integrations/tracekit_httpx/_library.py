@@ -56,6 +56,7 @@ class Library:
         "RequestError",
         "Response",
         "SyncByteStream",
+        "identity",
         "module",
     )
 
@@ -69,6 +70,8 @@ class Library:
         self.RequestError: Final = module.RequestError
         self.HTTPStatusError: Final = module.HTTPStatusError
         self.Form: Final = _form(module)
+        #: The decoder of a body that travels as it is.
+        self.identity: Final = module.Response(200, stream=module.ByteStream(b""))._get_content_decoder()
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
@@ -136,16 +139,27 @@ class Library:
             also["http_version"] = version.decode("ascii", "ignore")
         if reason is not None and reason != b"OK":
             also["reason"] = reason.decode("ascii", "ignore")
+        coded = _coded(response.headers.raw)
+        if coded:
+            also["wire"] = {"coded": coded}
+            if hasattr(response, "_content"):
+                also["wire"]["size"] = response.num_bytes_downloaded
+        return also
+
+    def _also(self, exchange: Exchange, response: Any) -> dict[str, Any]:
+        also = self.also(response)
+        jar = exchange.jar(response.headers.raw)
+        if jar:
+            also["wire"] = {**also.get("wire", {}), "jar": jar}
         return also
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body has been read."""
-        headers = response.headers.raw
         exchange.whole(
             response.status_code,
-            headers,
+            response.headers.raw,
             response.content,
-            also=_jar(exchange, headers) | self.also(response),
+            also=self._also(exchange, response),
             elapsed=_elapsed(response),
             suspended=suspended,
             early=early,
@@ -153,18 +167,42 @@ class Library:
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        headers = response.headers.raw
-        also = _jar(exchange, headers) | self.also(response)
-        exchange.head(response.status_code, headers, also=also, suspended=suspended, early=early)
+        also = self._also(exchange, response)
+        exchange.head(response.status_code, response.headers.raw, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
-        """A content decoder of its own for the log, or ``None`` where the body travels as it is."""
-        coding = response.headers.get("content-encoding", "identity")
-        if coding.strip().lower() in ("", "identity"):
+        """A content decoder of its own for the log, or ``None`` where the library undoes no coding of the body."""
+        coding = response.headers.get("content-encoding")
+        if coding is None:
             return None
-        return self.Response(
+        decoder = self.Response(
             200, headers={"content-encoding": coding}, stream=self.ByteStream(b"")
         )._get_content_decoder()
+        return None if type(decoder) is type(self.identity) else decoder
+
+    @staticmethod
+    def undoes(response: Any) -> bool:
+        """Whether whoever has begun to read ``response`` has the library undo its content coding, and does not read it as it travels."""
+        return hasattr(response, "_decoder")
+
+    def understood(self, exchange: Exchange, decoder: Any, data: bytes) -> bytes:
+        """What a piece that the program reads with its coding stands for, where a dialect reads it too."""
+        if not exchange.has_dialect:
+            return b""
+        try:
+            plain = decoder.decode(data)
+            return plain if isinstance(plain, bytes) else b"".join(plain)
+        except self.RequestError:
+            return b""
+
+    def decoded(self, exchange: Exchange, decode: Any, *data: bytes) -> bytes | None:
+        """What a decoder makes of a piece, or of the end; ``None`` where it fails, as the library's own is going to: that is reported."""
+        try:
+            plain = decode(*data)
+            return plain if isinstance(plain, bytes) else b"".join(plain)
+        except self.RequestError as error:
+            self.broke(exchange, error)
+            return None
 
     def broke(
         self, exchange: Exchange, error: BaseException, *, suspended: bool = False, early: str | None = None
@@ -194,6 +232,7 @@ class Library:
             response = self.response(answer, request, self.ByteStream(answer.content or b""))
             if answer.read:
                 response.read()
+                self.was_read(response, answer)
             made: BaseException = kind(answer.text, request=request, response=response)
             return made
         if not isinstance(error, kind):
@@ -208,17 +247,34 @@ class Library:
         if answer.reason is not None:
             extensions["reason_phrase"] = answer.reason.encode("ascii")
         jar = [("set-cookie", cookie) for cookie in answer.wire.get("jar", ())]
+        coded = answer.wire.get("coded", {})
         response = self.Response(
             answer.status,
-            headers=[*answer.headers, *jar],
+            headers=[*answer.headers, *coded.items(), *jar],
             stream=stream,
             request=request,
             extensions=extensions,
             default_encoding=getattr(client, "_default_encoding", "utf-8"),
         )
+        if coded and answer.content is not None:
+            response._decoder = self.identity
         if client is not None and jar:
             client.cookies.extract_cookies(response)
         return response
+
+    def was_read(self, response: Any, answer: Answer) -> None:
+        """A response that was recorded whole has been read: it says how many bytes travelled."""
+        size = answer.wire.get("size")
+        if size is not None:
+            response._num_bytes_downloaded = size
+
+    def undone(self, response: Any, exchange: Exchange, piece: bytes) -> None:
+        """The next piece of ``response`` from the log has its content coding undone: who has the library undo it gets it as it is."""
+        if not self.undoes(response):
+            raise exchange.reads_coded()
+        decoder = response._decoder
+        decoder.decode, decoder.flush = self.identity.decode, self.identity.flush
+        response._num_bytes_downloaded += (exchange.size or 0) - len(piece)
 
     def nothing(self, request: Any) -> Any:
         """The answer to traffic that is not the program's."""
@@ -295,10 +351,16 @@ def _moved(file: Any, position: int) -> bool:
     return True
 
 
-def _jar(exchange: Exchange, headers: Any) -> dict[str, Any]:
-    """What cookies the answer to a step sets."""
-    found = exchange.jar(headers)
-    return {"wire": {"jar": found}} if found else {}
+def _coded(headers: Any) -> dict[str, str]:
+    """The headers of a coded body that its form in the log goes without; empty where it has no coding."""
+    codings = [value for name, value in headers if len(name) == 16 and name.lower() == b"content-encoding"]
+    if not codings:
+        return {}
+    coded = {"content-encoding": b", ".join(codings).decode("latin-1")}
+    for name, value in headers:
+        if name.lower() == b"content-length":
+            coded["content-length"] = value.decode("latin-1")
+    return coded
 
 
 def _elapsed(response: Any) -> float | None:

@@ -100,6 +100,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
             response.read()
+            library.was_read(response, answer)
         return response
 
     return send
@@ -192,6 +193,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
 
         def __iter__(self) -> Iterator[bytes]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
+            undoes = library.undoes(self._response)
             pieces = iter(self._inner)
             enter, leave, report = current.set, current.reset, exchange.piece
             while True:
@@ -200,8 +202,10 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     data = next(pieces)
                 except StopIteration:
                     leave(token)
-                    if decoder is not None:
-                        self._decoded(decoder.flush)
+                    if decoder is not None and undoes:
+                        plain = library.decoded(exchange, decoder.flush)
+                        if plain:
+                            report(plain, size=0)
                     exchange.end()
                     return
                 except BaseException as error:
@@ -211,23 +215,17 @@ def _streams(library: Library) -> tuple[Any, Any]:
                 leave(token)
                 if decoder is None:
                     report(data)
+                elif not undoes:
+                    report(data, plain=library.understood(exchange, decoder, data))
                 else:
-                    self._decoded(decoder.decode, data)
+                    plain = library.decoded(exchange, decoder.decode, data)
+                    if plain is not None:
+                        report(plain, size=len(data))
                 try:
                     yield data
                 except GeneratorExit:
                     exchange.left()
                     raise
-
-        def _decoded(self, decode: Any, *data: bytes) -> None:
-            try:
-                plain = decode(*data)
-            except library.RequestError as error:
-                return library.broke(self._exchange, error)
-            plain = plain if isinstance(plain, bytes) else b"".join(plain)
-            if plain or data:
-                self._exchange.piece(plain)
-            return None
 
         def close(self) -> None:
             self._exchange.left()
@@ -248,7 +246,10 @@ def _streams(library: Library) -> tuple[Any, Any]:
             self._elapsed = 0.0
 
         def __iter__(self) -> Iterator[bytes]:
-            while isinstance(piece := self._exchange.next_piece(), bytes):
+            exchange = self._exchange
+            while isinstance(piece := exchange.next_piece(), bytes):
+                if exchange.size is not None:
+                    library.undone(self.response, exchange, piece)
                 yield piece
             self._elapsed = piece.elapsed
             error = library.raised(piece, self._request)

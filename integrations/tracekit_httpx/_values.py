@@ -52,6 +52,7 @@ def teach(library: Library, name: str) -> None:
         made.history = recorded.get("history", [])
         if answer.read:
             made.read()
+            library.was_read(made, answer)
         if recorded["elapsed"] is not None:
             made.elapsed = timedelta(seconds=recorded["elapsed"])
         return made

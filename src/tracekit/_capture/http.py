@@ -466,7 +466,7 @@ class Exchange:
 
     __slots__ = (
         "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
-        "elapsed", "entered_by", "open", "part", "sends", "step", "target",
+        "elapsed", "entered_by", "open", "part", "sends", "size", "step", "target",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -492,6 +492,8 @@ class Exchange:
         self.sends: bytes | None = None
         #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
         self.part = 0
+        #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
+        self.size: int | None = None
         #: What is sent of a body piece by piece.
         self._sent: SentBody | None = None
         #: The scope of the live call.
@@ -580,6 +582,23 @@ class Exchange:
             )
         )
 
+    def reads_coded(self) -> ReplayError:
+        """What to raise where the program reads a body with its content coding, and the recorded one had it undone."""
+        return self._scope.session.fail(
+            DivergenceError(
+                "the program reads the body of an answer as it travelled, with its content coding; the recorded program had the "
+                "coding undone, and so it is in the trace",
+                run_id=self._scope.session.run_id,
+                step=self.step.seq,
+                next_action="read it as the recorded program did, or record it again",
+            )
+        )
+
+    @property
+    def has_dialect(self) -> bool:
+        """Whether a dialect reads the answer."""
+        return self._dialect is not None
+
     @property
     def scope(self) -> Scope:
         """Where it was begun."""
@@ -631,16 +650,26 @@ class Exchange:
             self._kept, self._headers, self._events = [], shown, status == 101
         self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_circumstances(suspended, early))
 
-    def piece(self, data: bytes, *, suspended: bool = False, part: int = 0, received_with: str | None = None) -> None:
+    def piece(
+        self,
+        data: bytes,
+        *,
+        suspended: bool = False,
+        part: int = 0,
+        received_with: str | None = None,
+        size: int | None = None,
+        plain: bytes | None = None,
+    ) -> None:
         """One piece of the body, before the caller gets it.
 
         ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known. ``received_with``: what
-        came at once with it, as the transport calls it, for ``received_with`` in a replay.
+        came at once with it, as the transport calls it, for ``received_with`` in a replay. ``size``: how many bytes it was before its
+        content coding was undone. ``plain``: of a piece that the program reads with its coding, what that stands for.
         """
         if self._kept is not None:
-            self._kept.append(data)
+            self._kept.append(data if plain is None else plain)
         value: Any = data
-        if self._text:
+        if self._text and plain is None:
             try:
                 value = data.decode()
             except UnicodeDecodeError:
@@ -648,6 +677,8 @@ class Exchange:
         info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
         if part:
             info = {"part": part, **(info or {})}
+        if size is not None:
+            info = {"size": size, **(info or {})}
         if received_with is not None:
             info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
@@ -793,12 +824,15 @@ class Exchange:
         chunk = self.step.next_chunk()
         if chunk is None:
             return self._ended(self.step.answer())
-        self.part = chunk.meta.get("part", 0)
+        self.part, self.size = chunk.meta.get("part", 0), chunk.meta.get("size")
         return piece_of(chunk)
 
     async def next_piece_async(self) -> bytes | Answer:
         chunk = await self.step.next_chunk_async()
-        return piece_of(chunk) if chunk is not None else self._ended(await self.step.answer_async())
+        if chunk is None:
+            return self._ended(await self.step.answer_async())
+        self.size = chunk.meta.get("size")
+        return piece_of(chunk)
 
     def _ended(self, outcome: Outcome) -> Answer:
         if outcome.abandoned:
