@@ -13,12 +13,14 @@ import io
 import os
 import sys
 import time as _time
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 __all__ = [
+    "OwnThread",
     "aside",
     "clocks",
     "coarse_time_ns",
@@ -29,6 +31,7 @@ __all__ = [
     "monotonic_ns",
     "off_loop",
     "open_file",
+    "own_threads",
     "perf_counter",
     "perf_counter_ns",
     "process_time_ns",
@@ -77,6 +80,62 @@ def free_in_forks(lock: Any) -> Any:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)
     return lock
+
+
+class OwnThread:
+    """A thread of tracekit's own, of which the program sees nothing: ``threading`` neither lists nor counts it, so that a program that
+    waits until its own threads are the only ones does not wait for this one.
+
+    The process does not wait for it at its end. It is no part of any run: it begins with an empty context. What runs in it does not
+    ask for ``threading.current_thread()``, which would list it from then on.
+    """
+
+    daemon: Final = True
+
+    def __init__(self, do: Callable[[], object], name: str) -> None:
+        self.name: Final = name
+        #: As the kernel knows it, once it runs.
+        self.native_id: int | None = None
+        self._do: Final = do
+        self._ended: Final = allocate_lock()
+
+    def start(self) -> None:
+        self._ended.acquire()
+        try:
+            start_new_thread(self._run, ())
+        except BaseException:
+            self._ended.release()
+            raise
+
+    def _run(self) -> None:
+        self.native_id = get_native_id()
+        own_threads[get_ident()] = self
+        try:
+            self._do()
+        finally:
+            del own_threads[get_ident()]
+            self._ended.release()
+
+    def join(self) -> None:
+        """Wait until it has ended; at once in the thread itself."""
+        if own_threads.get(get_ident()) is not self:
+            with self._ended:
+                pass
+
+
+#: Those that run, by ``get_ident()``.
+own_threads: Final[dict[int, OwnThread]] = {}
+
+
+def _own_threads_in_a_fork() -> None:
+    """A forked child has none of them, and waits for none."""
+    for thread in own_threads.values():
+        thread._ended._at_fork_reinit()  # type: ignore[attr-defined]
+    own_threads.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own_threads_in_a_fork)
 
 
 def unfaked(module: object, name: str) -> Any:

@@ -78,7 +78,7 @@ def test_the_environment_of_a_run_is_that_of_its_program(place: Place) -> None:
     (place.directory / ".git" / "HEAD").write_text("ab" * 20 + "\n")
     assert place.cli("run", script, "--fast").returncode == 0
     environment = entries(place)[0]["meta"]["environment"]
-    assert environment["argv"] == [str(place.directory / script), "--fast"]
+    assert environment["argv"] == [script, "--fast"]
     assert environment["revision"] == "ab" * 20
     replayed = place.cli("replay", place.run)
     assert replayed.returncode == 0

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._reality import free_in_forks
@@ -27,6 +27,7 @@ __all__ = [
     "Patch",
     "PatchStack",
     "Switch",
+    "alike",
     "loaded",
     "when_imported",
 ]
@@ -48,6 +49,36 @@ class Patch(Protocol):
     def restore(self) -> bool:
         """Put back what was found. False where someone else's replacement lies on top, which is left alone."""
         ...
+
+
+class _Builtin(staticmethod):  # type: ignore[type-arg]
+    """A Python function in the place of one in C: as that, it takes no ``self`` where a class has it as an attribute, and is pickled by
+    its name."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> _Builtin:
+        return self
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def __repr__(self) -> str:
+        return f"<built-in function {self.__name__}>"
+
+
+def alike(value: Any, found: Any, owner: Any) -> Any:
+    """The function ``value`` as what it replaces shows itself to a program; anything else as it is."""
+    if type(value) is not FunctionType:
+        return value
+    if type(found) in (BuiltinFunctionType, _Builtin) and isinstance(owner, ModuleType):
+        # What stands in two modules is one object; ``wraps`` copies what a function has.
+        stands: _Builtin | None = vars(value).get("_stands_as")
+        if stands is None or stands.__func__ is not value:
+            value.__name__, value.__module__, value.__annotations__ = found.__name__, owner.__name__, {}
+            stands = vars(value)["_stands_as"] = _Builtin(value)
+        return stands
+    if type(found) is FunctionType:
+        value.__module__, value.__qualname__, value.__doc__ = found.__module__, found.__qualname__, found.__doc__
+    return value
 
 
 class AttributePatch:
@@ -76,6 +107,7 @@ class AttributePatch:
         if self.applied:
             return
         self._found = self._own()
+        self.value = alike(self.value, self._found, self.owner)
         setattr(self.owner, self.name, self.value)
         self.applied = True
 

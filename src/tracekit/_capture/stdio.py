@@ -15,6 +15,7 @@ from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec
 from .calls import Captured, shell_of
+from .patch import alike
 
 __all__ = ["Difference", "Out", "PrintedLines", "capture_input", "capture_output", "differences", "observed"]
 
@@ -197,7 +198,7 @@ def _printed(text: str) -> None:
 
 def capture_input() -> None:
     """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
-    builtins.input = _prompting(builtins.input)
+    builtins.input = alike(_prompting(builtins.input), builtins.input, builtins)
     sys.stdin = _Stdin(sys.stdin)
 
 

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from contextvars import Context
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
@@ -22,7 +21,7 @@ import orjson
 from .. import _reality
 from .._native import Chain
 from .._native import line as _line
-from .._reality import system
+from .._reality import OwnThread, system
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
 
@@ -590,9 +589,8 @@ class _Background:
         self._stop = False
         self._quit = threading.Lock()
         self._quit.acquire()
-        self._thread = threading.Thread(target=self._run, name="tracekit-journal", daemon=True)
-        # In an empty context, so that it is no part of the run that it serves.
-        Context().run(self._thread.start)
+        self._thread = OwnThread(self._run, "tracekit-journal")
+        self._thread.start()
 
     def wake(self) -> None:
         self._journal._asleep = False
@@ -618,8 +616,7 @@ class _Background:
         self._stop = True
         self._quit.release()
         self.wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
 
 assert FORMAT_VERSION == 1, "the line layout above is that of version 1"

@@ -34,26 +34,36 @@ __all__ = [
 
 
 class Program(NamedTuple):
-    """``module`` or ``script`` with ``arguments``, started in ``cwd``. A script's path is absolute."""
+    """``module`` or ``script`` with ``arguments``, started in ``cwd``. A script's path is absolute; ``called`` is it as the program sees
+    it in ``sys.argv``, where that is another text."""
 
     script: str | None
     module: str | None
     arguments: tuple[str, ...]
     cwd: str
+    called: str | None = None
+
+    @classmethod
+    def of_script(cls, called: str, arguments: Iterable[str]) -> Program:
+        """The script of this path, started in this directory."""
+        return cls(os.path.abspath(called), None, tuple(arguments), os.getcwd(), called)
 
     def as_dict(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"arguments": list(self.arguments), "cwd": self.cwd}
         facts["module" if self.module else "script"] = self.module or self.script
+        if self.called not in (None, self.script):
+            facts["called"] = self.called
         return facts
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Program | None:
         """The program that a trace names, or ``None`` where it names none that could be run."""
         script, module = facts.get("script"), facts.get("module")
-        arguments, cwd = facts.get("arguments"), facts.get("cwd")
+        arguments, cwd, called = facts.get("arguments"), facts.get("cwd"), facts.get("called")
         if not isinstance(script or module, str) or not isinstance(arguments, list) or not isinstance(cwd, str):
             return None
-        return cls(script, module, tuple(str(argument) for argument in arguments), cwd)
+        names_it = isinstance(called, str) and os.path.abspath(os.path.join(cwd, called)) == script
+        return cls(script, module, tuple(str(argument) for argument in arguments), cwd, called if names_it else None)
 
     def __str__(self) -> str:
         import shlex
@@ -101,7 +111,9 @@ def this_program() -> Program | None:
         name = spec.name.removesuffix(".__main__")
         return Program(None, name, arguments, cwd)
     file = getattr(main, "__file__", None)
-    return Program(os.path.abspath(file), None, arguments, cwd) if file else None
+    script = os.path.abspath(file) if file else None
+    called = sys.argv[0] if sys.argv and os.path.abspath(sys.argv[0]) == script else None
+    return Program(script, None, arguments, cwd, called) if script else None
 
 
 # -- environment -------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from .._reality import off_loop, sleep, system
+from .._reality import off_loop, own_threads, sleep, system
 from .callsite import is_own, is_package, is_user_code
 from .lane import Lane
 from .process import process
@@ -1093,8 +1093,8 @@ def _contents(path: str) -> bytes:
 
 
 def _known_threads() -> list[tuple[int, Any]]:
-    """The threads that ``threading`` knows by their ident, without its lock: who is looked at may hold that."""
-    return [*threading._active.copy().items()]  # type: ignore[attr-defined]
+    """The threads that ``threading`` knows by their ident, without its lock: who is looked at may hold that. And tracekit's own."""
+    return [*threading._active.copy().items(), *own_threads.copy().items()]  # type: ignore[attr-defined]
 
 
 def _line(frame: FrameType | None) -> str | None:

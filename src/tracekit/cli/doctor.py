@@ -386,8 +386,9 @@ class _Examination:
 def _recorded(store: Store, module: str | None, command: tuple[str, ...], again: bool) -> _Examination:
     """Record the program, and once more if that does no harm, or was asked for."""
     instructions = record_instructions(module, command)
-    program = Program(instructions["script"], module, tuple(instructions["arguments"]), instructions["cwd"])
-    output.message(f"tracekit doctor: recording {printable(str(program))}: it runs, and what it does happens")
+    output.message(
+        f"tracekit doctor: recording {printable(str(Program.of(instructions)))}: it runs, and what it does happens"
+    )
     executions = [_execute(store, instructions, 0)]
     reasons: list[str] = []
     if not again:

@@ -128,7 +128,7 @@ def _module(program: Program) -> Body | None:
 
 def _script(program: Program, main: ModuleType) -> Body | None:
     path = str(program.script)
-    sys.argv = [path, *program.arguments]
+    sys.argv = [program.called or path, *program.arguments]
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         return lambda: runpy.run_path(path, run_name="__main__")
     if not sys.flags.safe_path:
@@ -520,7 +520,7 @@ class Watchdog:
         self._before_end: Final = before_end
         self._over = threading.Lock()
         self._over.acquire()
-        self._thread: Final = threading.Thread(target=self._watch, name="tracekit-watchdog", daemon=True)
+        self._thread: Final = _reality.OwnThread(self._watch, "tracekit-watchdog")
         self._thread.start()
 
     def _watch(self) -> None:
@@ -871,9 +871,7 @@ def main() -> None:
     """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 where a replay failed."""
     instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
     load(instructions["mode"])
-    program = Program(
-        instructions.get("script"), instructions.get("module"), tuple(instructions["arguments"]), instructions["cwd"]
-    )
+    program = Program.of(instructions) or Program(None, None, (), instructions["cwd"])
     entry = instructions.get("entry")
     body: Body | None = None
     command: Program | None = None

@@ -67,7 +67,7 @@ def program_of(
         script = command[1:] if command[0] in ("python", "python3") else command
         if script and script[0] == "-m":
             return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
-        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), os.getcwd()), os.getcwd()
+        return Program.of_script(script[0], script[1:]), os.getcwd()
     if entry is not None:
         return Program(None, None, (), os.getcwd()), os.getcwd()
     if not trusted(store, path):
@@ -394,10 +394,7 @@ def replay_instructions(
         "run": run,
         "path": os.path.abspath(path),
         "store": os.path.abspath(store.root),
-        "module": program.module,
-        "script": program.script,
-        "arguments": list(program.arguments),
-        "cwd": program.cwd,
+        **program.as_dict(),
         "entry": options["entry"],
         "isolate": options["isolate"],
         "trusted": trusted(store, path),

@@ -81,6 +81,7 @@ def record_instructions(
         "name": name,
         "module": module,
         "script": None if module is not None else os.path.abspath(command[0]),
+        "called": None if module is not None else command[0],
         "arguments": list(command if module is not None else command[1:]),
         "cwd": os.getcwd(),
         "user_modules": list(user_modules),
