@@ -159,3 +159,12 @@ def _every_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     base = tmp_path_factory.getbasetemp()
     assert watch.leaks(base) == []
     assert watch.misfits(base) == []
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """No garbage of other tests is collected in it: where that shows a traceback, it is parsed, and Python 3.11 and 3.12 then refuse a
+    tree that is just being made (``AST constructor recursion depth mismatch``)."""
+    gc.disable()
+    yield
+    gc.enable()
