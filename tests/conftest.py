@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import importlib
 import itertools
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import BuiltinFunctionType
 
 if sys.dont_write_bytecode:
     # Else each of the thousand processes that the suite starts compiles tracekit again.
@@ -144,6 +146,7 @@ def _nothing_stays_open() -> Iterator[None]:
     assert world is None or not world.active()
     there = sys.modules.get("tracekit._runtime.process")
     assert there is None or there.process.sessions == ()
+    assert type(os.listdir) is type(builtins.open) is BuiltinFunctionType
 
 
 @pytest.fixture(scope="session", autouse=True)
