@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from tests.support.tracing import entries
 from tracekit import record, replay, traced_tool
 
@@ -38,6 +40,15 @@ def look(key: str) -> str:
     return key * 2
 
 
+@pytest.fixture
+def own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mocks end after the run, and put back what they found in it: the hooks. The test takes these away."""
+    for name in FILES:
+        monkeypatch.setattr(os, name, getattr(os, name))
+    monkeypatch.setattr(builtins, "open", builtins.open)
+
+
+@pytest.mark.usefixtures("own_functions")
 def test_a_program_whose_file_functions_are_mocks_is_recorded_and_replayed(tmp_path: Path) -> None:
     """They are in place when the run ends, too. tracekit asks none of them, and the recording is whole, with the tip beside it."""
     asked: list[str] = []
