@@ -217,7 +217,7 @@ class ThreadMonitor:
         self._tasks: Final[WeakSet[Any]] = WeakSet()
         #: The lanes of threads, and of calls in them, that have begun.
         self.lanes: Final[set[Lane]] = set()
-        self._disbanded = False
+        self._disbanded = self._left_failed = False
         #: The locks that were released because nothing can move and the replay has failed, and whether the main thread was interrupted.
         self._interrupted: Final[set[Any]] = set()
         self._main_interrupted = False
@@ -318,6 +318,8 @@ class ThreadMonitor:
         ``limited``: the wait has a time limit, which has run out where the replay is over.
         """
         with self.lock:
+            if self._left_failed:  # while the thread was on its way here
+                raise self._failure()
             if self._disbanded and limited:
                 return
             self._gates[gate] = self.join().native, limited
@@ -616,7 +618,7 @@ class ThreadMonitor:
         self._members.clear()
         if self.failed:
             self._let_go([*self._gates])
-            self.failed = False
+            self.failed, self._left_failed = False, True
         for gate in [gate for gate, (_, limited) in self._gates.items() if limited]:
             _release(gate)
         self._gates.clear()
