@@ -94,6 +94,31 @@ def test_a_variable_chooses(variable: str, form: str) -> None:
     assert done.stdout.split() == [form, str(form == "Python")]
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["", "from tracekit._native import pure; pure.of_an_older_checkout", "raise ImportError('of another system')"],
+)
+def test_an_extension_that_does_not_fit_is_left_out(body: str) -> None:
+    """One that was compiled from an older checkout lacks functions, or looks for some that are gone: those in Python are used."""
+    code = f"""
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.util import spec_from_loader
+
+class Other(MetaPathFinder, Loader):
+    def find_spec(self, name, path=None, target=None):
+        return spec_from_loader(name, self) if name == "tracekit._native._compiled" else None
+    def exec_module(self, module):
+        exec({body!r}, vars(module))
+
+sys.meta_path.insert(0, Other())
+from tracekit import _native
+print(_native.FORM)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Python"]
+
+
 PROGRAM = r"""
 import os, sys
 import tracekit

@@ -24,7 +24,7 @@ def _chosen() -> Any:
 
             if all(hasattr(_compiled, name) for name in _FUNCTIONS):  # else it is older than this checkout
                 return _compiled
-    except ImportError:
+    except (ImportError, AttributeError):  # of an older one, which looks in ``pure`` for what is not there any more
         pass
     from . import pure
 
