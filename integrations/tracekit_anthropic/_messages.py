@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import unquote
 
 from tracekit.integration import Claim, Reading, answer_meta, event_data, json_value, parameters, token_usage
 
@@ -78,8 +79,6 @@ class Messages:
 
 def _place(path: str) -> tuple[str, str] | None:
     """The model that a path names, and whose service that is."""
-    from urllib.parse import unquote
-
     for form, provider in ((_BEDROCK, "aws.bedrock"), (_VERTEX, "gcp.vertex_ai")):
         found = re.search(form, path)
         if found is not None:

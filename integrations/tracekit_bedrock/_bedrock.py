@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from tracekit.integration import (
     Claim,
@@ -60,8 +61,6 @@ class Converse:
         return method == "POST" and re.search(_CONVERSE, path) is not None
 
     def request(self, path: str, body: object) -> Claim | None:
-        from urllib.parse import unquote
-
         found = re.search(_CONVERSE, path)
         if found is None or not isinstance(body, dict) or not ("messages" in body or "promptVariables" in body):
             return None
@@ -102,8 +101,6 @@ class Invoke:
         return method == "POST" and re.search(_INVOKE, path) is not None
 
     def request(self, path: str, body: object) -> Claim | None:
-        from urllib.parse import unquote
-
         found = re.search(_INVOKE, path)
         if found is None or not isinstance(body, dict):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from tracekit.integration import Claim, Reading, answer_meta, events, json_value, parameters, token_usage
 
@@ -52,8 +53,6 @@ class _Gemini:
         return found is not None and found[3] in self.methods
 
     def claim(self, path: str, signature: Mapping[str, Any]) -> Claim | None:
-        from urllib.parse import unquote
-
         found = re.search(_PATH, path)
         if found is None:
             return None

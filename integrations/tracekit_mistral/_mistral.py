@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from tracekit.integration import ChatCompletions, Claim, EmbeddingVectors
 
@@ -31,8 +32,6 @@ class _Own(ChatCompletions):
         return Claim(claim.model, claim.signature, {"provider": "gcp.vertex_ai"})
 
     def model(self, path: str, body: Mapping[str, Any]) -> object:
-        from urllib.parse import unquote
-
         found = re.search(_VERTEX, path)
         return super().model(path, body) or (unquote(found[1]) if found else None)
 
