@@ -27,8 +27,8 @@ __all__ = [
     "Patch",
     "PatchStack",
     "Switch",
-    "alike",
     "loaded",
+    "looking_like",
     "when_imported",
 ]
 
@@ -65,17 +65,17 @@ class _Builtin(staticmethod):  # type: ignore[type-arg]
         return f"<built-in function {self.__name__}>"
 
 
-def alike(value: Any, found: Any, owner: Any) -> Any:
+def looking_like(value: Any, found: Any, owner: Any) -> Any:
     """The function ``value`` as what it replaces shows itself to a program; anything else as it is."""
     if type(value) is not FunctionType:
         return value
     if type(found) in (BuiltinFunctionType, _Builtin) and isinstance(owner, ModuleType):
-        # What stands in two modules is one object; ``wraps`` copies what a function has.
-        stands: _Builtin | None = vars(value).get("_stands_as")
-        if stands is None or stands.__func__ is not value:
+        # A function that two modules have is one object; ``wraps`` copies what a function has.
+        builtin: _Builtin | None = vars(value).get("_as_builtin")
+        if builtin is None or builtin.__func__ is not value:
             value.__name__, value.__module__, value.__annotations__ = found.__name__, owner.__name__, {}
-            stands = vars(value)["_stands_as"] = _Builtin(value)
-        return stands
+            builtin = vars(value)["_as_builtin"] = _Builtin(value)
+        return builtin
     if type(found) is FunctionType:
         value.__module__, value.__qualname__, value.__doc__ = found.__module__, found.__qualname__, found.__doc__
     return value
@@ -107,7 +107,7 @@ class AttributePatch:
         if self.applied:
             return
         self._found = self._own()
-        self.value = alike(self.value, self._found, self.owner)
+        self.value = looking_like(self.value, self._found, self.owner)
         setattr(self.owner, self.name, self.value)
         self.applied = True
 

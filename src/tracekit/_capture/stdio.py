@@ -15,7 +15,7 @@ from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec
 from .calls import Captured, shell_of
-from .patch import alike
+from .patch import looking_like
 
 __all__ = ["Difference", "Out", "PrintedLines", "capture_input", "capture_output", "differences", "observed"]
 
@@ -198,7 +198,7 @@ def _printed(text: str) -> None:
 
 def capture_input() -> None:
     """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
-    builtins.input = alike(_prompting(builtins.input), builtins.input, builtins)
+    builtins.input = looking_like(_prompting(builtins.input), builtins.input, builtins)
     sys.stdin = _Stdin(sys.stdin)
 
 

@@ -43,11 +43,6 @@ class Program(NamedTuple):
     cwd: str
     called: str | None = None
 
-    @classmethod
-    def of_script(cls, called: str, arguments: Iterable[str]) -> Program:
-        """The script of this path, started in this directory."""
-        return cls(os.path.abspath(called), None, tuple(arguments), os.getcwd(), called)
-
     def as_dict(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"arguments": list(self.arguments), "cwd": self.cwd}
         facts["module" if self.module else "script"] = self.module or self.script

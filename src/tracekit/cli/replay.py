@@ -67,7 +67,8 @@ def program_of(
         script = command[1:] if command[0] in ("python", "python3") else command
         if script and script[0] == "-m":
             return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
-        return Program.of_script(script[0], script[1:]), os.getcwd()
+        here = os.getcwd()
+        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), here, script[0]), here
     if entry is not None:
         return Program(None, None, (), os.getcwd()), os.getcwd()
     if not trusted(store, path):
