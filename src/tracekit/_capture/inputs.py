@@ -42,7 +42,8 @@ _PLACE: Final = frozenset({
 _OF_PLACE: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
 #: Modules of the standard library by which user code asks for a variable, or opens a file.
 _BETWEEN: Final = frozenset({
-    "os", "_collections_abc", "collections.abc", "pathlib", "pathlib._local", "codecs", "configparser", "fileinput",
+    "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
+    "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
     "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
@@ -1014,10 +1015,22 @@ def _always() -> list[Patch]:
         LatePatch(builtins, "input", _answering),
         LatePatch(os, "listdir", _listing),
         LatePatch(os, "scandir", _scanning),
+        *_of_pathlib(),
         *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
         *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
         LatePatch(os, "mkdir", _changing((0,), made=0)),
     ]
+
+
+def _of_pathlib() -> list[Patch]:
+    """``Path.glob`` of Python 3.13 has a reference of its own to what lists a directory."""
+    if sys.version_info >= (3, 13):
+        import glob  # before ``os.scandir`` is exchanged: it keeps the function that it finds
+
+        globber = vars(glob).get("_StringGlobber")
+        if getattr(globber, "scandir", None) is os.scandir:
+            return [LatePatch(globber, "scandir", lambda original: staticmethod(_scanning(original)))]
+    return []
 
 
 def _of_sqlite() -> list[Patch]:

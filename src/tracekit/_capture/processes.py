@@ -1410,11 +1410,13 @@ def _popen(original: Any) -> Any:
         scope = current.get()
         # The commands by which the standard library asks the host what it is are none of the program's.
         command = args[0] if args else kwargs.get("args")
-        if command is None or within.get() or (caller := guard.Caller()).passes("process"):
+        if command is None or within.get():
             original(self, *args, **kwargs)
+        elif (caller := guard.Caller()).passes("process"):
+            _let_start(original, self, args, kwargs)
         elif scope is None or telemetry() is not None:
             _apart(command)
-            original(self, *args, **kwargs)
+            _let_start(original, self, args, kwargs)
         else:
             loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
             start = _joining if scope.live or below_seam() or caller.probes else _captured
@@ -1529,15 +1531,20 @@ def _has_steps(self: Any, scope: Scope, steps: ProcessSteps, size: int, loops: b
     scope.session.state.extras.of(_Numbers).steps[self.pid] = steps
 
 
+def _let_start(original: Any, self: Any, args: Any, kwargs: Any) -> None:
+    """Start a process that has been decided about: ``os.posix_spawn``, by which ``Popen`` may do it, is no second one."""
+    token = within.set(True)
+    try:
+        original(self, *args, **kwargs)
+    finally:
+        within.reset(token)
+
+
 def _really_start(original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any) -> None:
     """Really start a process, with its ticket where it may join."""
     if found is None:
-        token = within.set(True)
-        try:
-            with passing():
-                original(self, *args, **kwargs)
-        finally:
-            within.reset(token)
+        with passing():
+            _let_start(original, self, args, kwargs)
         return
     env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
     if len(args) > _ENV:
