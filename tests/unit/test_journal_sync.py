@@ -161,3 +161,24 @@ def test_a_leader_that_was_interrupted_leaves_nobody_waiting(journal: Journal, m
         thread.join(30)
     assert len(interrupted) == 1
     assert sorted(done) == list(range(3, THREADS + 3))
+
+
+def test_where_no_thread_can_be_started_each_entry_is_synced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts no thread once the interpreter is ending, and a program's exit handlers have steps, too: they are on the log,
+    and what they read of a clock."""
+    synced: list[int] = []
+    monkeypatch.setattr("tracekit._reality.start_new_thread", _no_more)
+    monkeypatch.setattr(writer, "_fdatasync", lambda fd: synced.append(os.fstat(fd).st_size))
+    made = Store(tmp_path).create()
+    made.append("run.started", 0, 0, b',"input":null')
+    append(made)
+    assert synced[-1] == Path(made.path).stat().st_size
+    made.read("clock", 0, 1, "time.time", 1.5)
+    assert Path(made.path).read_bytes().count(b"\n") == 3
+    made.close()
+
+
+def _no_more(*args: Any) -> int:
+    raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -523,9 +523,15 @@ class Journal(Chain):
             with self._lock:
                 background = self._background
                 if background is None and not self.closed:
-                    background = self._background = _Background(self)
+                    with suppress(RuntimeError):  # there are no more threads: Python 3.12 starts none once it is ending
+                        background = self._background = _Background(self)
         if background is not None:
             background.wake()
+        elif not self.closed:
+            with suppress(LogWriteError):
+                self.flush()
+                if self._lazy:
+                    self.sync()
 
     def _tick(self) -> bool:
         """One round of the background thread: whether there was anything to do."""
