@@ -71,7 +71,9 @@ def test_column_defaults(tmp_path: Path) -> None:
         table.create(engine)
         with engine.begin() as connection:
             connection.execute(table.insert())
-            return str(connection.execute(sqlalchemy.select(table.c.at)).scalar_one())
+            made = str(connection.execute(sqlalchemy.select(table.c.at)).scalar_one())
+        engine.dispose()
+        return made
 
     replayed(tmp_path, program)
 

@@ -248,6 +248,7 @@ def test_a_thread_race(place: Place) -> None:
     recorded(
         place,
         """
+        import sys; sys.setswitchinterval(1e-6)
         out = []
         def work(n):
             while len(out) < 400_000:

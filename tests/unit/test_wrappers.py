@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tracekit import TraceExhaustedError, record, replay, traced_tool
+from tracekit import DivergenceError, TraceExhaustedError, record, replay, traced_tool
 
 Agent = Callable[[], Awaitable[Any]]
 
@@ -110,7 +110,8 @@ def test_a_task_that_does_something_itself_is_no_surrounding(tmp_path: Path) -> 
 
     with record("agent", store=tmp_path) as made:
         run(with_a_step, "asyncio")
-    with pytest.raises(TraceExhaustedError), replay(made.id, store=tmp_path):
+    # Which of the two it is depends on how many tasks a version of Python makes for `wait_for`.
+    with pytest.raises((TraceExhaustedError, DivergenceError)), replay(made.id, store=tmp_path):
         run(plain, "asyncio")
 
 

@@ -27,6 +27,7 @@ def topics() -> str:
 
 
 def counted() -> int:
+    sys.setswitchinterval(1e-6)
     made: list[int] = []
 
     def work(number: int) -> None:
