@@ -40,7 +40,7 @@ from tracekit.integration import (
     transport_of,
 )
 
-from ._requests import Asked, raised, report, rewrite, undecoded
+from ._requests import Asked, raised, report, rewrite
 
 __all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 
@@ -200,7 +200,7 @@ class Replayed(ReplayedTransport):
         self.arrivals: Arrivals = (
             ReplayedConversation(exchange, proto.data_received, self._lost, lambda: None)
             if asked.websocket
-            else Arrivals(exchange, asked.method, proto.data_received, self._lost)
+            else Arrivals(exchange, asked.method, proto.data_received, self._lost, asked.codings)
         )
         self.arrivals.flow = self.flow
 
@@ -221,18 +221,15 @@ class Replayed(ReplayedTransport):
             _fail(proto, error)
         elif kind == "timeout":
             proto._on_read_timeout()
-        elif kind.startswith("coding "):
-            _fail(proto, undecoded(kind.partition(" ")[2]), rest_only=True)
         else:
             self._closing = True
             proto.connection_lost(error)
 
 
-def _fail(proto: Any, error: BaseException, *, rest_only: bool = False) -> None:
-    """Whoever waits for something to come gets ``error``; ``rest_only``: the head of the answer is none of that."""
+def _fail(proto: Any, error: BaseException) -> None:
+    """Whoever waits for something to come gets ``error``."""
     payload = proto._payload
-    if not rest_only:
-        proto.set_exception(error)
+    proto.set_exception(error)
     if payload is not None and not payload.is_eof():
         payload.set_exception(error)
 
@@ -259,10 +256,7 @@ def set_response_params(original: Callable[..., Any]) -> Callable[..., Any]:
             return
         with keeping(transport):
             original(self, **how)
-        if type(transport) is Observed:
-            if not how.get("auto_decompress", True):
-                transport.incoming.asked = ""
-        else:
+        if type(transport) is not Observed:
             transport.ready()
 
     return set_response_params

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tracekit.integration import Answer, Exchange
 
-__all__ = ["Asked", "raised", "report", "rewrite", "undecoded"]
+__all__ = ["Asked", "raised", "report", "rewrite"]
 
 #: The boundary between the parts of a body that is sent as it is produced: in the log it is always this one.
 _BOUNDARY: Final = b"boundary"
@@ -145,14 +145,6 @@ def raised(answer: Answer, req: Any) -> BaseException:
     else:
         made = found(_key(req, host), error)
         made.__cause__ = error
-    return made
-
-
-def undecoded(coding: str) -> BaseException:
-    """What the library raises where a body is not in the coding that it says."""
-    cause = sys.modules["aiohttp.http_exceptions"].ContentEncodingError(f"Can not decode content-encoding: {coding}")
-    made: BaseException = sys.modules["aiohttp.client_exceptions"].ClientPayloadError(str(cause))
-    made.__cause__ = cause
     return made
 
 

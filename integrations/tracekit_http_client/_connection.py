@@ -496,7 +496,7 @@ class Line:
         assert head is not None
         if self._streams and head.expects and early != "answered":
             yield b"HTTP/1.1 100 Continue\r\n\r\n"
-        yield from served(exchange)
+        yield from served(exchange, head.codings)
 
     def _over(self) -> None:
         """The answer has been read: the connection has its socket again."""

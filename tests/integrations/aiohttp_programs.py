@@ -22,8 +22,28 @@ import aiohttp
 from tests.support.programs import main
 from tests.support.web import Roots
 
-#: Headers that a replay gives otherwise: a coding that is undone in the log, and a cookie's value.
-_OTHERWISE = ("content-encoding", "content-length", "set-cookie")
+#: Headers that a replay gives otherwise: of a cookie not the value.
+_OTHERWISE = ("set-cookie",)
+
+#: Bodies of the servers, and in what they come.
+CODED = [
+    f"/coded?name={name}&how={how}"
+    for name in (
+        "plain",
+        "gzip",
+        "members",
+        "deflate",
+        "bare",
+        "br",
+        "zstd",
+        "unknown",
+        "trailer",
+        "short",
+        "nothing",
+        "empty",
+    )
+    for how in ("whole", "chunks")
+]
 
 Program = Callable[[Roots], Awaitable[Any]]
 PROGRAMS: dict[str, Program] = {}
@@ -143,6 +163,26 @@ async def codings(roots: Roots) -> Any:
             out.append(await failure(session.get(roots.http + "/bad-gzip" + how)))
     async with aiohttp.ClientSession(auto_decompress=False) as session, session.get(roots.http + "/object") as response:
         out.append((gzip.decompress(await response.read()).decode(), response.headers["content-encoding"]))
+    return out
+
+
+@program
+async def as_it_travels(roots: Roots) -> Any:
+    """Compressed bodies with their headers, with the coding undone or not, whole and in pieces."""
+    out: list[Any] = []
+    names = ("content-encoding", "content-length", "transfer-encoding")
+    for undone in (False, True):
+        async with aiohttp.ClientSession(auto_decompress=undone) as session:
+            for path in CODED:
+                for whole in (False, True):
+                    try:
+                        async with session.get(roots.http + path) as response:
+                            out.append([response.headers.get(name) for name in names])
+                            pieces = response.content.iter_any()
+                            found = [await response.read()] if whole else [piece async for piece in pieces]
+                            out.append([piece.decode("latin-1") for piece in found])
+                    except aiohttp.ClientError as error:
+                        out.append(failed(error))
     return out
 
 

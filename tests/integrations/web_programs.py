@@ -26,8 +26,8 @@ import urllib3
 from tests.support.programs import main
 from tests.support.web import Roots
 
-#: Headers that a replay gives otherwise: a coding that is undone in the log, and a cookie's value.
-_OTHERWISE = ("content-encoding", "content-length", "set-cookie")
+#: Headers that a replay gives otherwise: of a cookie not the value.
+_OTHERWISE = ("set-cookie",)
 
 
 Program = Callable[[Roots], Any]
@@ -137,6 +137,103 @@ def requests_codings(roots: Roots) -> Any:
     with requests.get(roots.http + "/gzip-stream", stream=True) as response:
         out.append([piece.decode() for piece in response.iter_content(None)])
     return [*out, failure(lambda: requests.get(roots.http + "/bad-gzip"))]
+
+
+#: Bodies of the servers, and in what they come.
+CODED = [
+    f"/coded?name={name}&how={how}"
+    for name in (
+        "plain",
+        "gzip",
+        "members",
+        "deflate",
+        "bare",
+        "twice",
+        "br",
+        "zstd",
+        "unknown",
+        "trailer",
+        "short",
+        "nothing",
+        "empty",
+    )
+    for how in ("whole", "chunks")
+]
+
+
+def _shown(headers: Any) -> list[tuple[str, str | None]]:
+    return [(name, headers.get(name)) for name in ("content-encoding", "content-length", "transfer-encoding")]
+
+
+def _read(read: Callable[[], bytes | list[bytes]]) -> Any:
+    """What a way of reading a body gives, byte for byte, or what it raises."""
+    found: list[bytes | list[bytes]] = []
+    failed = failure(lambda: found.append(read()))
+    if not found:
+        return failed
+    return [piece.decode("latin-1") for piece in ([found[0]] if isinstance(found[0], bytes) else found[0])]
+
+
+@program
+def requests_as_it_travels(roots: Roots) -> Any:
+    """Compressed bodies with their headers, each read in all ways in which the library can: as it travels, with the coding undone, both."""
+    ways: list[Callable[[requests.Response], bytes | list[bytes]]] = [
+        lambda response: response.raw.read(),
+        lambda response: response.raw.read(decode_content=True),
+        lambda response: [*response.raw.stream(50, decode_content=False)],
+        lambda response: [response.raw.read(10), response.raw.read(20, decode_content=False), response.raw.read()],
+        lambda response: [response.raw.read(10), response.content],
+        lambda response: [response.raw.read(10, decode_content=True), response.raw.read(10, decode_content=False)],
+        lambda response: [*response.iter_content(7)],
+        lambda response: response.content,
+    ]
+    out: list[Any] = []
+    for path in CODED:
+        for way in ways:
+            with requests.get(roots.http + path, stream=True) as response:
+                out.append((_shown(response.headers), _read(lambda: way(response)), response.raw.tell()))  # noqa: B023
+        whole = _read(lambda: requests.get(roots.http + path).content)  # noqa: B023
+        head = requests.head(roots.http + path)
+        out.append((whole, _shown(head.headers)))
+    return out
+
+
+@program
+def urllib3_as_it_travels(roots: Roots) -> Any:
+    """The same below requests."""
+    out: list[Any] = []
+    with urllib3.PoolManager(headers=urllib3.make_headers(accept_encoding=True)) as pool:
+        for path in CODED:
+            url = roots.http + path
+            whole = pool.request("GET", url, decode_content=False)
+            out.append((_shown(whole.headers), whole.data.decode("latin-1")))
+            for decode in (False, True):
+                read = pool.request("GET", url, preload_content=False)
+                out.append(_read(lambda: read.read(decode_content=decode)))  # noqa: B023
+                pieces = pool.request("GET", url, preload_content=False)
+                out.append(_read(lambda: [*pieces.stream(decode_content=decode)]))  # noqa: B023
+    return out
+
+
+@program
+def urllib_as_it_travels(roots: Roots) -> Any:
+    """The standard library undoes no coding: who asks for one gets it, whole or in pieces."""
+    out: list[Any] = []
+    for path in CODED:
+        request = urllib.request.Request(roots.http + path, headers={"Accept-Encoding": "gzip, deflate, br, zstd"})
+        with urllib.request.urlopen(request) as response:
+            out.append((_shown(response.headers), response.read().decode("latin-1")))
+        with urllib.request.urlopen(request) as response:
+            out.append(
+                [piece.decode("latin-1") for piece in (response.read(100), response.readline(), response.read())]
+            )
+        host = urlsplit(roots.http)
+        connection = http.client.HTTPConnection(host.hostname or "", host.port)
+        connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        out.append((_shown(answer.headers), bytes(iter(lambda: (answer.read(1) or b"\0")[0], 0)).decode("latin-1")))  # noqa: B023
+        connection.close()
+    return out
 
 
 @program

@@ -13,14 +13,66 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["Roots", "Servers", "Web", "proxy", "web"]
+__all__ = ["CODED", "SECRET", "Roots", "Servers", "Web", "proxy", "web"]
+
+_TEXT: Final = b"".join(b"line %d of the body\n" % number for number in range(200))
+_GZIP: Final = gzip.compress(_TEXT, mtime=0)
+#: The same text.
+_BROTLI: Final = base64.b64decode(
+    b"G/kPIIzUTnfiTNQIla5jw1QN0V0gFczeKGrn/LN4aGlkiYZfllUvKhyRg+/9dz/IywIgBCMoBotbUbABUZIVVaPFFb8gSrKiarS40hdESVZUjRZX/oIoyY"
+    b"qq0eIqXxAlWVE1Wlz1C6IkK6pGi6v5gijJiqrR4mq/IEqyomq0uLoviJKsqBrtf4XrhyApmmE5XF3iEyRFMyyHq0t+gqRohuVwdalPkBTNsByuLv0JkqIZ"
+    b"lsPVZT5BUjTDcri67CdIimZYDleX8wmSohmWw9XlfoKkaIblcHV5nyApmmE53Hk="
+)
+_ZSTD: Final = base64.b64decode(
+    b"KLUv/WD6Ds0GAEKOIBTAZzl2aePSopRqKFJKmVJKrIrjsEUjd7moopG7XFDRyF0upmjkLhdSNHKXixeN3OXCRSN3uWjRyF0uWDRyl4sVjdzlIlZVVVVVRU"
+    b"REREQ0MzMzMyMiIiIi8v///9u2bdtt27YtSZIkuW3btqKRuxxAgsAhoGAgQCgMHApRMBwUGASAyKgh7LV/BuClNREkBI8QDPF9HyuBiWU0LoRuAkwso3Eh"
+    b"dBNgYhmNC6FbEDD2/vXv33///vv337/fL7MyJzMyH3NjLmZijoZZKCwMC8biWVkDdhU="
+)
+#: Bodies by name: the content coding that the answer says, and what travels.
+CODED: Final[dict[str, tuple[str | None, bytes]]] = {
+    "plain": (None, _TEXT),
+    "gzip": ("gzip", _GZIP),
+    "members": ("gzip", _GZIP + gzip.compress(b"a second member", mtime=0)),
+    "deflate": ("deflate", zlib.compress(_TEXT)),
+    "bare": ("deflate", zlib.compress(_TEXT)[2:-4]),
+    "twice": ("gzip, deflate", zlib.compress(_GZIP)),
+    "br": ("br", _BROTLI),
+    "zstd": ("zstd", _ZSTD),
+    "unknown": ("compress", _GZIP),
+    "trailer": ("gzip", _GZIP[:-8] + bytes(8)),
+    "short": ("gzip", _GZIP[: len(_GZIP) // 2]),
+    "nothing": ("gzip", b""),
+    "empty": ("gzip", gzip.compress(b"", mtime=0)),
+}
+
+SECRET: Final = "sk-proj-" + "a1B2c3D4e5F6" * 4
+
+
+def _brotli(data: bytes) -> bytes:
+    import brotli
+
+    return bytes(brotli.compress(data))
+
+
+def _zstd(data: bytes) -> bytes:
+    import zstandard
+
+    return bytes(zstandard.ZstdCompressor().compress(data))
+
+
+_CODERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "gzip": lambda data: gzip.compress(data, mtime=0),
+    "deflate": zlib.compress,
+    "br": _brotli,
+    "zstd": _zstd,
+}
 
 
 class Web(ThreadingHTTPServer):
@@ -261,6 +313,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve_bad_gzip(self) -> None:
         self.answer(b"this is no gzip", Content_Encoding="gzip", Content_Type="text/plain")
+
+    def serve_secret(self) -> None:
+        """A secret in a body with a coding, at once or in chunks."""
+        long = " ".join(str(number * 7919 % 100_003) for number in range(20_000))
+        text = json.dumps({"before": long, "api_key": SECRET, "after": long}, indent=1).encode()
+        body = _CODERS[self.query["coding"]](text)
+        if self.query["how"] == "whole":
+            self.answer(body, Content_Type="application/json", Content_Encoding=self.query["coding"])
+            return
+        pieces = [body[:40], body[40:70], body[70:]]
+        self.chunked(pieces, 0.0, Content_Type="application/json", Content_Encoding=self.query["coding"])
+        self.wfile.write(b"0\r\n\r\n")
+
+    def serve_coded(self) -> None:
+        """A body of ``CODED``, at once or in chunks that come one after the other."""
+        coding, body = CODED[self.query["name"]]
+        more = {} if coding is None else {"Content_Encoding": coding}
+        if self.query["how"] == "whole":
+            self.answer(body, Content_Type="text/plain", **more)
+            return
+        third = len(body) // 3 + 1
+        pieces = [body[at : at + third] for at in range(0, len(body), third)]
+        self.chunked(pieces, Content_Type="text/plain", **more)
+        self.wfile.write(b"0\r\n\r\n")
 
     def serve_object(self) -> None:
         self.answer(gzip.compress(b"kept packed", mtime=0), Content_Encoding="gzip")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import _getframe
 from types import CodeType
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, Literal, ParamSpec
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -37,6 +37,7 @@ __all__ = [
     "Exchange",
     "Facts",
     "Headers",
+    "Piece",
     "SentBody",
     "begin",
     "body_of",
@@ -434,6 +435,25 @@ def piece_of(chunk: Outcome) -> bytes:
     return chunk.output.encode() if isinstance(chunk.output, str) else bytes(chunk.output)
 
 
+class Piece:
+    """A recorded piece of a body.
+
+    ``part``: how much of what its sender made one piece is still to come. ``size``: how many bytes it had with its content coding; ``None``
+    where no coding was undone. ``coded``: these; ``None`` where the log does not have them.
+    """
+
+    __slots__ = ("coded", "data", "part", "redacted", "size")
+
+    def __init__(self, chunk: Outcome) -> None:
+        meta = chunk.meta
+        coded = meta.get("coded")
+        self.data: Final = piece_of(chunk)
+        self.part: Final[int] = meta.get("part", 0)
+        self.coded: Final[bytes | None] = None if coded is None else from_json(coded)
+        self.size: Final[int | None] = meta.get("size") if self.coded is None else len(self.coded)
+        self.redacted: Final = bool(meta.get("redacted"))
+
+
 # -- exchanges ---------------------------------------------------------------------------------------------------------
 #
 # One HTTP request and its answer, as an open step.
@@ -465,8 +485,8 @@ class Exchange:
     """One request and its answer, as an open step."""
 
     __slots__ = (
-        "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
-        "elapsed", "entered_by", "open", "part", "sends", "size", "step", "target",
+        "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_search", "_sent", "_started", "_text",
+        "body", "elapsed", "entered_by", "open", "sends", "size", "step", "target",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -490,10 +510,10 @@ class Exchange:
         self.entered_by: CodeType | None = None
         #: The body to send in place of the program's, where it is another one.
         self.sends: bytes | None = None
-        #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
-        self.part = 0
         #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
         self.size: int | None = None
+        #: Looks for secrets in a body whose coding is undone; ``False`` once there was one.
+        self._search: StreamRedactor | Literal[False] | None = None
         #: What is sent of a body piece by piece.
         self._sent: SentBody | None = None
         #: The scope of the live call.
@@ -527,12 +547,15 @@ class Exchange:
         elapsed: float | None,
         suspended: bool = False,
         early: str | None = None,
+        coded: bytes | None = None,
     ) -> None:
         """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds.
 
-        ``early``: how sending the request ended before its time, for ``early`` in a replay.
+        ``early``: how sending the request ended before its time, for ``early`` in a replay. ``coded``: the body as it travelled.
         """
         value = parsed(content)
+        if coded is not None:
+            also = {**also, "wire": {**also.get("wire", {}), **self._coded(content, value, coded)}}
         output, data = whole(status, headers, content, value, also)
         info: dict[str, Any] = {"elapsed": self._lasted() if elapsed is None else elapsed}
         if early is not None:
@@ -592,6 +615,23 @@ class Exchange:
                 step=self.step.seq,
                 next_action="read it as the recorded program did, or record it again",
             )
+        )
+
+    def not_asked(self, codings: str) -> ReplayError:
+        """What to raise where the program does not ask for the content coding that the recorded answer has: it may not undo it."""
+        return self._scope.session.fail(
+            DivergenceError(
+                f"the recorded answer has a content coding ({codings}) that the recorded program asked for; this one does not",
+                run_id=self._scope.session.run_id,
+                step=self.step.seq,
+                next_action="install what the library undoes it with (`brotli`, `zstandard`), or send the recorded `Accept-Encoding`",
+            )
+        )
+
+    def coded_again(self) -> None:
+        """A replay hands a body on with its content coding of which the log does not have the bytes that travelled: that is said."""
+        self._scope.session.report.warn(
+            f"step {self.step.seq}'s answer was compressed, and a secret was taken out of it: it is compressed again, to other bytes"
         )
 
     @property
@@ -658,13 +698,14 @@ class Exchange:
         part: int = 0,
         received_with: str | None = None,
         size: int | None = None,
+        coded: bytes | None = None,
         plain: bytes | None = None,
     ) -> None:
         """One piece of the body, before the caller gets it.
 
-        ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known. ``received_with``: what
-        came at once with it, as the transport calls it, for ``received_with`` in a replay. ``size``: how many bytes it was before its
-        content coding was undone. ``plain``: of a piece that the program reads with its coding, what that stands for.
+        ``part``: how many bytes of what its sender made one piece are still to come. ``received_with``: what came at once with it, as the
+        transport calls it, for ``received_with`` in a replay. ``size``: how many bytes it was before its content coding was undone;
+        ``coded``: what they were. ``plain``: of a piece that is kept with its coding, what that stands for.
         """
         if self._kept is not None:
             self._kept.append(data if plain is None else plain)
@@ -677,11 +718,29 @@ class Exchange:
         info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
         if part:
             info = {"part": part, **(info or {})}
-        if size is not None:
+        if coded is not None:
+            info = {**self._coded_piece(value, coded), **(info or {})}
+        elif size is not None:
             info = {"size": size, **(info or {})}
         if received_with is not None:
             info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
+
+    def _coded(self, content: bytes, value: Any, coded: bytes) -> dict[str, Any]:
+        """How a body travelled whose content coding is undone: in which bytes, or in how many, where they would tell a secret."""
+        body = content.decode("utf-8", "replace") if value is NOT_JSON else value
+        redactor = self._scope.session.redactor
+        hides = redactor.without_secrets(body) is not body
+        return {"size": len(coded)} if hides else {"size": len(coded), "body": coded}
+
+    def _coded_piece(self, value: str | bytes, coded: bytes) -> dict[str, Any]:
+        """The same of a piece; none after one with a secret is kept: what undoes the coding needs all before it."""
+        if self._search is None:
+            self._search = self.redaction()
+        if self._search is False or self._search.feed(value)[1]:
+            self._search = False
+            return {"size": len(coded)}
+        return {"coded": coded}
 
     def message(self, text: str) -> None:
         """A message that was received over a websocket: its dialect reads those that say what was used."""
@@ -810,29 +869,34 @@ class Exchange:
         chunk = await self.step.next_chunk_async()
         return await self.answer_async() if chunk is None else Answer(chunk)
 
-    def redacted_length(self) -> int | None:
-        """How long the rest of a recorded stream is; ``None`` where nothing in it was redacted, or it broke off."""
+    def rest_of_body(self) -> tuple[list[Piece], bool]:
+        """The pieces of a recorded stream that are still to come, before their turn; and whether it comes to its end."""
         found = [*self.step.rest()]
-        if not found or not any(item.meta.get("redacted") for item in found):
-            return None
-        if not isinstance(found[-1].output, dict) or not found[-1].output.get("complete"):
-            return None
-        return sum(len(piece_of(item)) for item in found[:-1] if not isinstance(item.output, dict))
+        end = found[-1].output if found else None
+        complete = isinstance(end, dict) and bool(end.get("complete"))
+        return [Piece(item) for item in found if isinstance(item.output, str | bytes)], complete
 
     def next_piece(self) -> bytes | Answer:
         """The next piece of a recorded stream, or how it ended."""
+        piece = self.next_of_body()
+        return piece.data if isinstance(piece, Piece) else piece
+
+    def next_of_body(self) -> Piece | Answer:
+        """The same, with how the piece travelled."""
         chunk = self.step.next_chunk()
         if chunk is None:
             return self._ended(self.step.answer())
-        self.part, self.size = chunk.meta.get("part", 0), chunk.meta.get("size")
-        return piece_of(chunk)
+        piece = Piece(chunk)
+        self.size = piece.size
+        return piece
 
     async def next_piece_async(self) -> bytes | Answer:
         chunk = await self.step.next_chunk_async()
         if chunk is None:
             return self._ended(await self.step.answer_async())
-        self.size = chunk.meta.get("size")
-        return piece_of(chunk)
+        piece = Piece(chunk)
+        self.size = piece.size
+        return piece.data
 
     def _ended(self, outcome: Outcome) -> Answer:
         if outcome.abandoned:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from .._runtime.session import Outcome
 from ..errors import ReplayError
-from .http import Answer, Exchange, SentBody, piece_of, upload_of
+from .http import Answer, Exchange, Piece, SentBody, upload_of
 
 __all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "Rendering", "RequestHead", "served"]
 
@@ -162,10 +162,18 @@ class _Zlib:
         return found
 
 
-def _decoder(coding: str, asked: str) -> Any:
-    """What undoes a coding that the request asked for; ``None`` where the body is kept as it travels."""
-    if coding not in asked:
-        return None
+def _decoders(codings: str, asked: str) -> list[Any]:
+    """What undoes the codings of a body, in this order; nothing where the request did not ask for one, or it is not known here."""
+    found = [_decoder(coding) if coding in asked else None for coding in _each(codings)]
+    return [] if None in found else found[::-1]
+
+
+def _each(codings: str) -> list[str]:
+    """The codings of a body, in the order in which they were applied."""
+    return [coding.strip() for coding in codings.split(",")]
+
+
+def _decoder(coding: str) -> Any:
     if coding in ("gzip", "x-gzip"):
         return _Zlib(True)
     if coding == "deflate":
@@ -198,7 +206,100 @@ class _Brotli(_Unflushed):
     def decompress(self, data: bytes) -> bytes:
         decode = getattr(self._inner, "decompress", None) or self._inner.process
         found: bytes = decode(data)
+        more = found
+        while more and not self._inner.is_finished():  # from 1.2 on it may give a part of what it has
+            more = decode(b"")
+            found += more
         return found
+
+
+class _Stored:
+    """Puts a body into a coding again, without making it smaller: what undoes the coding gets all of a piece when it has come.
+
+    For bodies of which the log lacks something, so that the bytes that travelled are no longer theirs. No library is needed for it.
+    """
+
+    def __init__(self, codings: str) -> None:
+        self._steps: Final = [_STORED[coding]() for coding in _each(codings)]
+
+    def piece(self, data: bytes) -> bytes:
+        for step in self._steps:
+            data = step.piece(data) if data else data
+        return data
+
+    def end(self) -> bytes:
+        data = b""
+        for step in self._steps:
+            data = (step.piece(data) if data else b"") + step.end()
+        return data
+
+    def whole(self, data: bytes) -> bytes:
+        return self.piece(data) + self.end()
+
+
+class _StoredZlib:
+    def __init__(self, bits: int) -> None:
+        self._inner: Final = zlib.compressobj(0, zlib.DEFLATED, bits)
+
+    def piece(self, data: bytes) -> bytes:
+        return self._inner.compress(data) + self._inner.flush(zlib.Z_SYNC_FLUSH)
+
+    def end(self) -> bytes:
+        return self._inner.flush()
+
+
+class _StoredZstd:
+    """RFC 8878: a frame of raw blocks."""
+
+    _SIZE: Final = 1 << 16
+
+    def __init__(self) -> None:
+        #: The magic number, a frame without a size, and a window of 128 KiB.
+        self._head = b"\x28\xb5\x2f\xfd\x00\x38"
+
+    def piece(self, data: bytes) -> bytes:
+        head, self._head = self._head, b""
+        blocks = [data[at : at + self._SIZE] for at in range(0, len(data), self._SIZE)]
+        return head + b"".join([(len(block) << 3).to_bytes(3, "little") + block for block in blocks])
+
+    def end(self) -> bytes:
+        head, self._head = self._head, b""
+        return head + b"\x01\x00\x00"
+
+
+class _StoredBrotli:
+    """RFC 7932: uncompressed meta-blocks."""
+
+    _SIZE: Final = 1 << 16
+    #: A window of 4 MiB, which is said before the first block.
+    _WINDOW: Final = (0b1011, 4)
+
+    def __init__(self) -> None:
+        self._head, self._bits = self._WINDOW
+
+    def piece(self, data: bytes) -> bytes:
+        made = b""
+        for at in range(0, len(data), self._SIZE):
+            block = data[at : at + self._SIZE]
+            made += self._with(((len(block) - 1) << 3) | (1 << 19), 3) + block
+        return made
+
+    def end(self) -> bytes:
+        return self._with(3, 1)
+
+    def _with(self, bits: int, size: int) -> bytes:
+        head, self._head = (bits << self._bits) | self._head, 0
+        self._bits = 0
+        return head.to_bytes(size, "little")
+
+
+_STORED: Final[dict[str, Callable[[], Any]]] = {
+    "gzip": lambda: _StoredZlib(zlib.MAX_WBITS + 16),
+    "x-gzip": lambda: _StoredZlib(zlib.MAX_WBITS + 16),
+    "deflate": lambda: _StoredZlib(zlib.MAX_WBITS),
+    "br": _StoredBrotli,
+    "zstd": _StoredZstd,
+}
 
 
 # -- answers as they come --------------------------------------------------------------------------------------------------
@@ -212,8 +313,8 @@ class Incoming:
     """
 
     __slots__ = (
-        "_also", "_brought", "_chunks", "_coding", "_decoder", "_exchange", "_head", "_headers", "_left", "_method", "_pieces",
-        "_status", "_with", "asked", "begun", "complete", "early", "quiet",
+        "_also", "_asked", "_brought", "_chunks", "_coded", "_decoders", "_exchange", "_head", "_headers", "_left", "_method",
+        "_pieces", "_status", "_with", "begun", "complete", "early", "quiet",
     )  # fmt: skip
 
     #: Whether the other side may agree to another protocol.
@@ -222,7 +323,7 @@ class Incoming:
     def __init__(self, exchange: Exchange, method: str, asked: str, *, quiet: bool, brought: bool = False) -> None:
         self._exchange: Final = exchange
         self._method: Final = method
-        self.asked = asked
+        self._asked: Final = asked
         self.quiet = quiet
         self._brought: Final = brought
         #: What that which is recorded next came with, at once.
@@ -239,8 +340,9 @@ class Incoming:
         #: Bytes of the body that are still to come; ``None``: up to the end of the connection.
         self._left: int | None = None
         self._chunks: Chunks | None = None
-        self._decoder: Any = None
-        self._coding = ""
+        #: What undoes the content coding of the body; and whether that has one.
+        self._decoders: list[Any] = []
+        self._coded = False
         #: What is held back: the pieces as they came.
         self._pieces: list[tuple[bytes, int]] = []
 
@@ -310,11 +412,15 @@ class Incoming:
             else:
                 cookies.append(self._exchange.cookie(value))
         self._delimit(travel.get("transfer-encoding", ""), length)
+        coded: dict[str, str] = {}
         if coding and coding != "identity":
-            self._coding, self._decoder = coding, _decoder(coding, self.asked)
-            if self._decoder is None:
+            self._decoders = _decoders(coding, self._asked)
+            if self._decoders:
+                self._coded = True
+                coded = {"content-encoding": coding, **({"content-length": length} if length else {})}
+            else:
                 self._keep_coding(travel, coding)
-        wire = {"headers": travel, "names": names, "jar": cookies}
+        wire = {"headers": travel, "names": names, "jar": cookies, "coded": coded}
         if any(wire.values()):
             also["wire"] = {key: value for key, value in wire.items() if value}
         return also
@@ -367,17 +473,28 @@ class Incoming:
             exchange.head(self._status, self._headers, also=also, early=self.early, suspended=self._first())
         pieces, self._pieces = self._pieces, []
         for data, part in pieces:
-            if self._decoder is not None:
-                try:
-                    data = self._decoder.decompress(data)
-                except Exception as error:
-                    exchange.broke(error, f"coding {self._coding}", suspended=self._first())
-                    self.complete = True
-                    return
-                part = -1 if part else 0
-                if not data and not part:
-                    continue
-            exchange.piece(data, part=part, **self._how())
+            if not self._coded:
+                exchange.piece(data, part=part, **self._how())
+                continue
+            plain = self._undone(data)
+            if plain is None:  # whoever reads it will say what is wrong with it
+                exchange.piece(data, part=part, plain=b"", **self._how())
+            else:
+                exchange.piece(plain, part=part, coded=data, **self._how())
+
+    def _undone(self, data: bytes, *, all: bool = False) -> bytes | None:
+        """A piece with its content coding undone, with ``all`` to the end of what there is; ``None`` from the piece on where that fails."""
+        if not self._decoders:
+            return None
+        try:
+            for decoder in self._decoders:
+                data = decoder.decompress(data) if data else b""
+                if all:
+                    data += decoder.flush()
+        except Exception:
+            self._decoders = []
+            return None
+        return data
 
     def _first(self) -> bool:
         """Whether what is recorded now is the first of what an event loop brings at once: in a replay the rest comes with it."""
@@ -393,26 +510,25 @@ class Incoming:
         self.complete = True
         if self._also is None or not complete:
             self._flush()
-            rest = self._decoder.flush() if self._decoder is not None else b""
+            rest = self._undone(b"", all=True)
             if rest:
-                self._exchange.piece(rest, **self._how())
+                self._exchange.piece(rest, coded=b"", **self._how())
             self._exchange.end(complete=complete, **self._how())
             return
-        content = b"".join([data for data, _ in self._pieces])
-        if self._decoder is not None:
-            try:
-                content = self._decoder.decompress(content) + self._decoder.flush()
-            except Exception:  # whoever reads it will say what is wrong with it
-                coding = next(value for name, value in self._headers if name.lower() == b"content-encoding")
-                travel = self._also.setdefault("wire", {}).setdefault("headers", {})
-                self._keep_coding(travel, coding.decode("latin-1"))
+        coded = b"".join([data for data, _ in self._pieces])
+        plain = self._undone(coded, all=True) if self._coded else coded
+        if plain is None:  # whoever reads it will say what is wrong with it
+            self._coded, plain = False, coded
+            wire = self._also["wire"]
+            self._keep_coding(wire.setdefault("headers", {}), wire.pop("coded")["content-encoding"])
         self._pieces = []
         self._exchange.whole(
             self._status,
             self._headers,
-            content,
+            plain,
             also=self._also,
             elapsed=None,
+            coded=coded if self._coded else None,
             early=self.early,
             suspended=self._first(),
         )
@@ -490,41 +606,79 @@ def _canonical(name: str) -> str:
 class Rendering:
     """A recorded answer written as it would be on the wire, piece after piece."""
 
-    __slots__ = ("_chunked", "_length", "_whole", "_within")
+    __slots__ = ("_again", "_asked", "_chunked", "_length", "_whole", "_within")
 
-    def __init__(self) -> None:
+    def __init__(self, asked: str = "") -> None:
+        """``asked``: the content codings that the sender of the request undoes."""
+        self._asked: Final = asked
         self._chunked = False
         #: How long the body is, where its head says so.
         self._length: int | None = None
         #: What of a chunk has come, and whether the head of the chunk is out.
         self._whole = b""
         self._within = False
+        #: What puts a body into its coding again of which the log has not all that travelled; then it waits for the end of each chunk.
+        self._again: _Stored | None = None
 
     def head(self, answer: Answer, exchange: Exchange) -> bytes:
         """The head, and the body where it was recorded as one."""
         if not answer.status:  # no HTTP
             return answer.content or b""
         self._chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
+        coded: Mapping[str, str] = answer.wire.get("coded", {})
+        codings = coded.get("content-encoding", "").lower()
+        if codings and not all(coding in self._asked for coding in _each(codings)):
+            raise exchange.not_asked(codings)
         if answer.content is None:
             self._length = None if self._chunked else _length(answer)
-            actual = None if self._length is None else exchange.redacted_length()
+            actual = self._other_length(codings, exchange)
             if actual is not None:
                 self._length = actual
             return _head(answer, actual or 0)
         body = answer.content
+        if codings and "body" in answer.wire:
+            body = answer.wire["body"]
+        elif codings and answer.wire.get("size"):
+            exchange.coded_again()
+            body = _Stored(codings).whole(body)
         head = _head(answer, len(body))
         if self._chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
         return head + body
 
-    def piece(self, data: bytes, part: int) -> bytes:
-        """``part`` as in ``Exchange.piece``."""
+    def _other_length(self, codings: str, exchange: Exchange) -> int | None:
+        """How long a body is of which the log does not have all that travelled; ``None`` where it has, or no length was said."""
+        if self._length is None and not codings:
+            return None
+        pieces, complete = exchange.rest_of_body()
+        if not codings:
+            redacted = complete and any(piece.redacted for piece in pieces)
+            return sum(len(piece.data) for piece in pieces) if redacted else None
+        if not any(piece.size is not None and piece.coded is None for piece in pieces):
+            return None
+        exchange.coded_again()
+        self._again = _Stored(codings)
+        if self._length is None:
+            return None
+        made = _Stored(codings)
+        length = sum(len(piece.data if piece.size is None else made.piece(piece.data)) for piece in pieces)
+        return length + len(made.end()) if complete else max(length + 1, self._length)
+
+    def piece(self, piece: Piece) -> bytes:
+        """A piece of the body."""
+        data, part = piece.data, piece.part
+        if self._again is None:
+            data = data if piece.coded is None else piece.coded
+        elif piece.size is not None:
+            data = self._again.piece(data)
         if not self._chunked:
             return data
-        if part < 0:
+        if self._again is not None and part:
             self._whole += data
             return b""
         data, self._whole = self._whole + data, b""
+        if not data:  # an empty chunk would be the last one
+            return b""
         begin = b"" if self._within else b"%x\r\n" % (len(data) + part)
         self._within = part > 0
         return b"%b%b%b" % (begin, data, b"" if self._within else b"\r\n")
@@ -534,15 +688,23 @@ class Rendering:
         return b"%x\r\n%b" % (len(self._whole) + 1, self._whole) if self._whole else b""
 
     def end(self, answer: Answer) -> bytes:
-        return b"0\r\n\r\n" if self._chunked and answer.complete else b""
+        if not answer.complete:
+            return b""
+        rest = b"" if self._again is None else self._again.end()
+        if not self._chunked:
+            return rest
+        return (b"%x\r\n%b\r\n" % (len(rest), rest) if rest else b"") + b"0\r\n\r\n"
 
     def until_closed(self, answer: Answer) -> bool:
         """Whether nothing but the end of the connection says where the body ends."""
         return not self._chunked and self._length is None and _length(answer) is None
 
 
-def served(exchange: Exchange) -> Iterator[bytes]:
-    """The recorded answer as it would be on the wire, by what was received at once. Raises what reading it raised."""
+def served(exchange: Exchange, asked: str) -> Iterator[bytes]:
+    """The recorded answer as it would be on the wire, by what was received at once. Raises what reading it raised.
+
+    ``asked``: the content codings that the sender of the request undoes.
+    """
     answer = exchange.first()
     if answer.raised is not None or answer.error is not None:
         if answer.raised == "closed":
@@ -550,7 +712,7 @@ def served(exchange: Exchange) -> Iterator[bytes]:
                 yield answer.content or b""
             return
         raise answer.error or ConnectionAbortedError(answer.text)
-    rendering = Rendering()
+    rendering = Rendering(asked)
     block = rendering.head(answer, exchange)
     if answer.content is not None:
         if block:
@@ -564,10 +726,10 @@ def served(exchange: Exchange) -> Iterator[bytes]:
             if block:
                 yield block
             block = ends
-        piece = exchange.next_piece()
-        if not isinstance(piece, bytes):
+        piece = exchange.next_of_body()
+        if not isinstance(piece, Piece):
             break
-        block += rendering.piece(piece, exchange.part)
+        block += rendering.piece(piece)
     block += rendering.broken()
     if piece.error is None:
         block += rendering.end(piece)
@@ -592,6 +754,7 @@ class Arrivals:
     """
 
     __slots__ = (
+        "_asked",
         "_complete",
         "_exchange",
         "_lost",
@@ -610,7 +773,9 @@ class Arrivals:
         method: str,
         receive: Callable[[bytes], object],
         lost: Callable[[str, BaseException | None], object],
+        asked: str = "",
     ) -> None:
+        self._asked: Final = asked
         self._exchange: Final = exchange
         self._method: Final = method
         self._receive: Final = receive
@@ -743,10 +908,10 @@ class Arrivals:
                 self.flow(False)
                 return b"", None
             if rendering is not None:
-                return rendering.piece(piece_of(outcome), outcome.meta.get("part", 0)), None
+                return rendering.piece(Piece(outcome)), None
             if "moment" in outcome.output:
                 return _MOMENTS.get(outcome.output["moment"], b""), None
-            self._rendering = Rendering()
+            self._rendering = Rendering(self._asked)
             return self._rendering.head(Answer(outcome), self._exchange), None
         self._sent.compare(sent_all=True, recorded_all=self._complete)
         answer = Answer(outcome)
@@ -756,7 +921,7 @@ class Arrivals:
             rest = b"" if rendering is None else rendering.broken()
             return rest, (answer.raised or "read", answer.error or ConnectionAbortedError(answer.text))
         if rendering is None:
-            rendering = Rendering()
+            rendering = Rendering(self._asked)
             data = rendering.head(answer, self._exchange)
             status = answer.status
         else:
@@ -778,7 +943,7 @@ def _says(entry: Any, key: str) -> bool:
 
 
 def _length(answer: Answer) -> int | None:
-    for name, value in answer.headers:
+    for name, value in (*answer.headers, *answer.wire.get("coded", {}).items()):
         if name == "content-length" and value.isdigit():
             return int(value)
     return None
@@ -791,6 +956,7 @@ def _head(answer: Answer, length: int = 0) -> bytes:
     lines = [f"{answer.http_version} {answer.status} {'OK' if answer.reason is None else answer.reason}"]
     headers: list[tuple[str, str]] = [*answer.headers]
     headers += [("set-cookie", cookie) for cookie in wire.get("jar", ())]
+    headers += wire.get("coded", {}).items()
     headers += wire.get("headers", {}).items()
     for name, value in headers:
         if length and name == "content-length":
