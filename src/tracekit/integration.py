@@ -142,10 +142,10 @@ if TYPE_CHECKING:
     from ._runs.recording import lend as lend
     from ._runtime.callsite import is_user_code as is_user_code
     from ._runtime.effects import Below as Below
+    from ._runtime.index import gives_anything as gives_anything
     from ._runtime.process import NextRun as NextRun
     from ._runtime.process import next_run as next_run
     from ._runtime.redaction import Redactor as Redactor
-    from ._runtime.replayer import gives_anything as gives_anything
     from ._runtime.session import Outcome as Outcome
     from ._runtime.session import Scope as Scope
     from ._runtime.session import Session as Session
@@ -268,7 +268,7 @@ _HOMES: Final = {
     "forbidding": "_capture.guard",
     "from_json": "_values",
     "given": "_capture.calls",
-    "gives_anything": "_runtime.replayer",
+    "gives_anything": "_runtime.index",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "is_segment": "_journal.store",

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.tracing import of_type, recorded
 from tracekit import DivergenceError, TraceExhaustedError, replay, traced_tool
-from tracekit._runtime.divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
+from tracekit._runtime.divergence import describe, looks_like_a_read, nearest
+from tracekit._runtime.matching import OPAQUE, differences, steady
 from tracekit._values import dumps
 from tracekit.integration import to_json
 
@@ -245,7 +246,8 @@ def test_a_hint_at_clock_and_dice_only_where_it_fits() -> None:
 
 def test_a_short_text_of_several_lines_is_shown_as_a_diff() -> None:
     """A prompt of three lines is read line by line, not as two escaped strings."""
-    from tracekit._runtime.divergence import describe, differences
+    from tracekit._runtime.divergence import describe
+    from tracekit._runtime.matching import differences
 
     shown = describe(differences("one\ntwo\nthree", "one\n2\nthree"))
     assert "-two" in shown

@@ -193,7 +193,7 @@ _ABOUT = frozenset(("run.started", "run.completed", "run.failed", "lane", "ident
 
 def _is_empty(path: str) -> bool:
     """Whether a run holds no step and no reading: a replay of it would show nothing, and says so."""
-    from tracekit._runtime.replayer import gives_anything
+    from tracekit._runtime.index import gives_anything
 
     with open(path, "rb") as lines:
         return all(json.loads(line)["type"] in _ABOUT for line in lines) or not gives_anything(path)

@@ -395,7 +395,7 @@ def _check_sent(step: Any, given_now: dict[str, Any], outcome: Outcome) -> None:
         if recorded is None and key not in given_now:
             continue
         actual = step.session.redactor.redact(to_json(given_now.get(key)))[0]
-        if not step.session.equal(recorded, actual):
+        if not step.session.comparison.equal(recorded, actual):
             raise step.session.fail(
                 DivergenceError(
                     f"the program put something else into the generator ({key}): recorded {recorded!r}, now {actual!r}",

@@ -14,8 +14,9 @@ from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
 from .._runtime.callsite import caller, warn
-from .._runtime.divergence import describe, differences
+from .._runtime.divergence import describe
 from .._runtime.lane import ROOT, Lane
+from .._runtime.matching import differences
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from .._runtime.divergence import differences
+from .._runtime.matching import differences
 from .._values import dumps
 from .reading import Change, FileView, RunView, StepView, alignment, plain
 

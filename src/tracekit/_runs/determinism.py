@@ -20,11 +20,13 @@ from .._journal.entry import family_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._runtime.callsite import caller
-from .._runtime.divergence import OPAQUE, Ignored, describe, differences, steady
+from .._runtime.divergence import describe
+from .._runtime.index import Index
 from .._runtime.lane import Lane
+from .._runtime.matching import OPAQUE, Bindings, Ignored, differences, placeholders_of, steady
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Bindings, Index, Replay, ReplayedStep, for_replay, placeholders_of
+from .._runtime.replayer import Replay, ReplayedStep, for_replay
 from .._runtime.session import Scope
 from .._runtime.step import Request
 from .._runtime.verdict import Report
@@ -266,8 +268,8 @@ class _TranscribedReplay(Replay):
         spec, key = request.spec.render(self.redactor), request.key
         about: dict[str, Any] = {"kind": request.spec.family, "name": spec.name, "meta": spec.meta}
         if key is not None:
-            return {**about, "input_hash": fingerprint(spec.name, self._encode(key)[0])}
-        return {**about, "input": shown_input(*self.encode_input(request))}
+            return {**about, "input_hash": fingerprint(spec.name, self.comparison.encoded(key)[0])}
+        return {**about, "input": shown_input(*self.comparison.input(request))}
 
     def note(
         self,
@@ -283,19 +285,22 @@ class _TranscribedReplay(Replay):
     ) -> int:
         meta = dict(signature or {})
         meta.pop("info", None)
-        tree, data = self._encode({"input": input, "output": output})
+        tree, data = self.comparison.encoded({"input": input, "output": output})
         if OPAQUE in data:
             tree = steady(tree)
-        about = {"kind": type, "name": self.redactor.redact_text(name)[0], "meta": self._encode(meta)[0], **tree}
+        about = {
+            "kind": type,
+            "name": self.redactor.redact_text(name)[0],
+            "meta": self.comparison.encoded(meta)[0],
+            **tree,
+        }
         seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info, must=must)
         self._writer.step(self.file, scope, seq, **about)
         return seq
 
-    def fail(self, error: ReplayError, code: str | None = None) -> ReplayError:
-        with self._lock:
-            if self.failure is None:
-                self._writer.failed(self.file, error)
-            return super().fail(error, code)
+    def _stopped(self, error: ReplayError) -> None:
+        self._writer.failed(self.file, error)
+        super()._stopped(error)
 
 
 def shown_input(tree: Any, data: bytes) -> Any:

@@ -100,7 +100,7 @@ class ImportedReplay(Around):
         spec = request.spec
         if self.replay.state.ended:
             raise self.replay.late(spec.family, spec.name, spec.effect)
-        self.replay.going()
+        self.replay.failed.check()
         if _is_to_a_server(request):
             return self._answered(spec, request)
         if spec.side_effect == "irreversible" and not self._guarded:
@@ -129,7 +129,7 @@ class ImportedReplay(Around):
     def _answered(self, spec: Spec, request: Request) -> ImportedStep:
         """The first exchange that has not been used and whose request is this one; else the replay fails."""
         replay = self.replay
-        input, data = replay.encode_input(request)
+        input, data = replay.comparison.input(request)
         asked = _asked(input, request.info or {})
         streamed = asked.body == {"streamed": True}
         with self._lock:
@@ -148,7 +148,7 @@ class ImportedReplay(Around):
         return self._equal(recorded.query, asked.query) and (streamed or self._equal(recorded.body, asked.body))
 
     def _equal(self, recorded: Any, actual: Any) -> bool:
-        return bool(recorded == actual) or self.replay.equal(recorded, actual)
+        return bool(recorded == actual) or self.replay.comparison.equal(recorded, actual)
 
     def _nearest(self, spec: Spec, asked: _Asked, data: bytes) -> int:
         """The exchange that is taken although it differs, where the caller allows that; else raises how the nearest one differs."""
@@ -157,7 +157,7 @@ class ImportedReplay(Around):
         actual = asked.facts(name)
         at_address = [(seq, one) for seq, one in self._unused() if one.name == asked.name]
         for seq, one in at_address:
-            if replay.differs_where_ignored(spec.family, seq, one.facts(name), actual):
+            if replay.divergences.are_ignored(spec.family, seq, one.facts(name), actual):
                 return seq
         if not at_address:
             raise replay.fail(divergence.no_more(self.run_id, spec.family, name, self._used_up(asked)))
@@ -169,7 +169,7 @@ class ImportedReplay(Around):
         recorded = dict(at_address)[seq].facts(name)
         harmless = spec.side_effect != "irreversible"
         left = f"\n  the nearest of {len(at_address)} unused exchange(s) with {asked.name}"
-        replay.report_divergence(spec.family, seq, recorded, actual, left, harmless=harmless)
+        replay.divergences.another(spec.family, seq, recorded, actual, left, harmless=harmless)
         return seq
 
     def _used_up(self, asked: _Asked) -> str:
@@ -255,7 +255,7 @@ class ImportedStep(Step):
         return self._left.popleft()
 
     def alike(self, recorded: object, actual: object) -> bool:
-        return self._session.replay.alike(recorded, actual)
+        return self._session.replay.comparison.alike(recorded, actual)
 
     def ahead(self, key: str) -> str | None:
         return None

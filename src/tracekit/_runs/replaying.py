@@ -297,7 +297,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
-        session.settings_changed = _changed_settings(trace, session.redactor)
+        session.divergences.settings_changed = _changed_settings(trace, session.redactor)
         files = options["live_files"]
         session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
         if verdict.state == "incomplete":
@@ -307,7 +307,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return session
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
-        from .._runtime.divergence import Ignored
+        from .._runtime.matching import Ignored
         from .._runtime.replayer import Replay
 
         return Replay(
@@ -342,7 +342,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if last["type"] != "run.completed" or "output" not in last:
             return
         code = "result" if self.ended_as is None else "exit_status"
-        session.compare_end(code, "the program came to another result", last["seq"], value)
+        session.divergences.end(code, "the program came to another result", last["seq"], value)
 
     @property
     def _is_parents(self) -> bool:
@@ -460,7 +460,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             return
         undoing = None if self._run is None else self._run.undoing
         otherwise = another_abort(
-            session.trace, session.redactor, session.equal, None if undoing is None else undoing.reason
+            session.trace, session.redactor, session.comparison.equal, None if undoing is None else undoing.reason
         )
         if otherwise is not None:
             self._ended_otherwise("abort", otherwise, error)
@@ -477,7 +477,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _ended_otherwise(self, code: str, found: DivergenceError, error: BaseException | None) -> None:
         """Where steps went live, another end may follow from that."""
         if self._partial is None:
-            self.session.ended_otherwise(code, found, error)
+            self.session.divergences.another_end(code, found, error)
         else:
             differences = found.differences  # type: ignore[attr-defined]
             self.session.report.allow(
@@ -502,7 +502,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
-        return same_error(self.session.trace, self.session.redactor, self.session.equal, error)
+        return same_error(self.session.trace, self.session.redactor, self.session.comparison.equal, error)
 
 
 class TranscribedReplayBlock(ReplayBlock):
@@ -521,7 +521,7 @@ class TranscribedReplayBlock(ReplayBlock):
         return None  # the hash seed differs on purpose, to find out whether it matters
 
     def compare_result(self, value: Any) -> None:
-        from .._runtime.divergence import steady
+        from .._runtime.matching import steady
 
         tree = steady(self.session.redactor.redact(to_json(value))[0])
         self._writer.write({"kind": "result", "run": self.run_id, "result": tree}, caller())

@@ -1,27 +1,45 @@
-"""Differences between a recorded step and the one that a replay makes, and the errors that report them."""
+"""Divergences of a replay: the errors that report them, in words that an engineer can act on, and what comes of each."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final
+
+from orjson import loads
 
 from .._journal.entry import FAMILIES
+from .._journal.reader import Trace
+from .._journal.store import shown_as
 from .._lazy import expression
+from .._values import dumps, to_json
 from ..errors import (
     DivergenceError,
+    InexactReplayError,
     NotReplayableError,
+    ReplayError,
     RunEndedError,
     TraceExhaustedError,
     TracekitError,
     UnconsumedStepsError,
 )
-from .callsite import caller
+from .callsite import at_prompt, caller, say
+from .index import Index
+from .matching import Comparison, differences, signature, steady
+from .process import process
+from .redaction import Redactor
+
+if TYPE_CHECKING:
+    from .lane import Lane
+    from .session import RunState, Scope
+    from .step import Request, Spec
+    from .threads import ThreadMonitor
+    from .verdict import Report
 
 __all__ = [
-    "OPAQUE",
     "THREAD_ORDER",
-    "Ignored",
+    "Divergences",
+    "FirstFailure",
     "after_the_end",
     "another_identity",
     "another_step",
@@ -29,7 +47,6 @@ __all__ = [
     "clock_never_read",
     "clock_stands_still",
     "describe",
-    "differences",
     "draw_of_another_size",
     "draw_too_many",
     "draws_left",
@@ -43,102 +60,15 @@ __all__ = [
     "not_answered",
     "nothing_recorded",
     "out_of_order",
-    "steady",
-    "without",
 ]
-
-# -- divergence --------------------------------------------------------------------------------------------------------
-#
-# How a step differs from the recorded one, in words that an engineer can act on.
 
 #: A message shows at most this many differing fields and lines of a text.
 _FIELDS: Final = 12
 _LINES: Final = 24
 _WIDTH: Final = 160
+#: How many recorded steps are looked at to find the nearest one for a message.
+_NEIGHBOURS: Final = 50
 _MISSING: Final = object()
-
-#: What is in the canonical bytes of every value that holds something opaque.
-OPAQUE: Final = b'"$t":"opaque"'
-#: What differs from process to process in the description of an object: addresses and ``id()``.
-_IDENTITY: Final = expression(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
-
-
-def steady(tree: Any) -> Any:
-    """``tree`` with opaque values described by what is the same in every process."""
-    if type(tree) is dict:
-        if tree.get("$t") == "opaque" and type(tree.get("repr")) is str:
-            return {**tree, "repr": _IDENTITY.sub("", tree["repr"])}
-        return {key: steady(item) for key, item in tree.items()}
-    if type(tree) is list:
-        return [steady(item) for item in tree]
-    return tree
-
-
-def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
-    """The leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left out."""
-    found: list[dict[str, Any]] = []
-    _compare(recorded, actual, path, found)
-    return found
-
-
-def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]]) -> None:
-    if isinstance(recorded, dict) and isinstance(actual, dict):
-        for key in [*recorded, *(k for k in actual if k not in recorded)]:
-            inner = f"{path}.{key}" if path else str(key)
-            _compare(recorded.get(key, _MISSING), actual.get(key, _MISSING), inner, found)
-    elif isinstance(recorded, list) and isinstance(actual, list):
-        for i in range(max(len(recorded), len(actual))):
-            one = recorded[i] if i < len(recorded) else _MISSING
-            other = actual[i] if i < len(actual) else _MISSING
-            _compare(one, other, f"{path}[{i}]", found)
-    elif recorded is _MISSING:
-        found.append({"path": path, "actual": actual})
-    elif actual is _MISSING:
-        found.append({"path": path, "recorded": recorded})
-    elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
-        found.append({"path": path, "recorded": recorded, "actual": actual})
-
-
-class Ignored:
-    """Fields that are left out of the comparison of a kind of step: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
-
-    A field is named as a difference names it, ``*`` for any one key or index; what is below it is left out with it.
-    """
-
-    def __init__(self, fields: Mapping[str, Iterable[str]]) -> None:
-        self._fields: Final = {kind: tuple(paths) for kind, paths in fields.items()}
-        self._patterns: Final[dict[tuple[str, str], re.Pattern[str] | None]] = {}
-
-    def as_dict(self) -> dict[str, list[str]]:
-        return {kind: [*paths] for kind, paths in self._fields.items()}
-
-    def fields(self, kind: str, name: object) -> re.Pattern[str] | None:
-        """What the paths match that are left out of a step of this kind and name; ``None`` where there are none."""
-        if not self._fields:
-            return None
-        key = (kind, str(name))
-        if key not in self._patterns:
-            paths = (*self._fields.get(kind, ()), *self._fields.get(f"{kind}:{name}", ()))
-            found = "|".join(re.escape(path).replace(r"\*", r"[^.\[\]]+") for path in paths)
-            self._patterns[key] = re.compile(rf"(?:{found})(?:[.\[].*)?", re.DOTALL) if paths else None
-        return self._patterns[key]
-
-
-def without(tree: Any, ignored: re.Pattern[str], path: str = "") -> Any:
-    """``tree`` without the fields whose paths match; in a list there is nothing in their place, so that the others keep theirs."""
-    if isinstance(tree, Mapping):
-        found = {}
-        for key, inner in tree.items():
-            below = f"{path}.{key}" if path else str(key)
-            if not ignored.fullmatch(below):
-                found[key] = without(inner, ignored, below)
-        return found
-    if isinstance(tree, list):
-        places = [f"{path}[{i}]" for i in range(len(tree))]
-        return [
-            None if ignored.fullmatch(at) else without(one, ignored, at) for at, one in zip(places, tree, strict=True)
-        ]
-    return tree
 
 
 def describe(found: list[dict[str, Any]]) -> str:
@@ -605,3 +535,244 @@ def another_identity(
         actual=actual,
         differences=found,
     )
+
+
+# -- what comes of them ------------------------------------------------------------------------------------------------------
+
+
+class FirstFailure:
+    """The failure of a replay: the first one stays, and whatever the program asks for afterwards raises it again.
+
+    ``stop`` is called once, with that one.
+    """
+
+    def __init__(self, report: Report, state: RunState, lock: RLock, stop: Callable[[ReplayError], object]) -> None:
+        self.error: ReplayError | None = None
+        self._report: Final = report
+        self._state: Final = state
+        self._lock: Final = lock
+        self._stop: Final = stop
+
+    def by(self, error: ReplayError, code: str | None = None) -> ReplayError:
+        """Make ``error`` the failure, unless there is one; returns what to raise here. ``code`` is for the verdict."""
+        if at_prompt():
+            return error
+        with self._lock:
+            if self.error is not None:
+                return self.again()
+            if self._report.verdict.final:
+                return error
+            self.error = self._report.failure = error
+            if not isinstance(error, InexactReplayError):  # that is the verdict's own
+                self.blame(error, code)
+            # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
+            if not self._state.ended or code == "late":
+                brief = error.fresh()
+                brief.next_action = None  # that comes at the end, in the words of whoever reports it
+                if process.role.reports_failures:
+                    brief.what = error.what.partition("\n")[0]
+                say(f"the replay has failed: {brief}")
+            self._stop(error)
+        return error
+
+    def blame(self, error: ReplayError, code: str | None = None) -> None:
+        """A failure is a reason of the verdict; ``code`` where its own class does not say enough."""
+        code = code or error.code.replace("-", "_")
+        self._report.inexact(code, error.what.partition("\n")[0], step=error.step, where=error.location)
+
+    def again(self) -> ReplayError:
+        """The failure, for one more who is to hear of it."""
+        assert self.error is not None
+        copy = self.error.fresh()
+        assert isinstance(copy, ReplayError)
+        return copy
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.error is not None:
+            raise self.again()
+
+
+class Divergences:
+    """What comes of a step, or an end, that is not the recorded one: the replay fails, or notes it where it may go on (``warns``).
+
+    ``used`` says which recorded entries the program has come to, ``made_again`` which calls of libraries that were cut off.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        index: Index,
+        comparison: Comparison,
+        redactor: Redactor,
+        report: Report,
+        failed: FirstFailure,
+        threads: ThreadMonitor,
+        used: bytearray,
+        made_again: Collection[int],
+        *,
+        warns: bool,
+    ) -> None:
+        self._trace: Final = trace
+        self._index: Final = index
+        self._comparison: Final = comparison
+        self._redactor: Final = redactor
+        self._report: Final = report
+        self._failed: Final = failed
+        self._threads: Final = threads
+        self._used: Final = used
+        self._made_again: Final = made_again
+        self._warns: Final = warns
+        self._run_id: Final = report.run_id
+        #: Which variables by which SDKs decide what they ask have changed since the recording.
+        self.settings_changed: Sequence[str] = ()
+
+    # -- steps -------------------------------------------------------------------------------------------------------------
+
+    def step(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
+        """The next recorded step is ``seq``, and the program makes another one."""
+        recorded = {
+            "name": entry.get("name"),
+            "agent_id": entry.get("agent_id"),
+            "input": self._trace.expand(entry["input"]),
+            "meta": signature(entry),
+        }
+        rendered = spec.render(self._redactor)
+        actual = {"name": rendered.name, "agent_id": scope.agent, "input": loads(data), "meta": rendered.meta}
+        if self.are_ignored(spec.family, seq, recorded, actual):
+            return
+        # Another model is another parameter of the same call: the name of a model call is its model.
+        same_kind = recorded["name"] == rendered.name or spec.family == "llm"
+        same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
+        skipped = self._not_made_here(scope.lane)
+        found = self._nearest(spec.family, data, seq)
+        another = recorded["name"] != rendered.name and spec.family != "llm"
+        near = ""
+        # The same step with another field is what changed there: no other step has to do with it, and no order of steps.
+        if another or (found is not None and found[1]):
+            near = self._nearest_text(found)
+        if skipped is None and (near or another or _is_reordered(dumps(recorded["input"]), data)):
+            near += self.thread_order
+        if spec.family in ("llm", "http"):
+            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
+        harmless = same_kind and spec.side_effect != "irreversible"
+        self.another(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
+
+    def note(self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any]) -> None:
+        """The same of a step of one entry."""
+        if not self.are_ignored(kind, seq, recorded, actual):
+            self.another(kind, seq, recorded, actual, "", harmless=recorded["name"] == actual["name"])
+
+    def another(
+        self,
+        kind: str,
+        seq: int,
+        recorded: dict[str, Any],
+        actual: dict[str, Any],
+        near: str,
+        *,
+        harmless: bool,
+        skipped: str | None = None,
+    ) -> None:
+        """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
+        found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
+        if self._warns and harmless:
+            text = (
+                f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered all the same"
+            )
+            self._report.inexact("passed_over", text, step=seq, where=caller(), differences=found)
+            return
+        recorded = {"type": self._trace.entry(seq)["type"], **recorded}
+        named = shown_as(self._trace.path)
+        raise self._failed.by(
+            another_step(self._run_id, named, seq, recorded, {"kind": kind, **actual}, found, near, skipped)
+        )
+
+    def are_ignored(self, kind: str, seq: int, recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
+        """Whether a step is the recorded one ``seq`` but for the fields that the caller left out of the comparison; that is noted."""
+        found = self._comparison.but_for_ignored(kind, recorded, actual)
+        if found is None:
+            return False
+        names = ", ".join(dict.fromkeys(one["path"] for one in found))
+        text = f"{kind} {recorded['name']!r} differs in {names}, which is left out"
+        self._report.allow("ignored", text, step=seq, differences=found)
+        return True
+
+    def exhausted(self, lane: Lane, kind: str, name: str, data: bytes, number: int) -> ReplayError:
+        """``lane``, the recorded one of this number, asks for one more step of a kind than it has."""
+        if self._trace.entry(len(self._trace))["type"] == "run.aborted":
+            return self._failed.by(aborted_here(self._run_id, shown_as(self._trace.path), kind, name))
+        count = len(self._index.intents.get((number, kind), ()))
+        near = self._nearest_text(self._nearest(kind, data, None))
+        where = lane.path or "the run's own line"
+        used = f"{count} in lane {where}, all used{near}"
+        skipped = self._not_made_here(lane)
+        used += self.thread_order if skipped is None else ""
+        return self._failed.by(no_more(self._run_id, kind, name, used, skipped))
+
+    def unanswered(self, scope: Scope, request: Request, left: Iterable[int]) -> ReplayError:
+        """Off the recorded way, a step that none of those that are ``left`` answers."""
+        spec = request.spec
+        rendered, tree = spec.render(self._redactor), self._comparison.input(request)[0]
+        near = next((one for one in left if self._trace.entry(one).get("name") == rendered.name), None)
+        found = []
+        if near is not None:
+            entry = self._trace.entry(near)
+            recorded = {
+                "agent_id": entry.get("agent_id"),
+                "input": self._trace.expand(entry.get("input")),
+                "meta": signature(entry),
+            }
+            actual = {"agent_id": scope.agent, "input": tree, "meta": rendered.meta}
+            found = differences(steady(recorded), steady(actual))
+        about = {"name": rendered.name, "input": tree}
+        return self._failed.by(not_answered(self._run_id, spec.family, about, near, found, spec.side_effect))
+
+    def _not_made_here(self, lane: Lane) -> str | None:
+        """The name of the call of a library in a thread in which the recorded program was cut off here, where this one has made none."""
+        found = self._index.cut_off.get((lane.id, lane.last), {})
+        return next((name for seq, name in found.items() if seq not in self._made_again), None)
+
+    def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> tuple[int, bool] | None:
+        candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
+        for (_lane, family), steps in self._index.intents.items():
+            if family == kind:
+                for seq in steps[:]:
+                    if seq != mismatched and self._used[seq] != 2 and len(candidates) < _NEIGHBOURS:
+                        entry = self._trace.entry(seq)
+                        candidates.append((seq, entry, dumps(self._trace.expand(entry.get("input")))))
+        return nearest(data, candidates)
+
+    def _nearest_text(self, near: tuple[int, bool] | None) -> str:
+        if near is None:
+            return ""
+        seq, equal = near
+        used = " (already answered)" if self._used[seq] else ""
+        return f"\n  nearest recorded step: {seq}{used}, " + ("with equal input" if equal else "with other input")
+
+    @property
+    def thread_order(self) -> str:
+        """What to think of where several threads take part."""
+        return THREAD_ORDER if self._threads.several else ""
+
+    # -- ends --------------------------------------------------------------------------------------------------------------
+
+    def end(self, code: str, what: str, seq: int, value: object) -> None:
+        """Compare what the program came to with the output of the entry ``seq``."""
+        recorded = self._trace.expand(self._trace.entry(seq).get("output"))
+        actual = self._redactor.redact(to_json(value))[0]
+        found = differences(recorded, actual)
+        if found and not self._comparison.equal(recorded, actual):
+            self.another_end(code, another_result(self._run_id, what, seq, recorded, actual, found))
+
+    def another_end(self, code: str, error: ReplayError, cause: BaseException | None = None) -> None:
+        """The program came to another end than the recorded one. Raises that, unless the caller asked to go on."""
+        if self._warns:
+            self._failed.blame(error, code)
+            return
+        raise self._failed.by(error, code) from cause
+
+
+def _is_reordered(one: bytes, other: bytes) -> bool:
+    """Whether two inputs are made of the same in another order, as of a list that threads share."""
+    return len(one) == len(other) and sorted(one) == sorted(other)

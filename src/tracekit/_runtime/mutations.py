@@ -15,15 +15,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from types import SimpleNamespace
-from typing import Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from orjson import loads
 
-from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, noted, refuse, to_json
+from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, from_json, noted, refuse, to_json
 from .._values.registry import set_state, state_of
+from ..errors import NotReplayableError
 from .session import current
 
-__all__ = ["LARGEST", "CalledWith", "Changes", "Given", "Linking", "changeable", "given_to", "grafted", "state_hash"]
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from .index import Index
+    from .matching import Comparison
+    from .redaction import Redactor
+    from .session import Step
+    from .step import Spec
+    from .verdict import Report
+
+__all__ = ["LARGEST", "ChangedArguments", "Changes", "Given", "changeable", "given_to", "state_hash"]
 
 #: Arguments of a longer canonical form are looked at only where ``mutates=`` names them.
 LARGEST: Final = 64 << 10
@@ -632,6 +643,85 @@ class CalledWith:
         for name in names:
             _placed(self.tree(name), self.arguments.get(name), _key(name), found)
         return found
+
+
+class ChangedArguments:
+    """The calls of a replay that changed their arguments in the recording: each does it again in place, where they are as they were."""
+
+    def __init__(self, index: Index, comparison: Comparison, redactor: Redactor, report: Report, lock: RLock) -> None:
+        self._index: Final = index
+        self._comparison: Final = comparison
+        self._redactor: Final = redactor
+        self._report: Final = report
+        self._lock: Final = lock
+        #: The calls under way.
+        self._called: Final[dict[Step, CalledWith]] = {}
+
+    def begins(self, step: Step, arguments: Mapping[str, Any], mutates: tuple[str, ...]) -> None:
+        """A call begins, or a generator goes on, that changed its arguments in the recording."""
+        called = CalledWith(arguments, mutates)
+        with self._lock:
+            self._called[step] = called
+
+    def output(self, step: Step, spec: Spec, seq: int, tree: Tree, about: Mapping[str, Any]) -> Any:
+        """What the call returned, its arguments changed as entry ``seq`` says (``about``)."""
+        try:
+            with self._lock:
+                return self._output(step, spec, seq, tree, about)
+        except NotReplayableError:
+            raise
+        except Exception as malformed:  # a trace is untrusted
+            reason = f"what it changed is malformed ({type(malformed).__name__}: {str(malformed)[:200]})"
+            raise NotReplayableError(reason, reason=reason) from malformed
+
+    def _output(self, step: Step, spec: Spec, seq: int, tree: Tree, about: Mapping[str, Any]) -> Any:
+        called = self._called.pop(step, None)
+        if called is None:
+            value = from_json(tree, spec.hint())
+            self._leave(step, spec, "changed its arguments in the recording, and they are not looked at here")
+            return value
+        if not self._done_again(step, spec, seq, called, about):
+            about = {"output": {at: to for at, to in about.get("output", {}).items() if called.knows(to)}}
+        after = called.after(about["was"]) if "output_after" in about else {}
+        return Linking(spec.hint(), called, after).whole(grafted(tree, about))
+
+    def _done_again(self, step: Step, spec: Spec, seq: int, called: CalledWith, about: Mapping[str, Any]) -> bool:
+        """Change the arguments as the recorded call did; false, and reported, where they are not as they were then."""
+        was: Mapping[str, str] = about.get("was", {})
+        other = [name for name, digest in was.items() if not self._as_then(step, spec, called, name, digest)]
+        if other:
+            names = ", ".join(other)
+            self._leave(step, spec, f"changed {names} in the recording, which was another one when it was called")
+            return False
+        if all(called.untouched(name) for name in was):
+            changed = called.apply(about.get("patch", []))
+            for one in self._called.values():
+                one.also(changed)
+            return True
+        if all(self._digest(spec, name, called.tree(name)) == digest for name, digest in about["is"].items()):
+            return True  # what went on beside it has changed them in just that way
+        names = ", ".join(was)
+        if self._index.others_between(step.seq, seq):
+            how = f"changed {names} in the recording while others went on, who change it here: left as it is"
+            self._report.remark("shared_argument", f"{self._shown(step, spec)} {how}", step=step.seq)
+        else:
+            self._leave(
+                step, spec, f"changed {names} in the recording, which has been changed here since it was called"
+            )
+        return False
+
+    def _leave(self, step: Step, spec: Spec, how: str) -> None:
+        self._report.inexact("shared_argument", f"{self._shown(step, spec)} {how}: left as it is", step=step.seq)
+
+    def _shown(self, step: Step, spec: Spec) -> str:
+        return f"{spec.family} {spec.render(self._redactor).name!r} (step {step.seq})"
+
+    def _as_then(self, step: Step, spec: Spec, called: CalledWith, name: str, digest: str) -> bool:
+        tree = called.state(name)
+        return self._digest(spec, name, tree) == digest or self._comparison.is_argument(step.seq, name, tree)
+
+    def _digest(self, spec: Spec, name: str, tree: Tree) -> str:
+        return state_hash(self._comparison.encoded({name: tree}, owned=True, own=spec.patterns)[1])
 
 
 class Linking(Decoder):

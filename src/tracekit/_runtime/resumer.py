@@ -14,10 +14,11 @@ from .._reality import running_loop
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
+from .index import HAND_OVERS, INTENT, READ, SINGLE, LaneKey
 from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
-from .replayer import HAND_OVERS, INTENT, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .replayer import Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import Outcome, Refusal, Scope, Step, Timer
 from .step import Request
@@ -242,7 +243,7 @@ class Followed(Replay):
         Being past it, the lane must have nothing left that was recorded: else this is the replay's failure.
         """
         with self._lock:
-            self._check()
+            self.failed.check()
             state = self.lanes.enter(scope.lane)
             seq = self._next(state, kind)
             if seq is None:
@@ -250,13 +251,13 @@ class Followed(Replay):
                     if self.index.role[left] == READ:
                         self._unread(state, left)
                     elif self.index.role[left] in (INTENT, SINGLE) and not self._used[left]:
-                        self._fail(divergence.out_of_order(self.trace.entry(left)))
+                        raise self.failed.by(divergence.out_of_order(self.trace.entry(left)))
         return seq
 
     def read_past_end(self, scope: Scope, function: str) -> bool:
         """Whether a read of ``function`` now comes after all that was recorded in its lane."""
         with self._lock:
-            self._check()
+            self.failed.check()
             state = self.lanes.enter(scope.lane)
             if state.has(function, self._window):
                 return False
@@ -265,7 +266,7 @@ class Followed(Replay):
     def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
         """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
         with self._lock:
-            self._check()
+            self.failed.check()
             return self.index.timers.get((self.lanes.enter(scope.lane).lane, function, after, n))
 
     def timer(self, seq: int, lane: Lane) -> ReplayedTimer:
@@ -307,7 +308,12 @@ class Followed(Replay):
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
         entry = self.trace.entry(seq)
-        return Outcome(self._decode(self.supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
+        return Outcome(
+            from_json(self.trace.expand(self.supplied[step.seq]), step.spec.hint()),
+            None,
+            entry.get("meta") or {},
+            entry,
+        )
 
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
         if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
@@ -435,7 +441,7 @@ class Resumption(Recording):
             self.progress.queue(loop).nested()
             go_on(loop, lambda: self.followed or self.replay.failure is not None)
             self.replay.schedule.cancel(waits)
-            self.replay.going()
+            self.replay.failed.check()
             return True
         else:
             raise self.replay.fail(divergence.not_yet_followed(self.run_id, family, name))

@@ -1,0 +1,317 @@
+"""The index of a recorded run: who answers whom, in which lane, inside what.
+
+One pass over the file, a few dozen bytes an entry; the entries themselves stay on disk until they are asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, NamedTuple
+
+from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
+from .._journal.reader import Trace
+from .._journal.store import beside
+from .lane import CALLBACK
+from .progress import PlaceIndex
+
+__all__ = ["EVENT", "HAND_OVERS", "INTENT", "OTHER", "READ", "SINGLE", "Index", "LaneKey", "gives_anything"]
+
+#: What an entry is to a replay.
+OTHER: Final = 0
+INTENT: Final = 1
+EVENT: Final = 2
+SINGLE: Final = 3
+READ: Final = 4
+#: What threads do to one another, by the names of its entries.
+HAND_OVERS: Final = QUEUES | {"future.begin", "future.wait"}
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class LaneKey(NamedTuple):
+    """A lane's identity: the parent lane's number, the name, the how-manieth of that name, the live step it is under."""
+
+    parent: int
+    name: str
+    n: int
+    under: int
+
+
+class Index:
+    """Built from all entries in order; every array is addressed by ``seq``.
+
+    ``role`` says what an entry is; ``answer`` leads from an intent record to its outcome (0 where there is none) and from a chunk
+    or outcome to its intent record; ``next_chunk`` from an intent record to its first chunk and on; ``lane`` to the lane.
+    ``intents`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    """
+
+    def __init__(self, entries: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.role: Final = bytearray(1)
+        self.lane: Final = array("I", [0])
+        self.answer: Final = array("I", [0])
+        self.next_chunk: Final = array("I", [0])
+        self.intents: Final[dict[tuple[int, str], array[int]]] = {}
+        self.items: Final[dict[int, array[int]]] = {}
+        #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
+        self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
+        #: That a call in a thread in which nothing was captured began, and its result, with the lane that made the call, and what packages
+        #: moved in queues: the program may have none of them.
+        self.hops: Final[dict[int, int]] = {}
+        #: What belongs to a hop, by its result or its beginning, and the hops of a lane.
+        self.hop_calls: Final[dict[int, int]] = {}
+        #: The calls in threads that a library made and a cancellation cut off, with their names, by lane and the step before.
+        self.cut_off: Final[dict[tuple[int, int], dict[int, str]]] = {}
+        self.hops_of: Final[dict[int, list[int]]] = {}
+        self.lanes: Final[dict[LaneKey, int]] = {}
+        #: The lane in which the program itself ran, and those around it that have started the next one and done nothing else:
+        #: a middleware's task, a test runner's.
+        self.line = 0
+        self.around: Final[set[int]] = set()
+        self._parents: Final[set[int]] = set()
+        #: What packages have moved in queues.
+        self._beside: Final[set[int]] = set()
+        self.identities: Final[dict[str, int]] = {}
+        #: States that the run started from, by name.
+        self.snapshots: Final[dict[str, int]] = {}
+        #: What was read from outside, by kind and name.
+        self.inputs: Final[dict[tuple[str, str], list[int]]] = {}
+        self.events: Final = array("I")
+        #: Every intent record and step of one entry, in order.
+        self.steps: Final = array("I")
+        #: Where in the program's progress the events belong that an event loop brought.
+        self.places: Final = PlaceIndex()
+        self.abandoned: Final[set[int]] = set()
+        #: Whether something came from another thread or task than the one whose context it had.
+        self.has_callbacks = False
+        #: Intentions that a resumed run made again.
+        self.repeated: Final[set[int]] = set()
+        #: Outcomes that a later one took the place of: a person has settled the step.
+        self.overruled: Final[set[int]] = set()
+        #: Steps that began after others had gone on beside them; see ``Resumption.make``.
+        self.waited: Final[set[int]] = set()
+        #: The step that undid another, by that.
+        self.compensations: Final[dict[int, int]] = {}
+        #: Calls that were not made: an error stands in their intent record's place.
+        self.refused: Final[set[int]] = set()
+        self._first_child: Final = array("I", [0])
+        self._next_sibling: Final = array("I", [0])
+        self._last_chunk: dict[int, int] = {}
+        self._last: Mapping[str, Any] = _NOTHING
+        for entry in entries:
+            self.add(entry)
+
+    def __len__(self) -> int:
+        return len(self.role) - 1
+
+    # -- building --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def begin(cls, path: str) -> Index:
+        return cls()
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
+        self._last = entry
+        seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
+        self.lane.append(lane)
+        self.answer.append(0)
+        self.next_chunk.append(0)
+        self._first_child.append(0)
+        parent = entry.get("parent", 0)
+        self._next_sibling.append(self._first_child[parent] if parent else 0)
+        if parent:
+            self._first_child[parent] = seq
+        self.role.append(self._role(seq, kind, lane, entry))
+        if self.role[seq] != OTHER:
+            self._append(self.items, lane, seq)
+        if self.role[seq] in (INTENT, SINGLE):
+            self.steps.append(seq)
+            self.places.step(seq, lane)
+
+    def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
+        family = family_of(kind)
+        if family is not None:
+            return self._step(seq, lane, family[0], family[1], entry)
+        if kind in REFUSALS:
+            refused = ((entry.get("meta") or {}).get("info") or {}).get("family")
+            if refused is not None:
+                self.refused.add(seq)
+                self._append(self.intents, (lane, refused), seq)
+                return INTENT
+        if kind in SINGLES:
+            self._append(self.intents, (lane, kind), seq)
+            return SINGLE
+        if kind == "lane":
+            about = entry["input"]
+            self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
+            self.has_callbacks = self.has_callbacks or about["name"] == CALLBACK
+            return OTHER
+        if kind == "input":
+            self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
+            return OTHER
+        if kind == "identity":
+            self.identities.setdefault(entry["agent_id"], seq)
+            return OTHER
+        if kind in READS:
+            if "values" in entry:
+                return READ
+            if "output" in entry:
+                self.snapshots.setdefault(entry["name"], seq)
+                return OTHER
+            about = entry["input"]
+            name, call = entry["name"], about.get("call")
+            self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name in QUEUES and call is not None:
+                self.hops[seq] = lane
+                self._beside.add(seq)
+            if name == CUT_OFF:
+                self.cut_off.setdefault((lane, about.get("after", 0)), {})[seq] = call
+                return OTHER
+            if name in IN_LOOP:
+                hop = about.get("hop")
+                if type(hop) is int:
+                    self.hops[seq] = lane
+                    if hop:
+                        self.hop_calls[seq] = hop
+                self.places.add(seq, lane, entry.get("place"), hop=hop is not None)
+            return self._event(seq)
+        return OTHER
+
+    def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
+        if role == "intent":
+            self._append(self.intents, (lane, family), seq)
+            info = (entry.get("meta") or _NOTHING).get("info")
+            if info:
+                if type(info.get("compensates")) is int:
+                    self.compensations[info["compensates"]] = seq
+                if info.get("waited"):
+                    self.waited.add(seq)
+            return INTENT
+        step = entry["step"]
+        if role == "chunk":
+            self.next_chunk[self._last_chunk.get(step, step)] = seq
+            self._last_chunk[step] = seq
+        else:
+            if self.answer[step]:
+                self.overruled.add(self.answer[step])
+            self.answer[step] = seq
+            self._last_chunk.pop(step, None)
+            if role == "skipped" and "output" not in entry and "error" not in entry:
+                self.repeated.add(step)
+                return OTHER
+            self.repeated.discard(step)  # a person had given it up, and then said what it gave
+            meta = entry.get("meta")
+            if meta and (meta.get("abandoned") or meta.get("collected")):
+                # Nobody waits for it: the caller had left, or it was a finalizer, which comes when the interpreter likes. It is no event
+                # of the simulation.
+                self.abandoned.add(seq)
+                self.answer[seq] = step
+                return EVENT
+        self.answer[seq] = step
+        meta = entry.get("meta")
+        if meta and "suspended" in meta and family != "span":
+            self.places.add(seq, lane, entry.get("place"))
+        return self._event(seq)
+
+    def _event(self, seq: int) -> int:
+        self.events.append(seq)
+        return EVENT
+
+    def _find_line(self) -> None:
+        children: dict[int, list[tuple[int, int]]] = {}
+        for key, lane in self.lanes.items():
+            children.setdefault(key.parent, []).append((lane, key.under))
+        while self.line not in self.items and len(found := children.get(self.line, [])) == 1 and not found[0][1]:
+            self.around.add(self.line)
+            self.line = found[0][0]
+
+    def _find_hops(self) -> None:
+        self._parents.update(key.parent for key in self.lanes)
+        for (lane, function, _, _), seq in self.timers.items():
+            if function == "future.begin" and all(item == seq or item in self._beside for item in self.items[lane]):
+                self.hop_calls[seq] = lane
+        called = {*self.hop_calls.values()}
+        callers = {lane: key.parent for key, lane in self.lanes.items() if lane in called}
+        for seq, lane in self.hop_calls.items():
+            self.hops.setdefault(seq, callers.get(lane, 0))
+        for seq in sorted(self.hops):
+            self.hops_of.setdefault(self.hops[seq], []).append(seq)
+
+    @staticmethod
+    def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:
+        found = lists.get(key)
+        if found is None:
+            found = lists[key] = array("I")
+        found.append(seq)
+
+    def finish(self) -> Index:
+        """There are no more. It is finished once."""
+        if self._last is not _NOTHING:
+            meta = self._last.get("meta") or _NOTHING
+            self._last = _NOTHING
+            self._last_chunk.clear()
+            self.places.finish(meta.get("callbacks"))
+            self._find_hops()
+            self._find_line()
+        return self
+
+    # -- keeping ---------------------------------------------------------------------------------------------------------
+
+    #: See ``reader.KeptCollector``.
+    made_by: ClassVar = (__name__, "tracekit._runtime.progress", "tracekit._journal.entry")
+
+    def state(self) -> dict[str, Any]:
+        self.finish()
+        return {**vars(self), "places": self.places.state(), "_last": None}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Index:
+        found = cls.__new__(cls)
+        vars(found).update(state, places=PlaceIndex.of_state(state["places"]), _last=_NOTHING)
+        vars(found)["lanes"] = {LaneKey(*key): lane for key, lane in state["lanes"].items()}
+        return found
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def captured(self, lane: int) -> bool:
+        """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks or move in queues."""
+        items = self.items.get(lane, ())
+        return lane in self._parents or any(self.role[seq] != READ and seq not in self._beside for seq in items)
+
+    @property
+    def supplies(self) -> bool:
+        """Whether there is anything that a replay gives the program: a step, a read, an input or a state that it started from."""
+        return any(self.role) or bool(self.inputs) or bool(self.snapshots)
+
+    def others_between(self, start: int, end: int) -> bool:
+        """Whether another lane made steps between two entries of one."""
+        lane, inside = self.lane[start], set(self.inside(start))
+        return any(
+            self.lane[seq] != lane and seq not in inside and self.role[seq] in (INTENT, EVENT, SINGLE)
+            for seq in range(start + 1, end)
+        )
+
+    def inside(self, step: int) -> Iterator[int]:
+        """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
+        stack = [step]
+        while stack:
+            child = self._first_child[stack.pop()]
+            while child:
+                if self.answer[child] != step or self.role[child] != EVENT:
+                    yield child
+                    if self._first_child[child]:
+                        stack.append(child)
+                child = self._next_sibling[child]
+
+
+def gives_anything(path: str) -> bool:
+    """Whether a replay of the run in this file has anything to give to the program: a step, a read or an input, or a child process.
+
+    Where it has not, nothing was captured, and the replay fails.
+    """
+    if beside(path):
+        return True
+    with Trace(path) as trace:
+        trace.check()
+        return trace.collected(Index).finish().supplies

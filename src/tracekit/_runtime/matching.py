@@ -1,0 +1,431 @@
+"""Whether what a program does in a replay is what was recorded: steps and values compared, and the placeholders in them.
+
+What was recorded may hold placeholders for secrets that the program shows, addresses that differ from process to process, hashes in the
+place of what was too large, and fields that the caller leaves out of the comparison.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from binascii import a2b_base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from .._journal.reader import TAIL, Trace
+from .._lazy import expression
+from .._values import dumps, fingerprint, quick, to_json
+from .encoding import oversized, stand_in
+from .redaction import STAND_IN, Redactor, marks_of
+from .step import Circumstances, Patterns, RenderedSpec, Request, Spec
+
+__all__ = [
+    "OPAQUE",
+    "Bindings",
+    "Comparison",
+    "Ignored",
+    "Placeholders",
+    "differences",
+    "placeholders_of",
+    "signature",
+    "steady",
+]
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+_MISSING: Final = object()
+_DIGITS: Final = b"0123456789"
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+#: What is in the canonical bytes of every value that holds something opaque.
+OPAQUE: Final = b'"$t":"opaque"'
+#: What differs from process to process in the description of an object: addresses and ``id()``.
+_IDENTITY: Final = expression(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
+
+
+def steady(tree: Any) -> Any:
+    """``tree`` with opaque values described by what is the same in every process."""
+    if type(tree) is dict:
+        if tree.get("$t") == "opaque" and type(tree.get("repr")) is str:
+            return {**tree, "repr": _IDENTITY.sub("", tree["repr"])}
+        return {key: steady(item) for key, item in tree.items()}
+    if type(tree) is list:
+        return [steady(item) for item in tree]
+    return tree
+
+
+def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
+    """The leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left out."""
+    found: list[dict[str, Any]] = []
+    _compare(recorded, actual, path, found)
+    return found
+
+
+def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]]) -> None:
+    if isinstance(recorded, dict) and isinstance(actual, dict):
+        for key in [*recorded, *(k for k in actual if k not in recorded)]:
+            inner = f"{path}.{key}" if path else str(key)
+            _compare(recorded.get(key, _MISSING), actual.get(key, _MISSING), inner, found)
+    elif isinstance(recorded, list) and isinstance(actual, list):
+        for i in range(max(len(recorded), len(actual))):
+            one = recorded[i] if i < len(recorded) else _MISSING
+            other = actual[i] if i < len(actual) else _MISSING
+            _compare(one, other, f"{path}[{i}]", found)
+    elif recorded is _MISSING:
+        found.append({"path": path, "actual": actual})
+    elif actual is _MISSING:
+        found.append({"path": path, "recorded": recorded})
+    elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
+        found.append({"path": path, "recorded": recorded, "actual": actual})
+
+
+class Ignored:
+    """Fields that are left out of the comparison of a kind of step: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
+
+    A field is named as a difference names it, ``*`` for any one key or index; what is below it is left out with it.
+    """
+
+    def __init__(self, fields: Mapping[str, Iterable[str]]) -> None:
+        self._fields: Final = {kind: tuple(paths) for kind, paths in fields.items()}
+        self._patterns: Final[dict[tuple[str, str], re.Pattern[str] | None]] = {}
+
+    def as_dict(self) -> dict[str, list[str]]:
+        return {kind: [*paths] for kind, paths in self._fields.items()}
+
+    def fields(self, kind: str, name: object) -> re.Pattern[str] | None:
+        """What the paths match that are left out of a step of this kind and name; ``None`` where there are none."""
+        if not self._fields:
+            return None
+        key = (kind, str(name))
+        if key not in self._patterns:
+            paths = (*self._fields.get(kind, ()), *self._fields.get(f"{kind}:{name}", ()))
+            found = "|".join(re.escape(path).replace(r"\*", r"[^.\[\]]+") for path in paths)
+            self._patterns[key] = re.compile(rf"(?:{found})(?:[.\[].*)?", re.DOTALL) if paths else None
+        return self._patterns[key]
+
+
+def without(tree: Any, ignored: re.Pattern[str], path: str = "") -> Any:
+    """``tree`` without the fields whose paths match; in a list there is nothing in their place, so that the others keep theirs."""
+    if isinstance(tree, Mapping):
+        found = {}
+        for key, inner in tree.items():
+            below = f"{path}.{key}" if path else str(key)
+            if not ignored.fullmatch(below):
+                found[key] = without(inner, ignored, below)
+        return found
+    if isinstance(tree, list):
+        places = [f"{path}[{i}]" for i in range(len(tree))]
+        return [
+            None if ignored.fullmatch(at) else without(one, ignored, at) for at, one in zip(places, tree, strict=True)
+        ]
+    return tree
+
+
+# -- placeholders ------------------------------------------------------------------------------------------------------
+
+
+class Bindings:
+    """What the placeholders of a trace stand for in this process.
+
+    One that the replay handed to the program, or that the program's own values have come to before, stands for itself. Any other is
+    bound to the program's value where they first meet, and is that value from then on; two never are one value. One that is among the
+    ``originals`` stands for that value.
+    """
+
+    def __init__(
+        self,
+        redactor: Redactor,
+        places: Mapping[str, Sequence[int]],
+        used: Callable[[int], bool],
+        originals: Mapping[str, str] | None = None,
+    ) -> None:
+        self._redactor: Final = redactor
+        self._originals: Final = originals or {}
+        #: By placeholder: the entries that can have given it to the program.
+        self._places: Final = places
+        self._used: Final = used
+        self._bound: Final[dict[str, str]] = {}
+        self._lock: Final = threading.Lock()
+        redactor.keep(places)
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def equal(self, recorded: Any, actual: Any) -> bool:
+        """Whether two JSON trees are equal, a placeholder in the recorded one standing for its value."""
+        met: dict[str, str] = {}
+        with self._lock:
+            if not self._trees(recorded, actual, met):
+                return False
+            self._bound.update(met)
+        for placeholder, value in met.items():
+            if value != placeholder:
+                self._redactor.stand_for(value, placeholder)
+        return True
+
+    def _trees(self, one: Any, other: Any, met: dict[str, str]) -> bool:
+        if type(one) is dict and type(other) is dict:
+            data = _data(one), _data(other)
+            if None not in data and one["$t"] == other["$t"]:
+                return self._texts(*data, met)  # type: ignore[arg-type]
+            return self._mappings(one, other, met)
+        if type(one) is list and type(other) is list:
+            return len(one) == len(other) and all(
+                self._trees(item, thing, met) for item, thing in zip(one, other, strict=True)
+            )
+        if type(one) is str and type(other) is str:
+            return self._texts(one, other, met)
+        return type(one) is type(other) and repr(one) == repr(other)
+
+    def _mappings(self, one: dict[str, Any], other: dict[str, Any], met: dict[str, str]) -> bool:
+        if len(one) != len(other):
+            return False
+        if one.keys() == other.keys():
+            return all(self._trees(item, other[key], met) for key, item in one.items())
+        # A key was replaced: its place in the order is left to say which one.
+        return all(
+            self._texts(key, name, met) and self._trees(item, thing, met)
+            for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
+        )
+
+    def _texts(self, recorded: str, actual: str, met: dict[str, str]) -> bool:
+        """Whether ``actual`` is ``recorded`` with the values of its placeholders; each ends where what follows it first comes."""
+        if recorded == actual:
+            for _, text in self._redactor.placeholders.within(recorded):
+                if not self._places.get(text, (text,)):
+                    met.setdefault(text, self._bound.get(text, text))
+            return True
+        last = at = 0
+        placeholder = ""
+        for start, text in [*self._redactor.placeholders.within(recorded), (len(recorded), "")]:
+            if text and text not in self._places:
+                continue
+            literal = recorded[last:start]
+            if not placeholder:
+                found = 0 if actual.startswith(literal) else -1
+            elif not text:
+                found = len(actual) - len(literal) if actual.endswith(literal) else -1
+            else:
+                found = self._end(placeholder, actual, at, literal, met)
+            if found < at or (placeholder and (found == at or not self._stands(placeholder, actual[at:found], met))):
+                return False
+            last, at, placeholder = start + len(text), found + len(literal), text
+        return last == len(recorded) and at == len(actual)
+
+    def _end(self, placeholder: str, actual: str, at: int, literal: str, met: dict[str, str]) -> int:
+        """Where the value that begins at ``at`` ends, with ``literal`` behind it."""
+        bound = self._bound.get(placeholder, met.get(placeholder))
+        for known in (placeholder, bound, self._originals.get(placeholder)):
+            if known and literal and actual.startswith(known + literal, at):
+                return at + len(known)
+        return actual.find(literal, at + 1) if literal else -1
+
+    def _stands(self, placeholder: str, value: str, met: dict[str, str]) -> bool:
+        if value in (placeholder, self._originals.get(placeholder)):
+            return True
+        bound = self._bound.get(placeholder, met.get(placeholder))
+        if bound is not None:
+            return bound == value
+        if value in self._places or value in self._bound.values() or value in met.values():
+            return value == STAND_IN  # the replay sets that one for every key that it needs
+        if any(map(self._used, self._places[placeholder])):
+            return False
+        met[placeholder] = value
+        return True
+
+
+class Placeholders:
+    """The placeholders of a trace, and the entries that can have given them to the program: a piece that it has sent is none."""
+
+    def __init__(self) -> None:
+        self.places: Final[dict[str, list[int]]] = {}
+
+    @classmethod
+    def begin(cls, path: str) -> Placeholders:
+        return cls()
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take the next entry."""
+        meta = entry.get("meta")
+        if type(meta) is not dict or ("redacted" not in meta and "redacted" not in (meta.get("info") or _NOTHING)):
+            return
+        for pointer, _, text in marks_of(entry):
+            places = self.places.setdefault(text, [])
+            if not (entry["type"].endswith(".chunk") and pointer.startswith("/output/sent")):
+                places.append(entry["seq"])
+
+    #: See ``reader.KeptCollector``.
+    made_by: ClassVar = (__name__, "tracekit._runtime.redaction")
+
+    def state(self) -> dict[str, Any]:
+        return {"places": self.places}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Placeholders:
+        found = cls()
+        found.places.update(state["places"])
+        return found
+
+
+def placeholders_of(trace: Trace) -> dict[str, list[int]]:
+    """The placeholders of a trace, which is verified first, and the entries that can have given them to the program."""
+    trace.check()
+    return trace.collected(Placeholders).places
+
+
+def _data(tree: Any) -> str | None:
+    """What base64 data say, or ``None``."""
+    if type(tree) is not dict or tree.get("$t") not in ("bytes", "bytearray", "memoryview", "str", "npbytes"):
+        return None
+    try:
+        return a2b_base64(tree["v"]).decode("latin-1")
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+# -- steps and values --------------------------------------------------------------------------------------------------
+
+
+class Comparison:
+    """What a replay compares: a step or a value of the recording with what the program comes to now, in the form of the log."""
+
+    def __init__(self, trace: Trace, redactor: Redactor, bindings: Bindings, ignored: Ignored) -> None:
+        self._trace: Final = trace
+        self._redactor: Final = redactor
+        self._bindings: Final = bindings
+        self._ignored: Final = ignored
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    def encoded(self, value: object, *, owned: bool = False, own: Patterns | None = None) -> tuple[Any, bytes]:
+        """A value as the log would have it, as a tree and as JSON; ``owned``: it is a tree already."""
+        tree = value if owned else to_json(value)
+        data = dumps(tree)
+        if oversized(tree, data):
+            tree = stand_in(value, data)
+            return tree, dumps(tree)
+        if own is not None or self._redactor.suspicious(data):
+            tree, redacted = self._redactor.also(own).redact(tree)
+            if redacted:
+                data = dumps(tree)
+        return tree, data
+
+    def equal(self, recorded: Any, actual: Any) -> bool:
+        """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for their values."""
+        data = dumps(recorded)
+        if data == dumps(actual) and not (self._bindings and b"REDACTED" in data):
+            return True
+        return self._bindings.equal(self._redactor.redact(recorded)[0], actual)
+
+    def alike(self, recorded: object, actual: object) -> bool:
+        """Whether ``actual``, of the program, is what was recorded: placeholders stand for their secrets."""
+        return self.equal(to_json(recorded), self._redactor.redact(to_json(actual))[0])
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def input(self, request: Request) -> tuple[Any, bytes]:
+        """The input of a request as the log would have it, as a tree and as JSON."""
+        return self.encoded(request.input, owned=request.data is not None, own=request.spec.patterns)
+
+    def tail(self, request: Request, agent: str | None) -> bytes | None:
+        """How the line of this very step ends in a recording, where that is quickly said: the short way to an exact match."""
+        if request.key is not None or agent is not None:
+            return None
+        spec, info, data = request.spec, request.info, request.data
+        rendered = spec.render(self._redactor)
+        if info is None:
+            suffix = rendered.suffix
+        elif type(info) is Circumstances:
+            suffix = info.render(spec, self._redactor)
+        else:
+            return None
+        if data is None:
+            data = quick(request.input)
+        return None if data is None else rendered.prefix + data + suffix
+
+    def ends_so(self, seq: int, tail: bytes) -> bool:
+        """Whether the entry ``seq`` ends in ``tail``, right after the numbers that every entry begins with.
+
+        Equal bytes are an equal step, redacted or not: redaction makes of what stands in the log the same again.
+        """
+        line = self._trace.line(seq)
+        end = len(line) - TAIL
+        return line.endswith(tail, 0, end) and line[end - len(tail) - 1] in _DIGITS
+
+    def is_step(self, entry: Mapping[str, Any], request: Request, agent: str | None, tree: Any, data: bytes) -> bool:
+        """Whether a recorded step is the one that is asked for, its input encoded."""
+        spec, key = request.spec, request.key
+        rendered = spec.render(self._redactor)
+        if entry.get("agent_id") != agent:
+            return False
+        if entry.get("name") == rendered.name and signature(entry) == rendered.meta:
+            recorded = entry.get("input_hash")
+            if recorded is not None:
+                asked = tree if key is None else self.encoded(key)[0]
+                equal = bool(recorded == fingerprint(rendered.name, asked))
+            else:
+                equal = dumps(entry["input"]) == data
+            if equal or key is not None:
+                return equal
+        return key is None and self._resembles(entry, spec, rendered, tree)
+
+    def _resembles(self, entry: Mapping[str, Any], spec: Spec, rendered: RenderedSpec, tree: Any) -> bool:
+        """Whether a step is the recorded one but for addresses, and for secrets: each process knows other ones by their text."""
+        facts = {"name": entry.get("name"), "meta": signature(entry), "input": self._trace.expand(entry["input"])}
+        recorded, secrets = self._redactor.also(spec.patterns).redact(facts)
+        actual = {"name": rendered.name, "meta": rendered.meta, "input": tree}
+        if not secrets and not any(OPAQUE in one for one in (dumps(recorded), dumps(actual))):
+            return False
+        return self._bindings.equal(steady(recorded), steady(actual))
+
+    def is_argument(self, seq: int, name: str, tree: Any) -> bool:
+        """Whether an argument of the recorded step ``seq`` was this one, but for addresses and secrets."""
+        recorded = self._trace.expand(self._trace.entry(seq)["input"])
+        if name not in recorded:
+            return False
+        redact = self._redactor.redact
+        return self._bindings.equal(steady(redact({name: recorded[name]})[0]), steady(redact({name: tree})[0]))
+
+    def but_for_ignored(
+        self, kind: str, recorded: Mapping[str, Any], actual: Mapping[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """The differences of two steps where all are in fields that the caller left out of the comparison; else ``None``."""
+        ignored = self._ignored.fields(kind, recorded["name"])
+        if not ignored:
+            return None
+        left = [self._redactor.redact(without(steady(facts), ignored))[0] for facts in (recorded, actual)]
+        if not self._bindings.equal(*left):
+            return None
+        return [one for one in differences(steady(recorded), steady(actual)) if ignored.fullmatch(one["path"])]
+
+    # -- steps of one entry ----------------------------------------------------------------------------------------------
+
+    def note(self, agent: str | None, name: str, input: object, output: object, about: Any) -> dict[str, Any]:
+        """What the log would have of a step of one entry."""
+        meta = dict(about or {})
+        meta.pop("info", None)
+        return {
+            "name": self._redactor.redact_text(name)[0],
+            "agent_id": agent,
+            "input": self.encoded(input)[0],  # apart from the output, as it was recorded
+            "output": self.encoded(output)[0],
+            "meta": self.encoded(meta)[0],
+        }
+
+    def recorded_note(self, seq: int) -> dict[str, Any]:
+        """What the log has of one."""
+        entry = self._trace.entry(seq)
+        return {
+            "name": entry.get("name"),
+            "agent_id": entry.get("agent_id"),
+            "input": self._trace.expand(entry["input"]),
+            "output": self._trace.expand(entry["output"]),
+            "meta": signature(entry),
+        }
+
+
+def signature(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recorded step is beside its name and input."""
+    meta = dict(entry.get("meta") or {})
+    meta.pop("info", None)
+    return meta
