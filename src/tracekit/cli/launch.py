@@ -744,14 +744,36 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
     guard.warm()
     instrument()
     stdio.capture_input()
-    path = instructions["path"]
-    store = Store(instructions["store"])
-    meta = first_meta(path)
+    meta = first_meta(instructions["path"])
     closed = guard.Guard("process", (), False, resumes=True)
+    process.role = runs = _role_of_resumption(command, meta, instructions, closed)
+    closed.failed = runs.blocked
+    closed.engage()
+    process.refuse_outside(runs.outside)
+    end = _EndOfResumption(runs, instructions["grace"])
+    if instructions.get("entry") is not None:
+        body = _resumed_call(runs, Entry(instructions["entry"], in_task=not meta.get("whole_program")))
+    elif meta.get("whole_program"):
+        runs.next_ordinal()
+        end.block = runs.resume(dict(DEFAULTS))
+        end.block.__enter__()
+    assert body is not None
+    ending.on_os_exit(end.by_os_exit)
+    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
+    end.watchdog.stop()
+    exit_by_signal(ended.error)
+    assert end.code is not None
+    return end.code
+
+
+def _role_of_resumption(
+    command: Program | None, meta: Mapping[str, Any], instructions: Mapping[str, Any], closed: guard.Guard
+) -> ResumedRuns:
+    store = Store(instructions["store"])
 
     def opened() -> None:
         closed.release()
-        process.allow_outside(resumed_runs.outside)
+        process.allow_outside(runs.outside)
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "ignore": {}, "guard": "process", "allow_hosts": (), "dry_run": False,
@@ -764,49 +786,50 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
         "opened": opened,
     }
     program = meta["program"] if isinstance(meta.get("program"), str) else None
-    process.role = resumed_runs = ResumedRuns(program, command, store, path, replay_options, resumption)
-    closed.failed = resumed_runs.blocked
-    closed.engage()
-    process.refuse_outside(resumed_runs.outside)
-    whole: ResumeBlock | None = None
-    if instructions.get("entry") is not None:
-        body = _resumed_call(resumed_runs, Entry(instructions["entry"], in_task=not meta.get("whole_program")))
-    elif meta.get("whole_program"):
-        resumed_runs.next_ordinal()
-        whole = resumed_runs.resume(dict(DEFAULTS))
-        whole.__enter__()
-    watchdog = Watchdog(resumed_runs, instructions["grace"])
-    assert body is not None
-    codes: list[int] = []
-    pid = os.getpid()
+    runs = ResumedRuns(program, command, store, instructions["path"], replay_options, resumption)
+    return runs
 
-    def end(ended: Ended) -> None:
-        error = ended.error
+
+class _EndOfResumption:
+    """What is done once when a resumed program has ended, in whichever way: the end of its run is written, and the outcome printed."""
+
+    def __init__(self, runs: ResumedRuns, grace: float) -> None:
+        self._runs: Final = runs
+        self._pid: Final = os.getpid()
+        #: The resumption of the whole program.
+        self.block: ResumeBlock | None = None
+        #: The exit code, once the program has ended.
+        self.code: int | None = None
+        self.watchdog: Final = Watchdog(runs, grace)
+
+    def __call__(self, ended: Ended) -> None:
         try:
-            if whole is not None:
-                if error is None:
-                    whole.run.set_result({"status": ended.status})
-                whole.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+            if self.block is not None:
+                if ended.error is None:
+                    self.block.run.set_result({"status": ended.status})
+                _leave(self.block, ended.error)
         except BaseException as failure:
-            error = failure
-        forked = os.getpid() != pid  # a child that has ended a part of the run
-        codes.append(ended.status if forked else _report_resumption(resumed_runs, ended._replace(error=error)))
+            ended = ended._replace(error=failure)
+        forked = os.getpid() != self._pid  # a child that has ended a part of the run
+        self.code = ended.status if forked else _report_resumption(self._runs, ended)
 
-    def exit_status(status: int) -> int:
+    def by_os_exit(self, status: int) -> int:
         """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
-        scope = current.get()
-        if not codes and not (scope is not None and scope.live):
-            watchdog.stop()
-            if resumed_runs.resumed is not None and resumed_runs.resumed.begun:
-                resumed_runs.resumed.leave()
-            codes.append(status)
+        if self.code is None and not _in_live_effect():
+            self.watchdog.stop()
+            if self._runs.resumed is not None and self._runs.resumed.begun:
+                self._runs.resumed.leave()
+            self.code = status
         return status
 
-    ending.on_os_exit(exit_status)
-    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
-    watchdog.stop()
-    exit_by_signal(ended.error)
-    return codes[0]
+
+def _leave(block: RecordBlock | ReplayBlock | ResumeBlock, error: BaseException | None) -> None:
+    block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+
+def _in_live_effect() -> bool:
+    scope = current.get()
+    return scope is not None and bool(scope.live)
 
 
 def _resumed_call(resumed_runs: ResumedRuns, entry: Entry) -> Body:
@@ -911,42 +934,47 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
 
         emit_spans()
     block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
-    run = block.__enter__()
-    scope = current.get()
-    look = inputs.look_around(scope) if scope is not None else None
-    pid = os.getpid()
-    over: list[bool] = []
-
-    def end(ended: Ended) -> None:
-        over.append(True)
-        if ended.error is None:
-            run.set_result({"status": ended.status})
-        error = ended.error
-        if look is not None and os.getpid() == pid:
-            look()
-        with _without_run_warnings():
-            block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-        if os.getpid() == pid:
-            _print_recorded(block)
-        if block.kept:  # else the program recorded runs of its own, and calls outside of them are not restricted
-            process.refuse_outside(partial(_after_the_end, run))
-
-    def exit_status(status: int) -> int:
-        scope = current.get()
-        if not over and not (scope is not None and scope.live):  # inside a live tool call, its effect stays in doubt
-            over.append(True)
-            run.set_result({"status": status})
-            if look is not None:
-                look()
-            with _without_run_warnings():
-                block.leave()
-            _print_recorded(block)
-        return _status_within_budget(status)
-
-    ending.on_os_exit(exit_status)
+    block.__enter__()
+    end = _EndOfRecording(block)
+    ending.on_os_exit(end.by_os_exit)
     ended = go(body, end)
     exit_by_signal(ended.error)
     return _status_within_budget(ended.status, ended.error)
+
+
+class _EndOfRecording:
+    """What is done once when a recorded program has ended, in whichever way: the end of its run is written, and its name printed."""
+
+    def __init__(self, block: RecordBlock) -> None:
+        self._block: Final = block
+        self._pid: Final = os.getpid()
+        self._over = False
+        scope = current.get()
+        self._look_again: Final = None if scope is None else inputs.look_around(scope)
+
+    def __call__(self, ended: Ended) -> None:
+        block = self._block
+        if ended.error is None:
+            block.run.set_result({"status": ended.status})
+        self._end(partial(_leave, block, ended.error), in_fork=os.getpid() != self._pid)
+        if block.kept:  # else the program recorded runs of its own, and calls outside of them are not restricted
+            process.refuse_outside(partial(_after_the_end, block.run))
+
+    def by_os_exit(self, status: int) -> int:
+        """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
+        if not self._over and not _in_live_effect():
+            self._block.run.set_result({"status": status})
+            self._end(self._block.leave)
+        return _status_within_budget(status)
+
+    def _end(self, leave: Callable[[], object], *, in_fork: bool = False) -> None:
+        self._over = True
+        if self._look_again is not None and not in_fork:
+            self._look_again()
+        with _without_run_warnings():
+            leave()
+        if not in_fork:
+            _print_recorded(self._block)
 
 
 def _after_the_end(run: Run, family: str, name: str) -> None:
@@ -1180,7 +1208,7 @@ def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
     if error is None:
         replay_block.ended_as = f"exit status {ended.status}"
         replay_block.set_result({"status": ended.status})
-    replay_block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+    _leave(replay_block, error)
 
 
 def _finish(replay_block: ReplayBlock) -> None:
