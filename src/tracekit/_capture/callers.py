@@ -47,6 +47,7 @@ __all__ = [
     "is_telemetry",
     "mover",
     "own_code",
+    "packaged",
     "pass_through",
     "reader",
     "telemetry",
@@ -141,7 +142,7 @@ def is_own(frame: FrameType) -> bool:
 def importing() -> bool:
     """Whether the nearest user code that runs is an installed package's which is being imported: what a process does once."""
     frame = caller()
-    while frame is not None and _packaged(frame.f_code.co_filename):
+    while frame is not None and packaged(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
             return True
         frame = frame.f_back
@@ -223,7 +224,7 @@ def mover() -> Literal[True] | str | None:
         who = reader(3)
         if type(who) is str and _is_of(frame, _hands_over_nothing):
             who = None
-        if _known(file) is False and _libraries.get(file) is not PASS and _packaged(file):  # the file alone decided
+        if _known(file) is False and _libraries.get(file) is not PASS and packaged(file):  # the file alone decided
             movers_by_file[file] = who
     return who  # type: ignore[no-any-return]
 
@@ -305,7 +306,7 @@ def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
         if packages(frame.f_globals.get("__name__") or ""):
             return True
         file = frame.f_code.co_filename
-        if _packaged(file) or not file.startswith((STDLIB + os.sep, _OWN + os.sep)):
+        if packaged(file) or not file.startswith((STDLIB + os.sep, _OWN + os.sep)):
             return False
         frame = frame.f_back
     return False
@@ -325,7 +326,7 @@ def _library_of(file: str, kind: Any) -> Any:
     path = _abspath(file)
     if kind is PASS or _under(path, {_OWN}):
         return PASS
-    package = os.path.basename(_package_of(path)) if _packaged(path) and not _unwelcome(path) else ""
+    package = os.path.basename(_package_of(path)) if packaged(path) and not _unwelcome(path) else ""
     name = package.partition(".")[0]
     return "" if name in _RUNNERS else name
 
@@ -364,9 +365,9 @@ def _classify(file: str) -> Any:
         return False
     if _under(path, _included) or _arrived(path):
         return True
-    if path.endswith(_FOR_THE_PROGRAM) and _packaged(path):
+    if path.endswith(_FOR_THE_PROGRAM) and packaged(path):
         return True
-    if not _packaged(path):
+    if not packaged(path):
         return not _under(path, {STDLIB})
     package = os.path.basename(_package_of(path)).removesuffix(".py")
     return PASS if package in _CLASS_MAKERS or is_wrapper(package) else False
@@ -423,7 +424,7 @@ def _package_of(path: str) -> str:
 
 def _add(places: set[str]) -> None:
     # The standard library as a whole, tracekit itself and its integrations are never user code, whoever calls from there.
-    places = {place for place in places if not _is_own(place) and (_packaged(place) or not _under(place, {STDLIB}))}
+    places = {place for place in places if not _is_own(place) and (packaged(place) or not _under(place, {STDLIB}))}
     if not places <= _included:
         _included.update(places)
         _reclassify()
@@ -435,13 +436,14 @@ def _is_own(place: str) -> bool:
     return _under(place, {_OWN, _INTEGRATIONS}) or (name.startswith("tracekit_") and directory == os.path.dirname(_OWN))
 
 
-def _packaged(path: str) -> bool:
-    return any(part in path for part in _INSTALLED)
+def packaged(path: str) -> bool:
+    """Whether ``path`` is a file of an installed package."""
+    return _INSTALLED[0] in path or _INSTALLED[1] in path
 
 
 def installed(path: str) -> bool:
     """Whether ``path`` (absolute) belongs to the interpreter or to an installed package: what is there goes with their versions."""
-    return _packaged(path + os.sep) or _under(path, {STDLIB})
+    return packaged(path + os.sep) or _under(path, {STDLIB})
 
 
 def include_package(name: str) -> None:

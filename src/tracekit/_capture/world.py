@@ -10,7 +10,7 @@ import threading
 from typing import Any, Final
 
 from .._reality import free_in_forks
-from . import clock, commands, guard, inputs, processes, prompts, randomness, threads, timers
+from . import clock, commands, guard, inputs, modules, processes, prompts, randomness, threads, timers
 from .leftovers import collecting
 from .patch import Patch, Switch, loaded
 
@@ -59,7 +59,20 @@ class _Hooks:
 
 def _parts() -> list[Any]:
     """The hooks, in the order in which they are put in place: two of them may have one function between them."""
-    return [collecting, clock, randomness, threads, processes, timers, event_loops, guard, inputs, commands, prompts]
+    return [
+        collecting,
+        clock,
+        randomness,
+        threads,
+        processes,
+        timers,
+        event_loops,
+        guard,
+        inputs,
+        modules,
+        commands,
+        prompts,
+    ]
 
 
 _hooks: Final = _Hooks()

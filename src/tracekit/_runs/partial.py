@@ -425,6 +425,9 @@ class PartialReplay:
     def starts(self, lane: Lane) -> None:
         pass
 
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        return self.replay.importing(scope, module)
+
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.replay.skip_deliveries(here, tasks)
 

@@ -130,6 +130,9 @@ class Around:
     def starts(self, lane: Lane) -> None:
         self.inner.starts(lane)
 
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        return self.inner.importing(scope, module)
+
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.inner.skip_deliveries(here, tasks)
 

@@ -12,10 +12,21 @@ from typing import Any, ClassVar, Final, NamedTuple
 from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import Trace
 from .._journal.store import beside
-from .lane import CALLBACK
+from .lane import CALLBACK, IMPORT, Lane
 from .progress import PlaceIndex
 
-__all__ = ["EVENT", "HAND_OVERS", "INTENT", "OTHER", "READ", "SINGLE", "Index", "LaneKey", "gives_anything"]
+__all__ = [
+    "EVENT",
+    "HAND_OVERS",
+    "INTENT",
+    "OTHER",
+    "READ",
+    "SINGLE",
+    "Index",
+    "LaneKey",
+    "gives_anything",
+    "module_lane",
+]
 
 #: What an entry is to a replay.
 OTHER: Final = 0
@@ -36,6 +47,11 @@ class LaneKey(NamedTuple):
     name: str
     n: int
     under: int
+
+
+def module_lane(lane: Lane) -> LaneKey:
+    """The identity of the lane in which a module is executed."""
+    return LaneKey(0, lane.name, lane.n, lane.under)
 
 
 class Index:
@@ -221,7 +237,8 @@ class Index:
     def _find_line(self) -> None:
         children: dict[int, list[tuple[int, int]]] = {}
         for key, lane in self.lanes.items():
-            children.setdefault(key.parent, []).append((lane, key.under))
+            if not key.name.startswith(IMPORT):
+                children.setdefault(key.parent, []).append((lane, key.under))
         while self.line not in self.items and len(found := children.get(self.line, [])) == 1 and not found[0][1]:
             self.around.add(self.line)
             self.line = found[0][0]

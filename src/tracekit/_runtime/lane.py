@@ -12,7 +12,7 @@ from typing import Final
 
 from .._reality import free_in_forks
 
-__all__ = ["CALLBACK", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
+__all__ = ["CALLBACK", "IMPORT", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
 #: The entry that encloses what happens in no step: the run's first.
 ROOT: Final = 1
@@ -25,6 +25,9 @@ UNLIMITED: Final = 1 << 62
 
 #: The name of the lane of what comes from another thread or task than the one whose context it has.
 CALLBACK: Final = "callback"
+
+#: What the names of the lanes of modules begin with, in which is what their bodies do while they are imported.
+IMPORT: Final = "import "
 
 _numbering = free_in_forks(threading.Lock())
 

@@ -1102,6 +1102,9 @@ class Recording:
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
         return RecordedTimer(self, scope, function, *scope.lane.armed(function))
 
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        return scope.of_module(module)
+
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         pass
 

@@ -31,9 +31,9 @@ from ..errors import (
 from . import divergence
 from .callsite import caller, say, warn_of_replay
 from .divergence import Divergences, FirstFailure
-from .index import EVENT, INTENT, READ, SINGLE, Index, LaneKey
+from .index import EVENT, INTENT, READ, SINGLE, Index, LaneKey, module_lane
 from .inputs import LeftStates, OwnFiles, ReplayedInputs
-from .lane import Lane
+from .lane import IMPORT, Lane
 from .matching import Bindings, Comparison, Ignored, Placeholders, differences, placeholders_of, steady
 from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
@@ -490,6 +490,8 @@ class RecordedLanes:
     def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
         """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
         lanes, line = self._index.lanes, self._index.line
+        if lane.name.startswith(IMPORT):  # the run's, whatever stands around the program
+            return lanes.get(module_lane(lane))
         number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
         if number is None and state is self._line:
             number = lanes.get(LaneKey(line, lane.name, lane.n, lane.under))
@@ -1350,6 +1352,10 @@ class Replay:
 
     def handed_over(self, seq: int) -> None:
         """What threads hand to one another has been handed over where the log has it, at ``seq``."""
+
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        own = scope.of_module(module)
+        return own if module_lane(own.lane) in self.index.lanes else None
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         index = self.index

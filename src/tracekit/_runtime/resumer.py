@@ -635,6 +635,9 @@ class Resumption(Recording):
             return HeldTimer(self, real, function)
         return LateTimer(self, real) if function.partition(":")[0] in _AT_ONCE else ResumedTimer(self, real)
 
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        return self.replay.importing(scope, module)
+
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.replay.skip_deliveries(here, tasks)
 

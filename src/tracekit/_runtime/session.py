@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from .._reality import running_task
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
-from .lane import CALLBACK, NOBODY, ROOT, Lane, started
+from .lane import CALLBACK, IMPORT, NOBODY, ROOT, Lane, started
 
 if TYPE_CHECKING:
     from _thread import LockType
@@ -132,6 +132,11 @@ class Scope:
             lane = Lane(name, n, root)
             root.counted(name, n)
         return Scope(self.session, lane, ROOT, self.agent, call=self.call)
+
+    def of_module(self, name: str) -> Scope:
+        """In the line of execution of the module ``name``, which is being imported: the same one whoever is the first to import it."""
+        lane = started(self.lane.root, IMPORT + name)
+        return Scope(self.session, lane, ROOT, self.agent, spending=self.spending, call=self.call)
 
     def acting(self, agent: str | None) -> Scope:
         return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
@@ -812,6 +817,11 @@ class Session(Protocol):
 
     def starts(self, lane: Lane) -> None:
         """A process is about to be started in ``lane``: after a crash the log must say so. It has no part in a replay."""
+        ...
+
+    def importing(self, scope: Scope, module: str) -> Scope | None:
+        """Where the body of a module happens that is about to be executed in ``scope``: in a line of its own, since chance decides which
+        thread or task is the first to import it. ``None``: in that of whoever imports it, as in a recording that has no such line."""
         ...
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
