@@ -32,6 +32,8 @@ MARKER = "tracekit"
 FIXTURE = "tracekit_run"
 
 _TRACES = pytest.StashKey["Traces"]()
+#: What was done with traces: the paths of those that were recorded, and of those that no test uses.
+_DONE = pytest.StashKey[dict[str, list[str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,7 +102,7 @@ def traces_of(config: pytest.Config) -> Traces:
     if found is None:
         from ._traces import Traces
 
-        found = config.stash[_TRACES] = Traces(config, record_mode(config))
+        found = config.stash[_TRACES] = Traces(config, record_mode(config), _done(config))
         config.pluginmanager.register(found, "tracekit_traces")
     return found
 
@@ -116,12 +118,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         traces_of(item.config).collected(item)
 
 
+def _done(config: pytest.Config) -> dict[str, list[str]]:
+    return config.stash.setdefault(_DONE, {"recorded": [], "unused": []})
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker of pytest-xdist has ended: what it says of its traces."""
-    said = getattr(node, "workeroutput", {}).get("tracekit")
-    if said is not None:
-        traces_of(node.config).heard(said)
+    """A worker of pytest-xdist has ended: what it has done. Each collects all tests, so that all name the same unused traces."""
+    done = _done(node.config)
+    for what, paths in getattr(node, "workeroutput", {}).get("tracekit", {}).items():
+        done[what] += [path for path in paths if path not in done[what]]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    done = _done(config)
+    for what, title in (("recorded", "traces recorded"), ("unused", "traces that no test uses")):
+        if done[what]:
+            terminalreporter.section(title, sep="-")
+        for path in sorted(done[what]):
+            terminalreporter.line(path)
 
 
 @pytest.fixture

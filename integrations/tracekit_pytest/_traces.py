@@ -379,7 +379,7 @@ def _marked(item: pytest.Item) -> tuple[Path, dict[str, Any]]:
 class Traces:
     """The hooks that run where a test uses the plugin, or the network is blocked for all."""
 
-    def __init__(self, config: pytest.Config, mode: str) -> None:
+    def __init__(self, config: pytest.Config, mode: str, done: dict[str, list[str]]) -> None:
         self.config: Final = config
         self.mode: Final = mode
         self.update: Final = bool(config.getoption("tracekit_update", False))
@@ -392,7 +392,7 @@ class Traces:
         self._supplied_all = False
         #: The traces that the tests of each module have, and what was done.
         self._used: Final[dict[str, set[str]]] = {}
-        self._said: Final[dict[str, list[str]]] = {"recorded": [], "unused": []}
+        self._done: Final = done
         if not instrumented():
             tracekit.instrument()
             self._exit.callback(tracekit.uninstrument)
@@ -524,7 +524,7 @@ class Traces:
                 kept.clear()
             raise
         if run.recording and run.kept is None:
-            self._said["recorded"].append(_shown(run.path, self.config))
+            self._done["recorded"].append(_shown(run.path, self.config))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
@@ -594,15 +594,10 @@ class Traces:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._exit.close()
-        self._said["unused"] += self._unused(session)
+        self._done["unused"] += self._unused(session)
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output["tracekit"] = self._said
-
-    def heard(self, said: Mapping[str, list[str]]) -> None:
-        """What a worker has done. Each collects all tests, so that all name the same unused traces."""
-        for key, values in said.items():
-            self._said[key] += [value for value in values if value not in self._said[key]]
+            output["tracekit"] = self._done
 
     def _unused(self, session: pytest.Session) -> list[str]:
         """The traces beside the modules of this session that no test of theirs has; nothing where only a part was collected."""
@@ -619,17 +614,6 @@ class Traces:
                     if not is_segment(str(file)) and str(file) not in used:
                         found.add(_shown(file, self.config))
         return sorted(found)
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        recorded, unused = sorted(self._said["recorded"]), sorted(self._said["unused"])
-        if recorded:
-            terminalreporter.section("traces recorded", sep="-")
-            for path in recorded:
-                terminalreporter.line(path)
-        if unused:
-            terminalreporter.section("traces that no test uses", sep="-")
-            for path in unused:
-                terminalreporter.line(path)
 
 
 def _has_module(directory: Path) -> bool:

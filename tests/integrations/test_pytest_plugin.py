@@ -560,6 +560,19 @@ def test_a_suite_that_does_not_use_it_pays_nothing(suite: Suite) -> None:
     passed(suite.run("test_plain.py", fresh=True), 1)
 
 
+def test_the_process_that_hands_tests_to_workers_does_not_import_tracekit(suite: Suite) -> None:
+    """With pytest-xdist the workers replay; the process that prints what they did has no use for tracekit, and does not wait for it."""
+    suite.file(
+        "test_marked.py", "import pytest\nfrom agent import remind\n@pytest.mark.tracekit\ndef test_it(): remind('a')\n"
+    )
+    suite.file("conftest.py", "import sys\ndef pytest_unconfigure(config):\n"
+               "    if not hasattr(config, 'workerinput'): print('imported:', 'tracekit' in sys.modules)\n")  # fmt: skip
+    done = suite.run("--record-mode=once", "-n", "1", fresh=True)
+    passed(done, 1)
+    assert "traces/test_marked/test_it.jsonl\n" in done.stdout
+    assert "imported: False" in done.stdout
+
+
 @pytest.mark.parametrize("of", ["plugin", "group", "conftest"])
 def test_beside_pytest_recording_the_options_are_shared(of: str, suite: Suite) -> None:
     """Another plugin, or a conftest file, that has ``--record-mode`` and ``--block-network``, in a group of its own or in none: it is

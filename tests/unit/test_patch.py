@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from collections.abc import Callable
 
 import pytest
 
-from tracekit._capture.patch import AttributePatch, Patch, PatchStack, Switch
+from tracekit._capture.patch import AttributePatch, LatePatch, Patch, PatchStack, Switch
 
 
 class Base:
@@ -148,3 +149,32 @@ def test_a_switch_asks_for_its_patches_again_when_a_module_has_come(monkeypatch:
             switch.deactivate()
             assert module.value == value
     assert len(asked) == 3
+
+
+def test_what_is_made_of_a_function_is_kept_for_the_next_time() -> None:
+    """A hook that is made of what it finds is made once of each: put on and taken off a thousand times, it is the same; where somebody
+    else's function stands by then, it is made of that."""
+    module = types.ModuleType("module")
+    made: list[object] = []
+
+    def first() -> str:
+        return "first"
+
+    def other() -> str:
+        return "other"
+
+    def make(found: Callable[[], str]) -> Callable[[], str]:
+        made.append(found)
+        return lambda: f"hook of {found()}"
+
+    module.function = first
+    patch = LatePatch(module, "function", make)
+    said = []
+    for found in (first, first, other, first):
+        module.function = found
+        patch.apply()
+        said.append(module.function())
+        assert patch.restore()
+        assert module.function is found
+    assert said == ["hook of first", "hook of first", "hook of other", "hook of first"]
+    assert made == [first, other, first]

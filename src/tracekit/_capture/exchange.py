@@ -176,7 +176,7 @@ class FunctionExchange:
     def restore(self) -> bool:
         if self._old is None:
             return True
-        if list(_Pair.from_address(self._place)) != list(self._new):
+        if bytes(_Pair.from_address(self._place)) != bytes(self._new):
             return False
         _store(self._place, ctypes.addressof(self._old), ctypes.sizeof(_Pair))
         self._old = None

@@ -28,7 +28,7 @@ from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import STDLIB, telemetry
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
-from .plugins import Native, discover, is_observer, is_wrapper
+from .plugins import Integration, Native, discover, is_observer, is_wrapper
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -589,6 +589,11 @@ class _Seams:
         self._acts: Final = Switch(_of_acts)
         #: The places of native clients that are exchanged: one function can be reached by two names.
         self._native: Final[set[tuple[int, str]]] = set()
+        #: What integrations name, and by module.
+        self._natives_of: Mapping[str, Integration] | None = None
+        self._natives: Mapping[str, list[Native]] = {}
+        #: What is put there, each with the type or module it is of and what it was made of: the same for each of many runs.
+        self._entrances: Final[dict[tuple[int, str], tuple[Any, Any, Patch]]] = {}
         #: The processes that this one had started before, and theirs.
         self.before: frozenset[int] = frozenset()
         # It takes the function by its name when it is imported itself: that has to be the genuine one.
@@ -613,7 +618,7 @@ class _Seams:
     def _look_around(self) -> None:
         """The processes that are there already, and the entrances of pipes into them, where there is one."""
         with _reality.off_loop():
-            self.before = frozenset(_descendants(os.getpid()))
+            self.before = frozenset(_descendants(os.getpid())) if _has_children() else frozenset()
             pipes = _pipes_to_others(self.before) if self.before else {}
         if pipes:
             from .exchange import Unsupported
@@ -624,32 +629,52 @@ class _Seams:
     def _add_native(self) -> None:
         """The entrances of the native clients that are loaded; of others when they are."""
         with _reality.off_loop():
-            found = discover()
-        for integration in found.values():
-            for native in integration.native:
-                module = sys.modules.get(native.module)
-                if module is not None and self._live.active:
-                    self._add_entrance(module, native)
-                when_imported(native.module, self._add_native)
+            known = discover()
+        if self._natives_of is not known:
+            self._natives_of, self._natives = known, _by_module(known)
+        for name, natives in self._natives.items():
+            module = sys.modules.get(name)
+            for native in natives if module is not None and self._live.active else ():
+                self._add_entrance(module, native)
+            when_imported(name, self._add_native)
 
     def _add_entrance(self, module: Any, native: Native) -> None:
         *way, name = native.attribute.split(".")
         owner: Any = module
         for step in way:
             owner = getattr(owner, step, None)
-        if owner is None or name not in vars(owner) or (id(owner), name) in self._native:
+        key = (id(owner), name)
+        if owner is None or name not in vars(owner) or key in self._native:
+            return
+        found = vars(owner)[name]
+        known = self._entrances.get(key)
+        if known is not None and known[0] is owner and known[1] is found:
+            self._live.stack.apply(known[2])
+            self._native.add(key)
             return
         entrance = partial(_native_entrance, native)
+        patch: Patch = AttributePatch(owner, name, entrance(found))
         try:
-            self._live.stack.apply(AttributePatch(owner, name, entrance(vars(owner)[name])))
+            self._live.stack.apply(patch)
         except TypeError:  # a type that takes no assignment
             from .exchange import MethodEntry, Unsupported
 
             try:
-                self._live.stack.apply(MethodEntry(owner, name, entrance))
+                patch = MethodEntry(owner, name, entrance)
+                self._live.stack.apply(patch)
             except Unsupported:
                 return
-        self._native.add((id(owner), name))
+        self._entrances[key] = owner, found, patch
+        self._native.add(key)
+
+
+def _by_module(integrations: Mapping[str, Integration]) -> Mapping[str, list[Native]]:
+    """The functions of native clients that integrations name, by their modules."""
+    found: dict[str, list[Native]] = {}
+    for integration in integrations.values():
+        for native in integration.native:
+            found.setdefault(native.module, []).append(native)
+    return found
 
 
 #: Of a module, what is exchanged for live operations (``"live"``) or since it raises an audit event, which a guard hears and a recording
@@ -800,6 +825,17 @@ def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
     return found
 
 
+def _has_children() -> bool:
+    """Whether this process has child processes: one question to the system, and the answer mostly is no."""
+    try:
+        _reality.system.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_CHILDREN)
+    except ChildProcessError:
+        return False
+    except (AttributeError, OSError):  # a system that can't be asked
+        pass
+    return True
+
+
 def _descendants(pid: int) -> Iterator[int]:
     with suppress(OSError):  # it has ended, or this kernel does not tell
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -809,6 +845,8 @@ def _descendants(pid: int) -> Iterator[int]:
                     yield from _descendants(child)
 
 
+#: What ``waitid`` is to look at: also children that were started in unusual ways (Linux: ``__WALL``).
+_ALL_CHILDREN: Final = 0x40000000
 #: What writes to a pipe, by module or type and name.
 _FEEDING: Final = ("os.write", "os.writev", "FileIO.write", "BufferedWriter.write", "TextIOWrapper.write")
 

@@ -34,6 +34,8 @@ __all__ = [
 
 #: What an attribute patch finds where there is no own attribute (it may be inherited).
 MISSING: Final = object()
+#: What is never found anywhere.
+_NEVER: Final = object()
 
 
 class Patch(Protocol):
@@ -93,6 +95,8 @@ class AttributePatch:
         self.value = value
         self.applied = False
         self._found: object = MISSING
+        #: What was found when ``value`` was last made to look like it: the same is found again for each of many runs.
+        self._like: object = _NEVER
 
     @property
     def target(self) -> str:
@@ -106,8 +110,9 @@ class AttributePatch:
     def apply(self) -> None:
         if self.applied:
             return
-        self._found = self._own()
-        self.value = looking_like(self.value, self._found, self.owner)
+        found = self._found = self._own()
+        if found is not self._like:
+            self.value, self._like = looking_like(self.value, found, self.owner), found
         setattr(self.owner, self.name, self.value)
         self.applied = True
 
@@ -130,15 +135,18 @@ class AttributePatch:
 
 
 class LatePatch(AttributePatch):
-    """``owner.name`` becomes ``make(what is there)``, anew each time that it is applied: a test may have put its own function there."""
+    """``owner.name`` becomes ``make(what is there)``: made anew where that is another one, since a test may put its own function there."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
         super().__init__(owner, name, MISSING)
         self._make: Final = make
+        self._made_of: object = _NEVER
 
     def apply(self) -> None:
         if not self.applied:
-            self.value = self._make(getattr(self.owner, self.name))
+            there = getattr(self.owner, self.name)
+            if there is not self._made_of:
+                self.value, self._made_of, self._like = self._make(there), there, _NEVER
             super().apply()
 
 

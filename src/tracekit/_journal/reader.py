@@ -636,7 +636,7 @@ C = TypeVar("C", bound=Collector)
 class Trace:
     """A trace file, verified in one pass that also indexes it (8 bytes an entry).
 
-    What ``entries`` and ``entry`` return is new each time; what ``expand`` puts in is shared and not to be changed.
+    What ``entries`` and ``entry`` return is new each time; ``first`` and what ``expand`` puts in is shared and not to be changed.
 
     The pass makes of the entries what ``collect`` names. With ``indexed`` an index that the store keeps may stand for the pass (see
     ``indexes``): for who shows or replays a run, not for who verifies it.
@@ -658,6 +658,7 @@ class Trace:
         self._offsets = array("Q")
         #: The line that was read last.
         self._last: tuple[int, bytes] = (0, b"")
+        self._first: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
@@ -841,7 +842,14 @@ class Trace:
 
         Of an imported run nothing is known but its exchanges over HTTP.
         """
-        return imported_from(self.entry(1))
+        return imported_from(self.first)
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first entry, which says what the run is: one object, not to be changed. ``IndexError`` if there is none."""
+        if self._first is None:
+            self._first = self.entry(1)
+        return self._first
 
     def entry(self, seq: int) -> dict[str, Any]:
         """The entry ``seq``, read from its place and checked against its hash. ``IndexError`` if there is none."""

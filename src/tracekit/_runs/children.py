@@ -856,11 +856,20 @@ _AFTER_A_FAILURE: Final = 2.0
 class ReplayedChildren:
     """The child processes of one replay: admitted as recorded ones, polled for failures, ended with it.
 
-    ``path`` is that of the process's own lane, ``reports`` the directory where its children say how they ended, if there is one.
+    ``path`` is that of the process's own lane, ``reports`` the directory where its children say how they ended, if there is one. Where
+    no process has joined the recorded run, nobody looks for their files.
     """
 
     @_reality.off_loop()
-    def __init__(self, session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
+    def __init__(
+        self,
+        session: Replay,
+        options: Mapping[str, Any],
+        path: str = "",
+        reports: str | None = None,
+        *,
+        had_children: bool = True,
+    ) -> None:
         self.session: Final = session
         # Its children and its parent may send it something; a child's last word is its end, after it has reported. For one that is just
         # being started a fork server may be waited for, which was there before.
@@ -869,7 +878,7 @@ class ReplayedChildren:
         self._options: Final = options
         self._path: Final = path
         self._trace: Final = os.path.abspath(session.trace.path)
-        self._recorded: dict[str, SegmentFile] | None = None
+        self._recorded: dict[str, SegmentFile] | None = None if had_children else {}
         #: The directory for the reports of all processes of the replay, grandchildren included.
         self._reports = reports
         self._owns: bool = reports is None

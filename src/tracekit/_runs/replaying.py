@@ -18,7 +18,7 @@ from .._capture import callers, instrumentation, plugins, processes, randomness,
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import ENDS, FAMILIES, SINGLES
-from .._journal.store import Store, file_beside, segment_of
+from .._journal.store import Store, file_beside, is_segment, segment_of
 from .._runtime.callsite import caller, say, warn_of_replay
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
@@ -91,6 +91,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.ended_as: str | None = None
         self._run: Run | None = None
         self._children: children.ReplayedChildren | None = None
+        #: Whether processes of the recorded run have joined it.
+        self._had_children = True
         self._pid: Final = os.getpid()
 
     @property
@@ -200,7 +202,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
         # A process that joins was given those of the whole run.
-        recorded = options.setdefault("credentials", session.trace.entry(1)["meta"].get("credentials", []))
+        recorded = options.setdefault("credentials", session.trace.first["meta"].get("credentials", []))
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
         taken.callback(world.leave)
@@ -223,17 +225,19 @@ class ReplayBlock(Block["ReplayBlock"]):
         if options["guard"] == "process":
             process.refuse_outside(self._outside)
             taken.callback(process.allow_outside, self._outside)
-        self._scope_in(self._seen, session.trace.entry(1).get("agent_id"))
+        self._scope_in(self._seen, session.trace.first.get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()
         reached = options["guard"] != "process" or options["allow_hosts"] or self._partial is not None
         session.threads.sealed = not reached and not self._lineage()[0]
         if self._partial is None and self._imported is None:
-            session.state.children = self._children = children.ReplayedChildren(session, options, *self._lineage())
+            session.state.children = self._children = children.ReplayedChildren(
+                session, options, *self._lineage(), had_children=self._had_children
+            )
             taken.callback(self._children.conclude)
         process.opened(session)
         taken.callback(process.closed, session)
-        self._run = Run(self._imported or session, session.trace.path, session.trace.entry(1).get("name"))
+        self._run = Run(self._imported or session, session.trace.path, session.trace.first.get("name"))
         register(self._seen, self._run)
         taken.callback(unregister, self._seen)
         randomness.align_numpy(session)
@@ -290,7 +294,9 @@ class ReplayBlock(Block["ReplayBlock"]):
 
         trace = for_replay(path)
         try:
-            return self._opened(trace, store.check_replayable(trace), options)
+            verdict = store.check_replayable(trace)
+            self._had_children = bool(verdict.segments) or is_segment(path)
+            return self._opened(trace, verdict, options)
         except BaseException:
             trace.close()
             raise
@@ -322,7 +328,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         if session.trace.imported_from is not None:
             return  # nobody knows where it was recorded
-        recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
+        recorded = session.trace.first.get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
         verdict = session.report.verdict
         for sentence in found:
@@ -378,7 +384,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         session = self.session
         trace = session.trace
         with suppress(ReplayError):  # the session keeps it
-            if self._partial is None and trace.entry(1).get("meta", {}).get("whole_program"):
+            if self._partial is None and trace.first.get("meta", {}).get("whole_program"):
                 self.ended_as = f"exit status {status}"
                 self.set_result({"status": status})
                 self._exit(None)
@@ -498,7 +504,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _hint(self, session: Replay) -> str | None:
         """A hint to add to a failure of the replay, or ``None``."""
-        return hash_seed_hint(session.trace.entry(1), environment()["hash_seed"])
+        return hash_seed_hint(session.trace.first, environment()["hash_seed"])
 
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
@@ -556,7 +562,7 @@ def ignored_fields(ignore: Any) -> dict[str, list[str]]:
 
 def include_user_modules(trace: Trace) -> None:
     """Count as the program's own code what the recording did, by name: nothing is imported for it."""
-    named = trace.entry(1).get("meta", {}).get("user_modules")
+    named = trace.first.get("meta", {}).get("user_modules")
     for name in named if isinstance(named, list) else ():
         if isinstance(name, str):
             callers.include(name)
@@ -564,7 +570,7 @@ def include_user_modules(trace: Trace) -> None:
 
 def _changed_settings(trace: Trace, redactor: Redactor) -> list[str]:
     """Which variables by which SDKs decide what they ask, and where, are not what they were: an SDK reads today's."""
-    then, now = trace.entry(1)["meta"].get("settings", {}), plugins.settings()
+    then, now = trace.first["meta"].get("settings", {}), plugins.settings()
     found: list[str] = []
     for name in dict.fromkeys((*then, *now)):
         was, is_now = then.get(name), redactor.redact_text(now[name])[0] if name in now else None

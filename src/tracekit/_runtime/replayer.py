@@ -589,10 +589,10 @@ class Replay:
         bindings = Bindings(redactor, places, self._had, known)
         trace.check()
         self.index: Final = trace.collected(Index).finish()
-        self.run_id: Final[str] = trace.entry(1)["run_id"]
+        self.run_id: Final[str] = trace.first["run_id"]
         self.report: Final = Report(self.run_id, trace.path, strict)
         self.comparison: Final = Comparison(trace, redactor, bindings, ignored or Ignored({}))
-        about = trace.entry(1).get("meta", {})
+        about = trace.first.get("meta", {})
         self.state: Final = RunState(live=False, ordered=bool(about.get("ordered")))
         self._lock = threading.RLock()
         #: The failure of the replay, where it has one.
