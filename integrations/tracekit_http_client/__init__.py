@@ -31,6 +31,12 @@ def _whole(name: str) -> Any:
     return wrap
 
 
+def _pool(original: Any) -> Any:
+    from tracekit.integration import kept_to_itself
+
+    return kept_to_itself(original)
+
+
 #: Classes with a ``connect()`` of their own.
 _CONNECTIONS = (
     ("http.client", "HTTPConnection"),
@@ -48,6 +54,7 @@ integration = Integration(
         Patch("http.client", "HTTPConnection.putrequest", _wrapped("putrequest")),
         *(Patch(module, f"{name}.connect", _wrapped("connect")) for module, name in _CONNECTIONS),
         Patch("urllib3.util.connection", "create_connection", _wrapped("create_connection")),
+        Patch("urllib3.connectionpool", "ConnectionPool.QueueCls", _pool),
         Patch("urllib3.connectionpool", "HTTPConnectionPool.urlopen", _whole("urlopen")),
         Patch("requests.sessions", "Session.send", _whole("session_send")),
         Patch("botocore.httpsession", "URLLib3Session.send", _whole("botocore_send")),

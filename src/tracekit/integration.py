@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import shown as shown
     from ._capture.plugins import supply_placeholders as supply_placeholders
     from ._capture.plugins import trusted as trusted
+    from ._capture.threads import kept_to_itself as kept_to_itself
     from ._capture.transports import ObservedTransport as ObservedTransport
     from ._capture.transports import ReplayedTransport as ReplayedTransport
     from ._capture.transports import StandIn as StandIn
@@ -276,6 +277,7 @@ _HOMES: Final = {
     "json_lines": "_capture.wire",
     "json_value": "_capture.wire",
     "keeping": "_capture.transports",
+    "kept_to_itself": "_capture.threads",
     "lend": "_runs.recording",
     "live_async": "_capture.calls",
     "message": "_capture.http",
@@ -414,6 +416,7 @@ __all__ = [
     "json_lines",
     "json_value",
     "keeping",
+    "kept_to_itself",
     "lend",
     "live_async",
     "message",

@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import http.client
 import json
+import queue
 import socket
 import threading
 import urllib.request
@@ -173,6 +174,30 @@ def test_who_does_not_ask_for_a_coding(servers: Servers, instrumented: None) -> 
     run, _ = recorded(lambda: program("gzip"))
     with pytest.raises(DivergenceError, match="content coding"), tracekit.replay(run.id):
         program("identity")
+
+
+def test_the_queue_of_a_pool(servers: Servers, instrumented: None) -> None:
+    """What a pool of connections keeps its connections in is a queue like before, of which nothing is recorded, by whom it may be used."""
+
+    def program() -> Any:
+        with urllib3.PoolManager(maxsize=2) as pool:
+            found = pool.connection_from_url(servers.roots.http)
+            statuses = [found.urlopen("GET", "/echo").status for _ in range(3)]
+            kept = found.pool
+            assert isinstance(kept, queue.LifoQueue)
+            first, second = kept.get(), kept.get()
+            with pytest.raises(queue.Empty):
+                kept.get(timeout=0.001)
+            kept.put(second)
+            kept.put(first)
+            with pytest.raises(queue.Full):
+                kept.put(None, block=False)
+            return statuses, kept.qsize(), found.num_connections
+
+    run, saw = recorded(program)
+    assert saw == [[200, 200, 200], 2, 1]
+    assert "queue." not in Path(run.path).read_text().replace("queue.qsize", "")
+    assert replayed(run, program) == saw
 
 
 def types(run: tracekit.Run) -> list[str]:

@@ -25,6 +25,7 @@ from .plugins import (
     is_observer,
     is_wrapper,
     movers_by_file,
+    sending_packages,
     sends_telemetry,
     telemetry_of,
 )
@@ -32,6 +33,7 @@ from .plugins import (
 __all__ = [
     "PASS",
     "STDLIB",
+    "asked_by_user",
     "by_observer",
     "by_tracekit",
     "by_user",
@@ -109,6 +111,8 @@ _known = _kinds.get
 _ours: dict[str, bool] = {}
 #: A cache, of a file's name: the installed package that it is of; empty: none.
 _libraries: dict[str, Any] = {}
+#: A cache of ``asked_by_user``, of a file's name: user code, none, or seen through.
+_askers: dict[str, Any] = {}
 #: A cache of ``reader``, of a file's name: of files that decide alone, whoever calls them, and of those that are seen through.
 _readers: dict[str, Any] = {}
 _THROUGH: Final = object()
@@ -168,6 +172,27 @@ def walk(frame: FrameType | None) -> bool:
             return kind is True
         frame = frame.f_back
     return False
+
+
+def asked_by_user(frame: FrameType, between: Set[str]) -> bool:
+    """Whether user code asks, who has called from ``frame``: modules of the standard library named ``between`` ask for their callers."""
+    above: FrameType | None = frame
+    while above is not None:
+        who = _askers.get(above.f_code.co_filename)
+        if who is None:
+            who = _asker(above, between)
+        if who is not PASS:
+            return who is True
+        above = above.f_back
+    return False
+
+
+def _asker(frame: FrameType, between: Set[str]) -> Any:
+    file = frame.f_code.co_filename
+    who = PASS if frame.f_globals.get("__name__") in between else _kind_of(frame)
+    if not file.startswith("<") or file.startswith("<frozen "):  # other generated code is whoever's it was made for
+        _askers[file] = who
+    return who
 
 
 def called_back(depth: int, seam: CodeType | None) -> bool:
@@ -249,9 +274,11 @@ def telemetry() -> Telemetry | None:
     So neither a package that wraps what the program does (a decorator, an instrumented client) nor one that reads something for it makes
     telemetry of that.
     """
+    runs, found = current.get() is not None, None
+    if runs and sys.modules.keys().isdisjoint(sending_packages()):
+        return None
     frame: FrameType | None = _getframe(1)
     role_of = callers_by_file.get
-    runs, found = current.get() is not None, None
     by_user = False
     while frame is not None:
         role = role_of(frame.f_code.co_filename)
@@ -287,6 +314,7 @@ def _reclassify() -> None:
     _kinds.clear()
     _libraries.clear()
     _readers.clear()
+    _askers.clear()
     callers_by_file.clear()
     movers_by_file.clear()
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from .. import _reality
-from .._runtime.session import Scope, current, here
+from .._runtime.session import Scope, current, settled
 from . import exchange
 from .callers import by_user, reader
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
@@ -43,7 +43,7 @@ _MEASURES: Final = ("perf_counter", "process_time", "thread_time")
 
 
 def _answer(scope: Scope, name: str, real: Callable[[], Any], who: Literal[True] | str = True) -> Any:
-    session, scope = scope.session, here() or scope
+    session, scope = scope.session, settled(scope)
     return session.clock_read(scope, name, real) if who is True else session.library_clock(scope, name, who, real)
 
 
@@ -54,9 +54,9 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
             return real()
         who = by_user() if measures else reader()
         if who is True:
-            return scope.session.clock_read(here() or scope, name, real)
+            return scope.session.clock_read(settled(scope), name, real)
         # Of the standard library's waits each has its own clock.
-        return scope.session.library_clock(here() or scope, name, who, real) if who else real()
+        return scope.session.library_clock(settled(scope), name, who, real) if who else real()
 
     measures = name.partition(".")[2].startswith(_MEASURES)
     return read
@@ -278,7 +278,7 @@ def _loop_time(real: Any) -> Hook:
             if progress is None or not progress.runs_in(loop):
                 return real(loop)
         else:
-            scope = here() or scope
+            scope = settled(scope)
         return scope.session.library_clock(scope, "loop.time", package, partial(real, loop))
 
     return read

@@ -27,7 +27,7 @@ from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
-from .callers import by_user, installed, walk
+from .callers import asked_by_user, by_user, installed
 from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, LatePatch, Patch, Switch
 from .plugins import PLACEHOLDER
@@ -59,12 +59,7 @@ _getcwd: Final = os.getcwd
 def _asks() -> Scope | None:
     """The scope of the run, where the running code is user code and part of it, outside every step."""
     scope = current.get()
-    if scope is None or scope.live:
-        return None
-    frame: FrameType | None = _getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
-        frame = frame.f_back
-    return scope if walk(frame) else None
+    return scope if scope is not None and not scope.live and asked_by_user(_getframe(2), _BETWEEN) else None
 
 
 @_reality.off_loop()
@@ -139,10 +134,8 @@ def _is_input(environment: Any, name: Any) -> bool:
 
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
-        if current.get() is None or _iterated.names.get(id(key)) is key:
-            return original(self, key)
-        scope = _asks()
-        if scope is None or not _is_input(self, key):
+        scope = current.get()
+        if scope is None or scope.live or not asked_by_user(_getframe(1), _BETWEEN) or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)

@@ -54,6 +54,7 @@ __all__ = [
     "register",
     "register_tasks",
     "resolve",
+    "sending_packages",
     "sends_telemetry",
     "settings",
     "shown",
@@ -797,6 +798,7 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 
 def _forget_telemetry() -> None:
     exporting_modules.cache_clear()
+    sending_packages.cache_clear()
     _senders.clear()
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
@@ -819,6 +821,15 @@ def exporting_modules() -> frozenset[str]:
     found = {**discover(), **_integrations}.values()
     return frozenset(
         place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
+    )
+
+
+@cache
+def sending_packages() -> frozenset[str]:
+    """The packages and modules in which something sends telemetry."""
+    found = {**discover(), **_integrations}.values()
+    return frozenset(
+        sender.partition(":")[0] for one in found for telemetry in one.telemetry for sender in telemetry.senders
     )
 
 

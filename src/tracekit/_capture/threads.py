@@ -39,6 +39,7 @@ __all__ = [
     "enclose",
     "entered",
     "handover_patches",
+    "kept_to_itself",
     "name_of",
     "parent_lane",
     "refuse_uncovered",
@@ -359,6 +360,7 @@ def _taken(original: Any) -> Any:
                 turn.fired()
         return original(self, *args)
 
+    vars(move)[_UNRECORDED] = original
     return move
 
 
@@ -423,7 +425,23 @@ def _moved(
         return original(self, *args, **options)
 
     move.__qualname__ = original.__qualname__
+    vars(move)[_UNRECORDED] = original
     return move
+
+
+#: What a recorded method of queues has its own in.
+_UNRECORDED: Final = "_tracekit_unrecorded"
+
+
+def kept_to_itself(kind: type[Any]) -> type[Any]:
+    """A class of queues like ``kind``, for a library that hands nothing to the program by them: what they move is never recorded.
+
+    A pool of connections moves dozens of things for one request, and each of the recorded methods asks first who it is.
+    """
+    methods = {name: getattr(kind, name) for name in ("get", "put", "_get", "_put")}
+    methods = {name: vars(method).get(_UNRECORDED, method) for name, method in methods.items()}
+    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**methods, **about})
 
 
 def _hold_unrecorded(lane: Lane, turn: Any) -> None:

@@ -1043,7 +1043,11 @@ class Recording:
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         value = real()
         if library is not None and not self.state.ended:
-            self.library_read(scope, f"{function}:{library}", value)
+            lane = scope.lane.id
+            if lane >= 0:
+                self.log.journal.read("clock", lane, scope.parent, f"{function}:{library}", value)
+            else:
+                self.library_read(scope, f"{function}:{library}", value)
         return value
 
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
