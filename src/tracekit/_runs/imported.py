@@ -185,13 +185,10 @@ class ImportedReplay(Around):
     def outcomes(self, spec: Spec, seq: int) -> Iterator[Outcome]:
         """What the exchange ``seq`` came to: the pieces of its answer, and the end of it; or its whole answer."""
         replay = self.replay
-        piece = replay.index.next_chunk[seq]
-        while piece:
-            yield self._outcome(spec, seq, piece)
-            piece = replay.index.next_chunk[piece]
+        for one in replay.index.outcomes(seq):
+            yield self._outcome(spec, seq, one)
         if not replay.index.answer[seq]:
             raise self.fail(divergence.ends_inside(self.run_id, seq, spec.family, spec.name))
-        yield self._outcome(spec, seq, replay.index.answer[seq])
 
     def _outcome(self, spec: Spec, seq: int, answer: int) -> Outcome:
         replay = self.replay

@@ -301,6 +301,29 @@ class Index:
         """Whether there is anything that a replay gives the program: a step, a read, an input or a state that it started from."""
         return any(self.role) or bool(self.inputs) or bool(self.snapshots)
 
+    def outcomes(self, step: int) -> Iterator[int]:
+        """The pieces of what a step came to, and its outcome, as far as the log has them."""
+        piece = self.next_chunk[step]
+        while piece:
+            yield piece
+            piece = self.next_chunk[piece]
+        if self.answer[step]:
+            yield self.answer[step]
+
+    def answered_within(self, seq: int, trace: Trace) -> int:
+        """The step that a replay answers without its body, in whose course entry ``seq`` was written; 0 where there is none."""
+        found, above = 0, trace.entry(seq).get("parent", 0)
+        while above:
+            entry = trace.entry(above)
+            if self.role[above] == INTENT and entry["type"] != "span.start":
+                found = above
+            above = entry.get("parent", 0)
+        return found
+
+    def step_between(self, first: int, last: int) -> bool:
+        """Whether a step, or what one came to, lies between two entries."""
+        return any(self.role[seq] in (INTENT, EVENT, SINGLE) for seq in range(first + 1, last))
+
     def others_between(self, start: int, end: int) -> bool:
         """Whether another lane made steps between two entries of one."""
         lane, inside = self.lane[start], set(self.inside(start))

@@ -10,14 +10,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from threading import RLock
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import _reality
+from .._values import from_json
 from ..errors import LogWriteError
 from .callsite import caller, say
-from .redaction import Redactor
+from .redaction import Originals, Redactor
 from .session import Scope
 from .verdict import Report
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .index import Index
+    from .matching import Bindings
 
 __all__ = ["Disk", "LeftStates", "OwnFiles", "RecordedInputs", "ReplayedInputs"]
 
@@ -104,40 +110,35 @@ class RecordedInputs:
 
 
 class ReplayedInputs:
-    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one and
-    where it was read, ``original`` the same with the secrets that were taken out of it, where they are known. ``between`` says whether a
-    step lies between two, ``within`` in which step that a replay answers one was written; ``own`` are the program's own files.
+    """What the recorded run has read, for one replay. ``originals`` has the secrets that were taken out of it, where they are known;
+    ``bindings`` compare where placeholders may stand. ``own`` are the program's own files.
 
-    ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` has patterns of
-    names of which today's value is wanted, by kind.
+    ``today`` has patterns of names of which today's value is wanted, by kind.
     """
 
     def __init__(
         self,
-        recorded: Mapping[tuple[str, str], Iterable[int]],
-        value: Callable[[int], tuple[Any, str | None]],
-        original: Callable[[int], Any],
-        between: Callable[[int, int], bool],
-        within: Callable[[int], int],
-        observed: Iterable[str],
-        alike: Callable[[Any, Any], bool],
+        trace: Trace,
+        index: Index,
+        originals: Originals,
+        bindings: Bindings,
         report: Report,
         redactor: Redactor,
         own: OwnFiles,
         states: LeftStates,
     ) -> None:
-        self._recorded: Final = recorded
-        self._value: Final = value
-        self._original: Final = original
-        self._between: Final = between
-        self._observed: Final = frozenset(observed)
-        self._alike: Final = alike
+        self._trace: Final = trace
+        self._index: Final = index
+        self._recorded: Final = index.inputs
+        self._originals: Final = originals
+        self._bindings: Final = bindings
+        #: The kinds that were recorded at all.
+        self._observed: Final = frozenset(trace.entry(1).get("meta", {}).get("boundary", ()))
         self._report: Final = report
         self._redactor: Final = redactor
         self.today: Mapping[str, Iterable[str]] = {}
         self._own: Final = own
         self._states: Final = states
-        self._within: Final = within
         #: Where names begin.
         with _reality.off_loop():
             self._directory = os.path.abspath(".")
@@ -205,7 +206,7 @@ class ReplayedInputs:
         self._disk = disk
         for kind, name in self._recorded:
             if kind == "kept":
-                self._lay(name, self._recorded_first(kind, name), first=True)
+                self._lay(name, self._recorded[kind, name][0], first=True)
 
     def answered(self, step: int) -> None:
         """``step`` was answered from the log: what it had done to files, and to generators of the process, is to be there."""
@@ -213,7 +214,7 @@ class ReplayedInputs:
             self._left = {}
             for (kind, name), seqs in self._recorded.items():
                 for seq in seqs if kind in _LEFT else ():
-                    self._left.setdefault(self._within(seq), []).append((kind, name, seq))
+                    self._left.setdefault(self._index.answered_within(seq, self._trace), []).append((kind, name, seq))
         for kind, name, seq in self._left.get(step, ()):
             if kind == "state":
                 if name in self._states.setters:
@@ -222,9 +223,6 @@ class ReplayedInputs:
             self._own.paths.discard(self._path(name))
             if self._disk is not None:
                 self._lay(name, seq, first=False)
-
-    def _recorded_first(self, kind: str, name: str) -> int:
-        return next(iter(self._recorded[kind, name]))
 
     @_reality.off_loop()
     def _path(self, name: str) -> str:
@@ -259,9 +257,23 @@ class ReplayedInputs:
         if value is None or recorded is None:
             return value is recorded
         if kind == "environment":
-            return self._alike(recorded, self._redactor.redact_environment([(name, value)])[name])
+            return self._bindings.equal(recorded, self._redactor.redact_environment([(name, value)])[name])
         same: bool = _without_content(recorded) == _without_content(value)
         return same
+
+    def _value(self, seq: int) -> tuple[Any, str | None]:
+        """What entry ``seq`` has of an input, and where that was read."""
+        entry = self._trace.entry(seq)
+        about = entry["input"]
+        return from_json(self._trace.expand(entry["output"])).get(about["name"]), about.get("where")
+
+    def _original(self, seq: int) -> Any:
+        """The same with its secrets in their places, where all are known; else ``None``."""
+        entry = self._trace.entry(seq)
+        if self._originals.lack(entry, "output"):
+            return None
+        whole = self._originals.of(entry, self._trace.expand, "output")
+        return from_json(self._trace.expand(whole["output"])).get(entry["input"]["name"])
 
     def _with_secrets(self, seq: int, recorded: Any) -> Any:
         """What was recorded at ``seq``, with its secrets; ``None`` where none were taken out, or they are not known."""
@@ -295,7 +307,7 @@ class ReplayedInputs:
         while len(rest) > 1 and rest[1].seq < seq:
             now, then = rest[0], rest[1]
             here = where in (now.where, then.where) and now.where != then.where
-            if not (where == then.where if here else self._between(now.seq, then.seq)):
+            if not (where == then.where if here else self._index.step_between(now.seq, then.seq)):
                 return
             del rest[0]
 

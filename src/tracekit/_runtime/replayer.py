@@ -644,13 +644,10 @@ class Replay:
         #: The error that the program itself has left its block with.
         self.ended_with: BaseException | None = None
         self.inputs: Final = ReplayedInputs(
-            self.index.inputs,
-            self._input_of,
-            self._original_input,
-            self._step_between,
-            self._answered_within,
-            about.get("boundary", ()),
-            bindings.equal,
+            trace,
+            self.index,
+            self.originals,
+            bindings,
             self.report,
             redactor,
             self.state.extras.of(OwnFiles),
@@ -686,18 +683,13 @@ class Replay:
         """A recorded step of which the program knows nothing: nobody asks for it, nor for what belongs to it."""
         self._used[seq] = 2
         self._skip_inside(seq)
-        self._skip_outcome(seq)
+        self._pass_outcome(seq)
 
-    def _skip_outcome(self, seq: int) -> None:
+    def _pass_outcome(self, seq: int, *, consumed: bool = False) -> None:
         """Nobody asks for the pieces and the outcome of this step."""
-        piece = self.index.next_chunk[seq]
-        while piece:
-            self.schedule.skip(piece)
-            self._used[piece] = 2
-            piece = self.index.next_chunk[piece]
-        if self.index.answer[seq]:
-            self.schedule.skip(self.index.answer[seq])
-            self._used[self.index.answer[seq]] = 2
+        for one in self.index.outcomes(seq):
+            self.schedule.skip(one)
+            self._used[one] = 1 if consumed else 2
 
     # -- processes -------------------------------------------------------------------------------------------------------
 
@@ -720,7 +712,7 @@ class Replay:
             self._consume(state, "process", seq)
             scope.lane.last = seq
             for one in self._steps_of(path):
-                self._skip_outcome(one)
+                self._pass_outcome(one)
         if self._debugger is not None:
             self._debugger.came_to(self, scope, seq)
         return True
@@ -761,6 +753,10 @@ class Replay:
             if not spec.structural:
                 self._skip_inside(seq)
             scope.lane.last = seq
+        return self._made(scope, request, seq)
+
+    def _made(self, scope: Scope, request: Request, seq: int) -> ReplayedStep:
+        """The program has made the recorded step ``seq``."""
         if self._debugger is not None:
             self._debugger.came_to(self, scope, seq)
         if seq in self.index.refused:
@@ -775,13 +771,12 @@ class Replay:
 
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
         with self._lock:
-            state = self.lanes.of(scope.lane)
-            for seq in state.ahead():
-                if self.index.role[seq] in (INTENT, SINGLE) and not self._used[seq]:
-                    entry = self.trace.entry(seq)
-                    kind = family_of(entry["type"])
-                    return kind is not None and kind[0] == family and entry.get("name") == name
-        return False
+            seq = self._next_of_any(self.lanes.of(scope.lane))
+        if seq is None:
+            return False
+        entry = self.trace.entry(seq)
+        kind = family_of(entry["type"])
+        return kind is not None and kind[0] == family and entry.get("name") == name
 
     # -- another way than the recorded one ---------------------------------------------------------------------------------
 
@@ -802,8 +797,7 @@ class Replay:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
             seq = self._next(state, family)
-            steps = (one for one in state.ahead() if self.index.role[one] in (INTENT, SINGLE) and not self._used[one])
-            return seq is not None and next(steps, None) == seq and same(seq)
+            return seq is not None and self._next_of_any(state) == seq and same(seq)
 
     def is_same(self, scope: Scope, request: Request) -> Callable[[int], bool]:
         """Whether a recorded step is the one that is asked for."""
@@ -848,11 +842,7 @@ class Replay:
             self.report.consumed += not self._used[seq]
             self._used[seq] = 1
             self._skip_inside(seq)
-        if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
-        if seq in self.index.refused:
-            raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
-        return ReplayedStep(self, scope, request, seq)
+        return self._made(scope, request, seq)
 
     def late(self, family: str, name: str, effect: bool) -> BaseException:
         """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""
@@ -901,15 +891,7 @@ class Replay:
             self._consume(state, spec.family, seq)
             self._skip_inside(seq)
             scope.lane.last = seq
-            answer = self.index.answer[seq]
-            chunk = self.index.next_chunk[seq]
-            while chunk:
-                self.schedule.skip(chunk)
-                self._used[chunk] = 2
-                chunk = self.index.next_chunk[chunk]
-            if answer:
-                self.schedule.skip(answer)
-                self._used[answer] = 2
+            self._pass_outcome(seq)
         if self._debugger is not None:
             self._debugger.came_to(self, scope, seq)
         return seq
@@ -955,6 +937,11 @@ class Replay:
             i += 1
         state.cursors[kind] = i
         return steps[i] if i < len(steps) else None
+
+    def _next_of_any(self, state: LaneState) -> int | None:
+        """The same of all kinds."""
+        role, used = self.index.role, self._used
+        return next((seq for seq in state.ahead() if role[seq] in (INTENT, SINGLE) and not used[seq]), None)
 
     def _consume(self, state: LaneState, kind: str, seq: int) -> None:
         self._used[seq] = 1
@@ -1309,31 +1296,6 @@ class Replay:
             left = (seq for seq in self.lanes.of(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
             return next(left, len(self.index) + 1)
 
-    def _input_of(self, seq: int) -> tuple[Any, str | None]:
-        entry = self.trace.entry(seq)
-        about = entry["input"]
-        return from_json(self.trace.expand(entry["output"])).get(about["name"]), about.get("where")
-
-    def _step_between(self, first: int, last: int) -> bool:
-        return any(self.index.role[seq] in (INTENT, EVENT, SINGLE) for seq in range(first + 1, last))
-
-    def _answered_within(self, seq: int) -> int:
-        """The step that a replay answers without its body, in whose course entry ``seq`` was written; 0 where there is none."""
-        found, above = 0, self.trace.entry(seq).get("parent", 0)
-        while above:
-            entry = self.trace.entry(above)
-            if self.index.role[above] == INTENT and entry["type"] != "span.start":
-                found = above
-            above = entry.get("parent", 0)
-        return found
-
-    def _original_input(self, seq: int) -> Any:
-        """The recorded value of an input, its secrets in their places, where all are known; else ``None``."""
-        entry = self.trace.entry(seq)
-        if self.originals.lack(entry, "output"):
-            return None
-        return from_json(self.trace.expand(self._whole(entry)["output"])).get(entry["input"]["name"])
-
     def _whole(self, entry: dict[str, Any]) -> dict[str, Any]:
         """An entry with what was taken out of its outcome, where that is known."""
         return self.originals.of(entry, self.trace.expand, "output", "error", "arguments")
@@ -1437,10 +1399,9 @@ class Replay:
     def decoded(self, spec: Spec, seq: int) -> Outcome:
         """The entry ``seq`` before its turn, without its error."""
         entry = self._whole(self.trace.entry(seq))
-        return Outcome(self._decode(entry.get("output"), spec.hint()), None, entry.get("meta") or {}, entry)
-
-    def _decode(self, output: Any, returns: Any) -> Any:
-        return from_json(self.trace.expand(output), returns)
+        return Outcome(
+            from_json(self.trace.expand(entry.get("output")), spec.hint()), None, entry.get("meta") or {}, entry
+        )
 
     def _located(self, failure: NotReplayableError, step: ReplayedStep) -> NotReplayableError:
         name = step.spec.render(self.redactor).name
@@ -1511,16 +1472,7 @@ class Replay:
             self._used[seq] = 1
             self.report.consumed += 1
             self._skip_inside(seq)
-            piece = self.index.next_chunk[seq]
-            while piece:
-                self._deliver(piece)
-                piece = self.index.next_chunk[piece]
-            if self.index.role[seq] == INTENT and self.index.answer[seq]:
-                self._deliver(self.index.answer[seq])
-
-    def _deliver(self, seq: int) -> None:
-        self._used[seq] = 1
-        self.schedule.skip(seq)
+            self._pass_outcome(seq, consumed=True)
 
     def passed(self, lane: Lane, seq: int) -> None:
         """A structural step has ended: its end is behind the lane now."""
