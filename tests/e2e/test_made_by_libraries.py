@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import importlib
+import os
+import random
+import secrets
 import tempfile
 import textwrap
+import time
+import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +48,49 @@ def test_ids_of_fastuuid(tmp_path: Path) -> None:
         return [*map(str, ids), *fastuuid.uuid4_as_strings_bulk(2)]
 
     replayed(tmp_path, program)
+
+
+def test_functions_that_a_pool_calls_as_they_are(tmp_path: Path) -> None:
+    """What is handed over draws and reads the clock for the program, though no function of the program's calls it."""
+
+    async def threads() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        return [await asyncio.to_thread(random.random), await loop.run_in_executor(None, uuid.uuid4)]
+
+    def program() -> list[str]:
+        with ThreadPoolExecutor(2) as pool:
+            drawn: list[Any] = [
+                *pool.map(random.uniform, [0, 0], [1, 1]),
+                pool.submit(os.urandom, 4).result(),
+                pool.submit(secrets.token_hex, 4).result(),
+                pool.submit(partial(random.randint, 1, 10**9)).result(),
+                pool.submit(time.time).result(),
+            ]
+        return [str(one) for one in [*drawn, *asyncio.run(threads())]]
+
+    replayed(tmp_path, program)
+
+
+def test_functions_that_a_pool_of_processes_calls_as_they_are(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    name = place.program(
+        """
+        import multiprocessing, os, random, time, uuid
+        from concurrent.futures import ProcessPoolExecutor
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("fork")
+            with ProcessPoolExecutor(1, context) as pool:
+                print(pool.submit(random.random).result(), pool.submit(uuid.uuid4).result(), pool.submit(time.time).result())
+                print(pool.submit(os.urandom, 4).result(), list(pool.map(random.gauss, [1], [2])))
+            with context.Pool(1) as pool:
+                print(pool.apply(random.random), pool.apply(os.urandom, (4,)))
+        """
+    )
+    recorded = place.cli("run", name)
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert "other output" not in replayed.stderr
 
 
 def test_names_of_temporary_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -378,6 +379,8 @@ def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pyt
         "replace": replace,
         "database": lambda: sqlite3.connect("mine.db"),
         "truncate": lambda: os.truncate("mine", 0),
+        "callback": lambda: asyncio.run(_soon(os.remove, "mine")),
+        "thread": lambda: asyncio.run(asyncio.to_thread(os.remove, "mine")),
     }
     for change in changes.values():
 
@@ -412,6 +415,12 @@ def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pyt
     assert (session.report.verdict.line, Path("mine").read_text()) == ("exact", "changed")
     with pytest.raises(ValueError, match="writes is"):
         replay(run.id, writes="all")  # type: ignore[arg-type]
+
+
+async def _soon(function: Callable[[str], None], *args: str) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(function, *args)
+    await asyncio.sleep(0)
 
 
 @traced_tool(side_effect="read_only")

@@ -64,16 +64,19 @@ _abspath: Final = _reality.off_loop()(os.path.abspath)
 STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
+#: From where functions are called that the program handed over: it is the program that calls them.
+_HANDED: Final = os.path.join(_HERE, "handed.py")
 _TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
 _THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
 #: Of the standard library, what makes something for its caller by the clock or at random (the date and the boundaries of a mail, the
-#: time stamps of an archive), or decides for it by the clock (when a job is due, whether a cookie has expired).
+#: time stamps of an archive), or decides for it by the clock (when a job is due, whether a cookie has expired), or
+#: calls its functions in another process.
 _HELPERS: Final = frozenset(
     os.path.join(STDLIB, name)
     for name in (
         "random.py", "uuid.py", "secrets.py", "statistics.py", "datetime.py", "_pydatetime.py", "dataclasses.py", "functools.py",
         "email", "zipfile", "zipfile.py", "gzip.py", "tarfile.py", "sched.py", "timeit.py",
-        os.path.join("http", "cookiejar.py"), os.path.join("http", "cookies.py"),
+        os.path.join("http", "cookiejar.py"), os.path.join("http", "cookies.py"), os.path.join("concurrent", "futures", "process.py"),
     )
 )  # fmt: skip
 #: Installed packages that read no clock of their own: a ``default_factory=datetime.now`` belongs to who makes the instance.
@@ -389,6 +392,8 @@ def _classify(file: str) -> Any:
     path = _abspath(file)
     if _under(path, _passed) or _under(path, _HELPERS):
         return PASS
+    if path == _HANDED:
+        return True
     if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
         return False
     if _under(path, _included) or _arrived(path):

@@ -451,7 +451,9 @@ ACTS: Final[_Table] = {
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: What stands between the caller and the operation.
-_SEAMS: Final = tuple(f"tracekit._capture.{name}" for name in ("guard", "inputs", "processes", "threads"))
+_SEAMS: Final = tuple(f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "processes", "threads"))
+#: tracekit's modules that work with files of their own, and call no function of the program's.
+_KEEPS_RUNS: Final = ("tracekit._journal.", "tracekit._runs.")
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
@@ -515,7 +517,7 @@ class Caller:
         if kind == "stdin":
             return self.keeps
         if kind in ("file", "act"):
-            return self._nearest.partition(".")[0] == "tracekit"
+            return self._nearest.startswith(_KEEPS_RUNS)
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
 
     @property

@@ -21,7 +21,7 @@ from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import ReplayError, RunStateError
-from . import guard
+from . import guard, handed
 from .callers import STDLIB, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
@@ -139,7 +139,7 @@ class Entered:
         try:
             if self.turn is not None and self.turn.live:
                 self.turn.fired()
-            return self._call(*args, **kwargs)
+            return handed.call(self._call, args, kwargs) if self.by_user else self._call(*args, **kwargs)
         finally:
             current.reset(token)
             lane.owner = NOBODY

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from .._capture import callers, instrumentation, plugins, processes, randomness, stdio, world
+from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import ENDS, FAMILIES, SINGLES
@@ -937,10 +937,10 @@ class ReplayedProcess(JoinedProcess):
         report = _report_on(None)
         try:
             if not os.path.exists(path):  # the recorded call made no step, so it may make none now
-                return call(*args, **kwargs)
+                return handed.call(call, args, kwargs)
             with block:
                 block.session.state.joined = True
-                return call(*args, **kwargs)
+                return handed.call(call, args, kwargs)
         except ReplayError as failure:
             if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
-from .._capture import instrumentation, processes, world
+from .._capture import handed, instrumentation, processes, world
 from .._capture.guard import Attempt, observe
 from .._capture.processes import forking, left_by_fork, within
 from .._journal.store import Store, segment_of, summary, valid_run_id, writer
@@ -362,7 +362,7 @@ class RecordedProcess(JoinedProcess):
             take_off(session.state.spending, own.store, own.run_id, place, self._spent)
         token = enter(Scope(segment.seen, root, ROOT, place["agent"], spending=session.state.spending))
         try:
-            value = call(*args, **kwargs)
+            value = handed.call(call, args, kwargs)
         except BaseException as error:
             seal(session, error if isinstance(error, Exception) else None)
             raise
