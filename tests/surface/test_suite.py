@@ -217,6 +217,7 @@ golden/test_golden.py
 integrations/test_http.py
 property/test_canonical.py
 property/test_patch_identity.py
+property/test_reading_in_blocks.py
 support/faults.py
 support/power.py
 support/processes.py

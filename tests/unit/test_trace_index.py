@@ -67,13 +67,13 @@ def broken_in_replay() -> str:
 def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The traces that were read through since."""
     found: list[str] = []
-    read = Scan.__iter__
+    read = Scan._open
 
     def through(scan: Scan) -> object:
         found.append(os.path.basename(scan.path))
         return read(scan)
 
-    monkeypatch.setattr(Scan, "__iter__", through)
+    monkeypatch.setattr(Scan, "_open", through)
     return found
 
 

@@ -9,18 +9,36 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from errno import EBADF
+from functools import lru_cache, partial
 from hashlib import sha256
 from io import BufferedReader
 from itertools import islice
+from operator import and_
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
 from .. import _reality
+from .._native import FORM, columns
+from .._native.pure import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
-from .entry import DEFAULT, ENDS, FORMAT_VERSION, GENESIS, SUFFIX, Limits, imported_from, too_costly, too_deep
+from .entry import (
+    DEFAULT,
+    ENDS,
+    FAMILIES,
+    FORMAT_VERSION,
+    GENESIS,
+    READS,
+    SINGLES,
+    SUFFIX,
+    Limits,
+    imported_from,
+    too_costly,
+    too_deep,
+)
 from .indexes import LEAST, ContentReader, KeptIndex, fingerprint_of, index_of, read_index, write_index
 from .packing import is_packed, nameless, unpacked
 
@@ -30,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = [
     "TAIL",
     "Blobs",
+    "Block",
+    "BlockCollector",
     "Collector",
     "Follower",
     "Limits",
@@ -62,6 +82,126 @@ class RawEntry(NamedTuple):
     head: bytes
 
 
+#: The types whose entries need not be parsed to be understood, each with what an entry needs for that.
+_CODES: Final = (
+    *((types.intent.encode(), 0) for types in FAMILIES.values()),
+    *(
+        (kind.encode(), NEEDS_STEP)
+        for kind in dict.fromkeys(kind for one in FAMILIES.values() for kind in (one.outcome, one.error, one.chunk))
+    ),
+    *((kind.encode(), NEEDS_VALUES) for kind in sorted(READS)),
+    *((kind.encode(), 0) for kind in sorted(SINGLES)),
+    (b"blob", 0),
+)
+
+
+class Block:
+    """Entries that verify, one after the other, as columns: they were not parsed. ``parents`` and ``steps`` are 0 where there is none."""
+
+    __slots__ = ("_begin", "_codes", "_data", "_marks", "ends", "first", "lanes", "parents", "place", "steps")
+
+    #: Marks of an entry in which a value refers to another entry, and of one that says that a value could not be recorded.
+    REFERS: Final = REFERS
+    OPAQUE: Final = OPAQUE
+
+    def __init__(self, data: bytes, begin: int, found: tuple[Any, ...]) -> None:
+        _, place, ends, self._codes, self._marks, lanes, parents, steps = found
+        self._data: Final = data
+        #: Where the data begins in the file.
+        self._begin: Final = begin
+        self.place: Final = Place(*place)
+        #: Its first entry.
+        self.first: Final[int] = self.place.seq - len(self._codes) + 1
+        #: Where the lines end in the file.
+        self.ends: Final = _numbers("Q", ends)
+        self.lanes: Final = _numbers("I", lanes)
+        self.parents: Final = _numbers("I", parents)
+        self.steps: Final = _numbers("I", steps)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def raw(self, at: int) -> RawEntry:
+        """An entry of it, parsed."""
+        end = self.ends[at] - self._begin
+        start = self._data.rfind(b"\n", 0, end - 1) + 1
+        line = self._data[start:end]
+        return RawEntry(self._begin + start, len(line), self.first + at, orjson.loads(line), line[-67:-3])
+
+    def entry(self, at: int) -> dict[str, Any]:
+        data: dict[str, Any] = self.raw(at).data
+        return data
+
+    def kinds(self, numbers: tuple[tuple[str, int], ...]) -> bytes:
+        """The number of each entry's type; 0 of a type that is not among these, and of an entry that lacks what is usual for its type."""
+        found: bytes = self._codes.translate(_numbered(numbers))
+        return found
+
+    def stretches(self, kinds: bytes, marks: int) -> Iterator[tuple[int, int]]:
+        """From where to where no entry is of kind 0, or has one of these marks: each such entry lies between two stretches, some of which
+        are empty."""
+        marked = self._marks.translate(_without(marks))
+        if 0 in marked:
+            kinds = bytes(map(and_, kinds, marked))
+        start = 0
+        while (end := kinds.find(0, start)) >= 0:
+            yield start, end
+            start = end + 1
+        yield start, len(kinds)
+
+
+def _numbers(kind: str, data: bytes) -> array[int]:
+    found = array(kind)
+    found.frombytes(data)
+    return found
+
+
+@lru_cache(16)
+def _numbered(numbers: tuple[tuple[str, int], ...]) -> bytes:
+    known = dict(numbers)
+    return bytes([0, *(known.get(kind.decode(), 0) for kind, _ in _CODES)]).ljust(256, b"\0")
+
+
+@lru_cache(64)
+def _without(marks: int) -> bytes:
+    """What translates the marks of an entry into 0 where it has one of these, else into 255."""
+    return bytes(0 if number & marks else 255 for number in range(256))
+
+
+class _Pieces:
+    """A file that is read piece by piece, and where in the piece."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file: Final = file
+        self.data = b""
+        self.at = 0
+
+    def more(self, most: int) -> bool:
+        """Whether a line of at most so many bytes may go on where the piece ends; then it is a longer piece."""
+        rest = self.data[self.at :]
+        if len(rest) >= most or b"\n" in rest:
+            return False
+        found = self._file.read(max(_BUFFER, len(rest)))
+        self.data, self.at = rest + found if rest else found, 0
+        return bool(found)
+
+    def readline(self, most: int) -> bytes:
+        """As of a file, where ``more`` has said that there are no more."""
+        start = self.at
+        self.at = self.data.find(b"\n", start, start + most) + 1 or min(len(self.data), start + most)
+        return self.data[start : self.at]
+
+    def read(self, size: int) -> bytes:
+        rest = self.data[self.at :]
+        self.at = len(self.data)
+        return rest or self._file.read(size)
+
+
+class _Lines(Protocol):
+    def readline(self, most: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
 class Scan:
     """One pass over a file, from its beginning or from behind an entry that an earlier one has verified.
 
@@ -79,26 +219,60 @@ class Scan:
         self.good_end = 0 if after is None else after.offset + after.length
 
     def __iter__(self) -> Iterator[RawEntry]:
+        with self._open() as file:
+            yield from self._lines(file, None if self._after is None else _place(self._after))
+
+    def blocks(self, keys: tuple[tuple[bytes, int], ...]) -> Iterator[RawEntry | Block]:
+        """The same entries, those that are as a journal writes them in blocks; ``keys`` of their ``meta`` are marked with these bits."""
+        with self._open() as file:
+            place = None if self._after is None else _place(self._after)
+            yield from self._lines(file, place) if FORM == "Python" else self._blocks(file, place, keys)
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
         with open_trace(self.path) as file:
+            if self._after is not None:
+                file.seek(self.good_end)
             if not self._hashed:
-                yield from self._lines(file)
+                yield file
                 return
             content = ContentReader(file)
             with BufferedReader(content, _BUFFER) as buffered:
-                yield from self._lines(buffered)
+                yield buffered
                 self.content = content.digest()
 
-    def _lines(self, file: BinaryIO) -> Iterator[RawEntry]:
+    def _blocks(
+        self, file: BinaryIO, place: Place | None, keys: tuple[tuple[bytes, int], ...]
+    ) -> Iterator[RawEntry | Block]:
+        pieces, limits = _Pieces(file), self.limits
+        most = limits.line + 1
+        within = min(most, limits.expanded // 48), limits.depth
+        while True:
+            start = pieces.at
+            found = None if place is None else columns(pieces.data, start, place, within, _CODES, keys)
+            if found is not None:
+                assert place is not None
+                block = Block(pieces.data, place.offset - start, found)
+                pieces.at, place = found[0], block.place
+                self.good_end = place.offset
+                yield block
+            elif not pieces.more(most):
+                # The first line, the end, and any line that is unusual, or wrong.
+                last = next(self._lines(pieces, place), None)
+                if last is None:
+                    return
+                yield last
+                place = _place(last)
+
+    def _lines(self, file: _Lines, after: Place | None) -> Iterator[RawEntry]:
         readline, loads, limits, new = file.readline, orjson.loads, self.limits, tuple.__new__
         depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
         shallow = 2 * depth  # what opens is closed, too
         head, seq, offset, last_ts = GENESIS, 0, 0, 0
         run_id: str | None = None
-        after = self._after
         if after is not None:
-            head, seq, offset = after.head, after.line, self.good_end
-            last_ts, run_id = after.data["ts_ns"], after.data["run_id"]
-            file.seek(offset)
+            seq, offset, head, last_ts, encoded = after
+            run_id = encoded.decode()
         while line := readline(most):
             if line[-1] != 10:
                 self._torn(file, line, seq + 1)
@@ -143,7 +317,7 @@ class Scan:
             yield new(RawEntry, (offset, length, seq, data, hashed))
             offset += length
 
-    def _torn(self, file: BinaryIO, line: bytes, number: int) -> None:
+    def _torn(self, file: _Lines, line: bytes, number: int) -> None:
         """A last line without newline is torn, however long; a long one *with* a newline is over the limit."""
         torn = len(line)
         while chunk := file.read(_BUFFER):
@@ -205,6 +379,12 @@ class Scan:
             line=1,
             next_action="upgrade tracekit",
         )
+
+
+def _place(entry: RawEntry) -> Place:
+    """Where the entry ends."""
+    data = entry.data
+    return Place(entry.line, entry.offset + entry.length, entry.head, data["ts_ns"], data["run_id"].encode())
 
 
 def _newer(version: object) -> bool:
@@ -607,6 +787,20 @@ class Collector(Protocol):
     def add(self, entry: Mapping[str, Any]) -> None: ...
 
 
+class BlockCollector(Collector, Protocol):
+    """A collector that takes entries without having them parsed."""
+
+    #: The keys in an entry's ``meta``, at any depth, that it wants to see.
+    watched: ClassVar[tuple[bytes, ...]]
+
+    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+        """Take the entries of a block; an entry with one of these ``marks`` may have a key that is watched.
+
+        ``load`` gives any entry up to the last one of the block, now or later.
+        """
+        ...
+
+
 class KeptCollector(Collector, Protocol):
     """A collector whose state may be kept with the index of a trace."""
 
@@ -622,12 +816,22 @@ class KeptCollector(Collector, Protocol):
 
 
 #: The modules whose code decides where the entries of a trace end, and whether it verifies.
-_MADE_BY: Final = (__name__, "tracekit._journal.entry", "tracekit._journal.indexes")
+_MADE_BY: Final = (
+    __name__,
+    "tracekit._journal.entry",
+    "tracekit._journal.indexes",
+    *(["tracekit._native._compiled"] if FORM == "C" else []),
+)
 
 
 def _kept_as(kind: type[Any]) -> str:
     """The name of what a collector has made, in an index: that of its kind, and of the code that made it."""
     return f"{kind.__name__} {fingerprint_of(*kind.made_by)}"
+
+
+def _add_each(add: Callable[[Mapping[str, Any]], object], block: Block) -> None:
+    for at in range(len(block)):
+        add(block.entry(at))
 
 
 C = TypeVar("C", bound=Collector)
@@ -734,23 +938,33 @@ class Trace:
         scanned = Scan(self.path, self.limits, hashed=code is not None)
         collectors: dict[type[Collector], Collector] = {kind: kind.begin(self.path) for kind in self._collect}
         adds = [collector.add for collector in collectors.values()]
+        takes, keys = self._takes(collectors.values())
         first: dict[str, Any] = {}
-        last: RawEntry | None = None
+        last: RawEntry | Block | None = None
+        taken: Any
         try:
-            for last in scanned:
-                if last.line == 1:
-                    first = last.data
-                offsets.append(last.offset + last.length)
-                for add in adds:
+            for last in scanned.blocks(keys):
+                calls: Sequence[Callable[[Any], object]]
+                if isinstance(last, Block):
+                    offsets.extend(last.ends)
+                    calls, taken = takes, last
+                else:
+                    if last.line == 1:
+                        first = last.data
+                    offsets.append(last.offset + last.length)
+                    calls, taken = adds, last.data
+                for call in calls:
                     try:
-                        add(last.data)
+                        call(taken)
                     except (
                         Exception
                     ):  # entries that verify, and make no sense: that is for who asks for what is made of them
-                        adds, collectors = [], {}
+                        adds, takes, collectors = [], [], {}
                         break
         except TraceIntegrityError as error:
             self._error = error
+        if isinstance(last, Block):
+            last = last.raw(len(last) - 1)
         self._collected.update(collectors)
         good = RawEntry(0, 0, 0, {}, GENESIS) if last is None else last
         verdict = self._judge(scanned, first, good)
@@ -758,6 +972,31 @@ class Trace:
             found = {_kept_as(kind): collector.state() for kind, collector in collectors.items()}  # type: ignore[attr-defined]
             write_index(self.path, KeptIndex(verdict.count, verdict.head, offsets, found), scanned.content, code)
         return verdict
+
+    def _takes(
+        self, collectors: Iterable[Collector]
+    ) -> tuple[list[Callable[[Block], object]], tuple[tuple[bytes, int], ...]]:
+        """How each takes a block, and the keys that are marked for them."""
+        takes: list[Callable[[Block], object]] = []
+        keys: dict[bytes, int] = {}
+        bits = (1 << number for number in range(6))
+        for collector in collectors:
+            take, bit = getattr(collector, "take", None), next(bits, 0)
+            if take is None or not bit:
+                takes.append(partial(_add_each, collector.add))
+                continue
+            for key in type(collector).watched:  # type: ignore[attr-defined]
+                keys[key] = keys.get(key, 0) | bit
+            takes.append(partial(take, marks=bit, load=self._load))
+        return takes, tuple(keys.items())
+
+    def _load(self, seq: int) -> dict[str, Any]:
+        """An entry, also while the trace is read through."""
+        line, head = self._read(seq)
+        if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
+            raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
+        data: dict[str, Any] = orjson.loads(line)
+        return data
 
     def _code(self) -> str | None:
         """What the index of this trace has to be made by, where one may be kept and used."""

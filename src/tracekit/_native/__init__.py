@@ -9,11 +9,22 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from .pure import Chain, brackets, digest, line, noted, of_text, parts, plain, quick_look
+    from .pure import Chain, brackets, columns, digest, line, noted, of_text, parts, plain, quick_look
 
-_FUNCTIONS: Final = ("Chain", "brackets", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look")
+_FUNCTIONS: Final = (
+    "Chain",
+    "brackets",
+    "columns",
+    "digest",
+    "line",
+    "noted",
+    "of_text",
+    "parts",
+    "plain",
+    "quick_look",
+)
 
-__all__ = ["FORM", "Chain", "brackets", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
+__all__ = ["FORM", "Chain", "brackets", "columns", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
 
 
 def _chosen() -> Any:

@@ -4,8 +4,7 @@
 
 #include <structmember.h>
 
-/* How many characters a hash has. */
-#define HASH 64
+#define HASH TRACEKIT_HASH
 /* A larger body is left to hashlib, which lets other threads run meanwhile. */
 #define LARGE (1 << 16)
 
@@ -68,8 +67,8 @@ hash_of(NativeState *state, const char *first, size_t first_size, const char *re
 }
 
 /* The hash of `head` and `size` bytes of a body, as 64 hex digits. */
-static int
-hash_into(NativeState *state, const char *head, const char *body, size_t size, char *hex)
+int
+tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex)
 {
     unsigned char digest[32];
     if (hash_of(state, head, HASH, body, size, digest) < 0) {
@@ -139,7 +138,7 @@ make_line(NativeState *state, const Entry *entry, PyObject **line, PyObject **ha
     at = put(put(body, first, first_size), PyBytes_AsString(entry->middle), middle_size);
     at = put(put(at, second, second_size), PyBytes_AsString(entry->tail), tail_size);
     char *digits = put(at, BEFORE_HASH, LENGTH(BEFORE_HASH));
-    if (hash_into(state, PyBytes_AsString(entry->head), body, body_size, digits) < 0
+    if (tracekit_hash(state, PyBytes_AsString(entry->head), body, body_size, digits) < 0
         || (*hash = PyBytes_FromStringAndSize(digits, HASH)) == NULL) {
         Py_CLEAR(*line);
         return -1;

@@ -32,11 +32,15 @@ typedef struct {
 int tracekit_has_sha256(void);
 int tracekit_has_ssse3(void);
 void tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32]);
-/* journal.c */
+/* How many digits a hash has. */
+#define TRACEKIT_HASH 64
+/* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, whatever computes it. */
+int tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex);
 int tracekit_add_journal(PyObject *module);
+/* lines.c */
+int tracekit_add_lines(PyObject *module);
 /* values.c */
 int tracekit_add_values(PyObject *module);
-
 /* secrets.c */
 int tracekit_add_secrets(PyObject *module);
 

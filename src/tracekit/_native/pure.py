@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import orjson
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sized
     from threading import RLock
 
-__all__ = ["Chain", "brackets", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
+__all__ = ["Chain", "brackets", "columns", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
@@ -41,6 +41,45 @@ def of_text(step: int, text: str) -> bytes | None:
         return b',"step":%d,"output":%b' % (step, _orjson_dumps(text, None, IN_ORDER))
     except TypeError:
         return None
+
+
+#: What ``columns`` marks beside the keys it is given: a reference in the entry, and something that could not be recorded.
+REFERS: Final = 64
+OPAQUE: Final = 128
+#: What entries of a type need so that their ``code`` is given: a step; values, and a name.
+NEEDS_STEP: Final = 1
+NEEDS_VALUES: Final = 2
+
+
+class Place(NamedTuple):
+    """Where a trace that is read has been verified to: number and time of the last entry, its end in the file, and its hash."""
+
+    seq: int
+    offset: int
+    head: bytes
+    ts: int
+    run_id: bytes
+
+
+def columns(
+    block: bytes,
+    start: int,
+    before: Place,
+    limits: tuple[int, int],
+    types: tuple[tuple[bytes, int], ...],
+    keys: tuple[tuple[bytes, int], ...],
+    /,
+) -> tuple[int, tuple[Any, ...], bytes, bytes, bytes, bytes, bytes, bytes] | None:
+    """The entries with which ``block`` goes on at ``start``, up to the first line that is not plainly right: ``None`` where there is none.
+
+    Where it ends in the block, and the ``Place``; then, for each entry, as packed numbers: where its line ends in the file (8 bytes), the
+    number of its type in ``types``, from 1 (0: another one, or it lacks what that needs), its marks (1 byte each), lane, parent and step (4
+    each; 0: none). ``keys`` are those in ``meta`` that are marked, with their bits. ``limits`` are the bytes and the levels of a line.
+
+    Any line that is wrong, longer, or just unusual is left to who calls: he looks at it himself. Who does that in Python with each line
+    gains nothing here: there are none.
+    """
+    return None
 
 
 class Chain:

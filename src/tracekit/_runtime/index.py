@@ -6,11 +6,12 @@ One pass over the file, a few dozen bytes an entry; the entries themselves stay 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
 
-from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
-from .._journal.reader import Trace
+from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
+from .._journal.reader import Block, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
 from .progress import PlaceIndex
@@ -38,6 +39,29 @@ READ: Final = 4
 HAND_OVERS: Final = QUEUES | {"future.begin", "future.wait"}
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+
+#: The types that ``Index.take`` understands by themselves: what each is, the kind of step that it begins, and whether it belongs to a step.
+_TAKEN: Final = {
+    **{types.intent: (INTENT, family, "") for family, types in FAMILIES.items()},
+    **{types.outcome: (EVENT, "", "outcome") for types in FAMILIES.values()},
+    **{types.error: (EVENT, "", "outcome") for types in FAMILIES.values()},
+    **{types.chunk: (EVENT, "", "chunk") for types in FAMILIES.values()},
+    **{kind: (SINGLE, kind, "") for kind in SINGLES - REFUSALS},
+    **dict.fromkeys(READS, (READ, "", "")),
+    "blob": (OTHER, "", ""),
+}
+_NUMBERS: Final = tuple((kind, number) for number, kind in enumerate(_TAKEN, 1))
+#: By their numbers.
+_ROLES: Final = bytes([OTHER, *(role for role, _, _ in _TAKEN.values())]).ljust(256, b"\0")
+_FAMILIES: Final = ("", *(family for _, family, _ in _TAKEN.values()))
+_CHUNKS: Final = bytes([0, *(part == "chunk" for _, _, part in _TAKEN.values())]).ljust(256, b"\0")
+_OF_STEP: Final = bytes([0, *(part != "" for _, _, part in _TAKEN.values())]).ljust(256, b"\0")
+_IS_EVENT: Final = bytes(role == EVENT for role in range(256))
+_IS_STEP: Final = bytes(role in (INTENT, SINGLE) for role in range(256))
+_NOT_BEGINNING: Final = bytes(number for number in range(256) if not _IS_STEP[_ROLES[number]])
+#: Fewer entries are taken one by one.
+_FEW: Final = 8
 
 
 class LaneKey(NamedTuple):
@@ -144,6 +168,72 @@ class Index:
         if self.role[seq] in (INTENT, SINGLE):
             self.steps.append(seq)
             self.places.step(seq, lane)
+
+    #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.
+    watched: ClassVar = (b"compensates", b"waited", b"abandoned", b"collected", b"suspended")
+
+    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+        """Take the entries of a block, the usual ones among them together: the same as ``add`` for each."""
+        kinds = block.kinds(_NUMBERS)
+        for start, end in block.stretches(kinds, marks):
+            if start:
+                self.add(block.entry(start - 1))
+            if end - start > _FEW:
+                self._take(block, kinds, start, end)
+            else:
+                for at in range(start, end):
+                    self.add(block.entry(at))
+        self._last = block.entry(len(block) - 1)
+
+    def _take(self, block: Block, kinds: bytes, start: int, end: int) -> None:
+        kinds, lanes = kinds[start:end], block.lanes[start:end]
+        roles, seqs = kinds.translate(_ROLES), range(block.first + start, block.first + end)
+        nothing = array("I", bytes(self.lane.itemsize * len(kinds)))
+        self.role.extend(roles)
+        self.lane.extend(lanes)
+        for column in (self.answer, self.next_chunk, self._first_child):
+            column.extend(nothing)
+        first_child, add_sibling = self._first_child, self._next_sibling.append
+        for seq, parent in zip(seqs, block.parents[start:end], strict=True):
+            add_sibling(first_child[parent] if parent else 0)
+            if parent:
+                first_child[parent] = seq
+        self._take_ends(kinds, seqs, block.steps[start:end])
+        self.events.extend(compress(seqs, roles.translate(_IS_EVENT)))
+        begun = roles.translate(_IS_STEP)
+        self.steps.extend(compress(seqs, begun))
+        if lanes.count(lanes[0]) == len(lanes):
+            lane = lanes[0]
+            self.items.setdefault(lane, array("I")).extend(compress(seqs, roles))
+            for number in {*kinds.translate(None, _NOT_BEGINNING)}:
+                found = compress(seqs, map(number.__eq__, kinds))
+                self.intents.setdefault((lane, _FAMILIES[number]), array("I")).extend(found)
+            if 1 in begun:
+                self.places.all_steps(compress(seqs, begun), lane)
+            return
+        for seq, lane, role, number in zip(seqs, lanes, roles, kinds, strict=True):
+            if role != OTHER:
+                self._append(self.items, lane, seq)
+            if role in (INTENT, SINGLE):
+                self._append(self.intents, (lane, _FAMILIES[number]), seq)
+                self.places.step(seq, lane)
+
+    def _take_ends(self, kinds: bytes, seqs: range, steps: array[int]) -> None:
+        """Chunks and outcomes, as ``_step`` does."""
+        answer, last_chunk = self.answer, self._last_chunk
+        of_step = kinds.translate(_OF_STEP)
+        for seq, step, is_chunk in compress(zip(seqs, steps, kinds.translate(_CHUNKS), strict=True), of_step):
+            if is_chunk:
+                self.next_chunk[last_chunk.get(step, step)] = seq
+                last_chunk[step] = seq
+            else:
+                if answer[step]:
+                    self.overruled.add(answer[step])
+                answer[step] = seq
+                if last_chunk:
+                    last_chunk.pop(step, None)
+                self.repeated.discard(step)
+            answer[seq] = step
 
     def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
         family = family_of(kind)

@@ -12,7 +12,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from .._journal.reader import TAIL, Trace
+from .._journal.reader import TAIL, Block, Trace
 from .._lazy import expression
 from .._values import dumps, fingerprint, quick, to_json
 from .encoding import oversized, stand_in
@@ -253,6 +253,14 @@ class Placeholders:
             places = self.places.setdefault(text, [])
             if not (entry["type"].endswith(".chunk") and pointer.startswith("/output/sent")):
                 places.append(entry["seq"])
+
+    #: See ``reader.BlockCollector``.
+    watched: ClassVar = (b"redacted",)
+
+    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+        for start, _ in block.stretches(b"\1" * len(block), marks):
+            if start:
+                self.add(block.entry(start - 1))
 
     #: See ``reader.KeptCollector``.
     made_by: ClassVar = (__name__, "tracekit._runtime.redaction")

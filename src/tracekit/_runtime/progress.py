@@ -16,7 +16,7 @@ from __future__ import annotations
 from _thread import get_ident
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -735,6 +735,10 @@ class PlaceIndex:
     def step(self, seq: int, lane: int) -> None:
         """The next step of a lane."""
         self._steps.setdefault(lane, array("Q")).append(seq)
+
+    def all_steps(self, seqs: Iterable[int], lane: int) -> None:
+        """The next steps of a lane."""
+        self._steps.setdefault(lane, array("Q")).extend(seqs)
 
     def steps_of(self, lane: int) -> Sequence[int]:
         return self._steps.get(lane, ())

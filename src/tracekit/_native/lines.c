@@ -1,0 +1,583 @@
+/* The lines of a trace that is read: verified, and what the entries are as columns, without an object of Python for any of them.
+ *
+ * What is in the file is not trusted. A line that is anything but what a journal writes is left to the caller, who looks at it himself. */
+
+#include "native.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* What a line ends with: the key, the hash, what closes the object, and the newline. */
+static const char KEY[] = ",\"hash\":\"";
+static const char CLOSE[] = "\"}\n";
+#define LENGTH(text) (sizeof(text) - 1)
+#define TAIL (LENGTH(KEY) + TRACEKIT_HASH + LENGTH(CLOSE))
+
+/* Lists and objects in one another, at most. */
+#define LEVELS 1000
+/* The types and keys that a caller may name. */
+#define MOST_TYPES 128
+#define MOST_KEYS 128
+/* A number with more digits is left to the caller. */
+#define LONGEST_NUMBER 64
+#define DIGITS 18
+
+/* What a type's entries need to have: a step; values, and a name. */
+enum { NEEDS_STEP = 1, NEEDS_VALUES = 2 };
+/* What is noted of an entry, beside the keys that the caller names. */
+enum { REFERS = 64, OPAQUE = 128, ANYTHING = 255 };
+/* The keys at the top of an entry that are looked at. */
+enum { NO_FIELD, V, SEQ, RUN_ID, TYPE, TS_NS, LANE, PARENT, STEP, META, NAME, VALUES };
+
+typedef struct {
+    const char *text;
+    Py_ssize_t size;
+    int about; /* of a type: what it needs; of a key: its bit */
+} Name;
+
+typedef struct {
+    Name types[MOST_TYPES], keys[MOST_KEYS];
+    int type_count, key_count;
+    const char *run_id;
+    Py_ssize_t run_id_size;
+    size_t longest;
+    int depth;
+} Expected;
+
+/* One entry. */
+typedef struct {
+    long long seq, ts, lane, parent, step;
+    unsigned char code, marks;
+} Facts;
+
+/* -- JSON ---------------------------------------------------------------------------------------------------------------
+ *
+ * Each takes where something begins, in a line of which it is known that it ends in a newline, and returns what comes after it: NULL where
+ * it is anything unusual. No control character is part of anything, so nothing goes beyond the newline. */
+
+static int
+continues(const unsigned char *at, int count)
+{
+    for (; count; count--, at++) {
+        if ((*at & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A character that is not ASCII, in UTF-8. */
+static const unsigned char *
+wide_character(const unsigned char *at)
+{
+    unsigned char first = at[0];
+    if (first >= 0xc2 && first <= 0xdf) {
+        return continues(at + 1, 1) ? at + 2 : NULL;
+    }
+    if (first >= 0xe0 && first <= 0xef) {
+        if (!continues(at + 1, 2) || (first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] > 0x9f)) {
+            return NULL; /* written too long, or half a surrogate pair */
+        }
+        return at + 3;
+    }
+    if (first >= 0xf0 && first <= 0xf4) {
+        if (!continues(at + 1, 3) || (first == 0xf0 && at[1] < 0x90) || (first == 0xf4 && at[1] > 0x8f)) {
+            return NULL;
+        }
+        return at + 4;
+    }
+    return NULL;
+}
+
+/* What follows a backslash. */
+static const unsigned char *
+escaped_character(const unsigned char *at)
+{
+    if (*at == 'u') {
+        for (int i = 1; i < 5; i++) {
+            unsigned char digit = at[i] | 0x20;
+            if (!((at[i] >= '0' && at[i] <= '9') || (digit >= 'a' && digit <= 'f'))) {
+                return NULL;
+            }
+        }
+        /* Surrogates are left to the caller. */
+        return (at[1] | 0x20) == 'd' && at[2] >= '8' ? NULL : at + 5;
+    }
+    return *at >= ' ' && strchr("\"\\/bfnrt", *at) != NULL ? at + 1 : NULL;
+}
+
+/* A string from behind its first quote; `escaped` says whether there is a backslash in it. */
+static const unsigned char *
+string(const unsigned char *at, const unsigned char *end, int *escaped)
+{
+    *escaped = 0;
+    for (;;) {
+#if defined(__SSE2__)
+        const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
+        while (end - at >= 16) {
+            __m128i text = _mm_loadu_si128((const __m128i *)at);
+            /* As signed numbers those that are not ASCII are less than a space, too. */
+            __m128i found = _mm_or_si128(
+                _mm_or_si128(_mm_cmpeq_epi8(text, quote), _mm_cmpeq_epi8(text, backslash)), _mm_cmplt_epi8(text, space)
+            );
+            int where = _mm_movemask_epi8(found);
+            if (where) {
+                at += __builtin_ctz((unsigned int)where);
+                break;
+            }
+            at += 16;
+        }
+#endif
+        unsigned char character = *at;
+        if (character == '"') {
+            return at + 1;
+        }
+        if (character == '\\') {
+            *escaped = 1;
+            at = escaped_character(at + 1);
+        } else if (character >= 0x80) {
+            do {
+                at = wide_character(at);
+            } while (at != NULL && *at >= 0x80);
+        } else if (character < ' ') {
+            return NULL;
+        } else {
+            at++;
+        }
+        if (at == NULL) {
+            return NULL;
+        }
+    }
+}
+
+static int
+is_digit(unsigned char character)
+{
+    return character >= '0' && character <= '9';
+}
+
+static const unsigned char *
+digits(const unsigned char *at)
+{
+    if (!is_digit(*at)) {
+        return NULL;
+    }
+    while (is_digit(*at)) {
+        at++;
+    }
+    return at;
+}
+
+static const unsigned char *
+number(const unsigned char *at)
+{
+    const unsigned char *begin = at;
+    at += *at == '-';
+    at = *at == '0' ? at + 1 : digits(at);
+    if (at != NULL && *at == '.') {
+        at = digits(at + 1);
+    }
+    if (at != NULL && (*at | 0x20) == 'e') {
+        const unsigned char *exponent = at + 1 + (at[1] == '-' || at[1] == '+');
+        at = digits(exponent);
+        if (at != NULL && at - exponent > 2) { /* it may be larger than any number */
+            return NULL;
+        }
+    }
+    return at != NULL && at - begin <= LONGEST_NUMBER ? at : NULL;
+}
+
+static const unsigned char *
+word(const unsigned char *at, const unsigned char *end, const char *text, size_t size)
+{
+    return (size_t)(end - at) >= size && memcmp(at, text, size) == 0 ? at + size : NULL;
+}
+
+/* Anything but a list or an object. */
+static const unsigned char *
+scalar(const unsigned char *at, const unsigned char *end)
+{
+    int escaped;
+    switch (*at) {
+    case '"':
+        return string(at + 1, end, &escaped);
+    case 't':
+        return word(at, end, "true", 4);
+    case 'f':
+        return word(at, end, "false", 5);
+    case 'n':
+        return word(at, end, "null", 4);
+    default:
+        return number(at);
+    }
+}
+
+/* -- an entry ----------------------------------------------------------------------------------------------------------- */
+
+static int
+is_text(const unsigned char *text, size_t size, const char *other, size_t other_size)
+{
+    return size == other_size && memcmp(text, other, size) == 0;
+}
+
+static int
+field_of(const unsigned char *key, size_t size)
+{
+    static const Name fields[] = {
+        {"v", 1, V}, {"seq", 3, SEQ}, {"run_id", 6, RUN_ID}, {"type", 4, TYPE}, {"ts_ns", 5, TS_NS}, {"lane", 4, LANE},
+        {"parent", 6, PARENT}, {"step", 4, STEP}, {"meta", 4, META}, {"name", 4, NAME},
+        {"values", 6, VALUES},
+    };
+    for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+        if (is_text(key, size, fields[i].text, (size_t)fields[i].size)) {
+            return fields[i].about;
+        }
+    }
+    return NO_FIELD;
+}
+
+/* A number of at least 0; -1 of anything else, and of what is larger than any in a trace. */
+static long long
+natural(const unsigned char *at, const unsigned char *end)
+{
+    long long value = 0;
+    if (end - at > DIGITS && !(end - at == DIGITS + 1 && *at < '9')) {
+        return -1;
+    }
+    for (; at < end; at++) {
+        if (!is_digit(*at)) {
+            return -1;
+        }
+        value = value * 10 + (*at - '0');
+    }
+    return value;
+}
+
+/* Take the value of a key at the top of an entry; 0 where it is not the value that it has to have. */
+static int
+take_field(const Expected *expected, Facts *entry, int field, const unsigned char *at, const unsigned char *end)
+{
+    if (field == RUN_ID || field == TYPE) {
+        size_t size = (size_t)(end - at) - 2;
+        if (*at != '"') {
+            return 0;
+        }
+        if (field == RUN_ID) {
+            return is_text(at + 1, size, expected->run_id, (size_t)expected->run_id_size);
+        }
+        for (int i = 0; i < expected->type_count; i++) {
+            if (is_text(at + 1, size, expected->types[i].text, (size_t)expected->types[i].size)) {
+                entry->code = (unsigned char)(i + 1);
+                break;
+            }
+        }
+        return 1;
+    }
+    long long value = natural(at, end);
+    switch (field) {
+    case V:
+        return value == 1;
+    case SEQ:
+        return value == entry->seq;
+    case TS_NS:
+        if (value < entry->ts) {
+            return 0;
+        }
+        entry->ts = value;
+        return 1;
+    case LANE:
+        entry->lane = value;
+        return value >= 0 && value <= UINT32_MAX;
+    case PARENT:
+        entry->parent = value;
+        return value > 0 && value < entry->seq;
+    default:
+        entry->step = value;
+        return value > 0 && value < entry->seq;
+    }
+}
+
+/* What a key below the top says of an entry: those in `meta` that the caller has named, and what a value refers to. */
+static int
+marks_of(const Expected *expected, const unsigned char *key, size_t size, int in_meta)
+{
+    if (key[0] == '$') {
+        return size == 2 && key[1] == 't' ? 0 : REFERS;
+    }
+    int marks = 0;
+    for (int i = 0; in_meta && i < expected->key_count; i++) {
+        if (is_text(key, size, expected->keys[i].text, (size_t)expected->keys[i].size)) {
+            marks |= expected->keys[i].about;
+        }
+    }
+    return marks;
+}
+
+/* Whether the line up to `end`, a newline, is an entry as a journal writes it; it is read into `entry`, which has what is expected. */
+static int
+is_entry(const Expected *expected, const unsigned char *at, const unsigned char *end, Facts *entry)
+{
+    unsigned char in_object[LEVELS];
+    int depth = 1, field = NO_FIELD, tag = 0;
+    unsigned int seen = 0; /* fields; a name that is no text is none */
+    if (*at++ != '{') {
+        return 0;
+    }
+    in_object[0] = 1;
+    for (;;) {
+        if (in_object[depth - 1]) {
+            const unsigned char *key = at + 1;
+            int escaped;
+            at = *at == '"' ? string(key, end, &escaped) : NULL;
+            if (at == NULL || *at != ':') {
+                return 0;
+            }
+            size_t size = (size_t)(at - key) - 1;
+            at++;
+            tag = 0;
+            if (depth == 1) {
+                field = field_of(key, size);
+                if (escaped || (field != NO_FIELD && seen & 1u << field) || (field == META && *at != '{')) {
+                    return 0;
+                }
+                if (field != NAME || *at == '"') {
+                    seen |= 1u << field;
+                }
+            } else if (escaped) {
+                entry->marks = ANYTHING; /* it may be any key */
+            } else {
+                entry->marks |= (unsigned char)marks_of(expected, key, size, field == META);
+                tag = is_text(key, size, "$t", 2);
+                if (depth == 2 && field == META && *at != '{' && is_text(key, size, "info", 4)) {
+                    entry->marks = ANYTHING;
+                }
+            }
+        }
+        if (*at == '{' || *at == '[') {
+            if (depth == 1 && field != NO_FIELD && field < META) {
+                return 0;
+            }
+            if (depth >= expected->depth) {
+                return 0;
+            }
+            in_object[depth++] = *at == '{';
+            if (tag) {
+                entry->marks |= OPAQUE;
+            }
+            tag = 0;
+            at++;
+            if (*at != ']' && *at != '}') {
+                continue;
+            }
+        } else {
+            const unsigned char *value = at;
+            at = scalar(at, end);
+            if (at == NULL || (depth == 1 && field != NO_FIELD && field < META && !take_field(expected, entry, field, value, at))) {
+                return 0;
+            }
+            if (tag && (is_text(value, (size_t)(at - value), "\"opaque\"", 8) || memchr(value, '\\', (size_t)(at - value)) != NULL)) {
+                entry->marks |= OPAQUE;
+            }
+            tag = 0;
+        }
+        /* After a value. */
+        while (*at != ',') {
+            if (*at != (in_object[depth - 1] ? '}' : ']')) {
+                return 0;
+            }
+            at++;
+            if (--depth == 0) {
+                break;
+            }
+        }
+        if (depth == 0) {
+            break;
+        }
+        at++;
+    }
+    const unsigned int all = 1u << V | 1u << SEQ | 1u << RUN_ID | 1u << TYPE | 1u << TS_NS | 1u << LANE;
+    if (at != end || (seen & all) != all) {
+        return 0;
+    }
+    int needs = entry->code ? expected->types[entry->code - 1].about : 0;
+    if ((needs & NEEDS_STEP && !entry->step) || (needs & NEEDS_VALUES && (~seen & (1u << VALUES | 1u << NAME)))) {
+        entry->code = 0;
+    }
+    return 1;
+}
+
+/* -- a block ------------------------------------------------------------------------------------------------------------ */
+
+enum { ENDS, CODES, MARKS, LANES, PARENTS, STEPS, COLUMNS };
+static const size_t WIDTH[COLUMNS] = {8, 1, 1, 4, 4, 4};
+
+typedef struct {
+    char *column[COLUMNS];
+    size_t count, room;
+} Columns;
+
+static void
+free_columns(Columns *columns)
+{
+    for (int i = 0; i < COLUMNS; i++) {
+        PyMem_Free(columns->column[i]);
+    }
+}
+
+static int
+add_row(Columns *columns, unsigned long long end, const Facts *entry)
+{
+    if (columns->count == columns->room) {
+        size_t room = columns->room ? 2 * columns->room : 256;
+        for (int i = 0; i < COLUMNS; i++) {
+            char *larger = PyMem_Realloc(columns->column[i], room * WIDTH[i]);
+            if (larger == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+            columns->column[i] = larger;
+        }
+        columns->room = room;
+    }
+    size_t row = columns->count++;
+    const uint64_t ends = end;
+    const uint32_t others[] = {(uint32_t)entry->lane, (uint32_t)entry->parent, (uint32_t)entry->step};
+    memcpy(columns->column[ENDS] + row * sizeof(ends), &ends, sizeof(ends));
+    columns->column[CODES][row] = (char)entry->code;
+    columns->column[MARKS][row] = (char)entry->marks;
+    for (int i = 0; i < 3; i++) {
+        memcpy(columns->column[LANES + i] + row * sizeof(*others), &others[i], sizeof(*others));
+    }
+    return 0;
+}
+
+/* Read a tuple of (bytes, int). */
+static int
+read_names(PyObject *tuple, Name *into, int most, int *count)
+{
+    Py_ssize_t size = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+    if (size < 0 || size > most) {
+        PyErr_Format(PyExc_ValueError, "names are a tuple of at most %d", most);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *item = PyTuple_GetItem(tuple, i);
+        if (!PyTuple_Check(item)
+            || !PyArg_ParseTuple(item, "y#i;a name is bytes and a number", &into[i].text, &into[i].size, &into[i].about)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_TypeError, "a name is a tuple");
+            }
+            return -1;
+        }
+    }
+    *count = (int)size;
+    return 0;
+}
+
+/* The length of the line at the beginning of `text`, newline and all, where it ends as it has to after `head`; 0 where it does not, or
+ * there is none; -1 with an exception. */
+static Py_ssize_t
+chained(NativeState *state, const char *head, const char *text, size_t size, size_t longest)
+{
+    const char *newline = memchr(text, '\n', size < longest ? size : longest);
+    size_t length = newline == NULL ? 0 : (size_t)(newline - text) + 1;
+    if (length < TAIL) {
+        return 0;
+    }
+    char tail[TAIL];
+    memcpy(tail, KEY, LENGTH(KEY));
+    memcpy(tail + LENGTH(KEY) + TRACEKIT_HASH, CLOSE, LENGTH(CLOSE));
+    if (tracekit_hash(state, head, text, length - TAIL, tail + LENGTH(KEY)) < 0) {
+        return -1;
+    }
+    return memcmp(tail, text + length - TAIL, TAIL) == 0 ? (Py_ssize_t)length : 0;
+}
+
+PyDoc_STRVAR(columns_doc, "columns(block, start, before, limits, types, keys, /)\n--\n\nSee pure.columns.");
+
+static PyObject *
+columns_of(PyObject *module, PyObject *args)
+{
+    const char *block, *head;
+    Py_ssize_t size, start, head_size, longest;
+    long long offset;
+    Facts last = {0};
+    Expected expected;
+    PyObject *types, *keys;
+    if (!PyArg_ParseTuple(
+            args, "y#n(LLy#Ly#)(ni)O!O!:columns", &block, &size, &start, &last.seq, &offset, &head, &head_size, &last.ts,
+            &expected.run_id, &expected.run_id_size, &longest, &expected.depth, &PyTuple_Type, &types, &PyTuple_Type, &keys
+        )
+        || read_names(types, expected.types, MOST_TYPES, &expected.type_count) < 0
+        || read_names(keys, expected.keys, MOST_KEYS, &expected.key_count) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) { /* an entry whose time is a larger number */
+            PyErr_Clear();
+            Py_RETURN_NONE;
+        }
+        return NULL;
+    }
+    if (start < 0 || start > size || head_size != TRACEKIT_HASH || longest < 0 || last.seq < 0 || last.ts < 0 || offset < 0) {
+        PyErr_SetString(PyExc_ValueError, "a line begins in the block, a hash has 64 digits, and nothing is negative");
+        return NULL;
+    }
+    if (memchr(expected.run_id, '\\', (size_t)expected.run_id_size) != NULL) { /* it is not written as it is */
+        Py_RETURN_NONE;
+    }
+    expected.depth = expected.depth < LEVELS ? expected.depth : LEVELS;
+    NativeState *state = PyModule_GetState(module);
+    Columns columns = {0};
+    PyObject *result = NULL;
+    while (last.seq < UINT32_MAX) {
+        const char *text = block + start;
+        Facts entry = {.seq = last.seq + 1, .ts = last.ts};
+        Py_ssize_t length = chained(state, head, text, (size_t)(size - start), (size_t)longest);
+        if (length < 0) {
+            goto done;
+        }
+        if (!length
+            || !is_entry(&expected, (const unsigned char *)text, (const unsigned char *)text + length - 1, &entry)) {
+            break;
+        }
+        offset += length;
+        if (add_row(&columns, (unsigned long long)offset, &entry) < 0) {
+            goto done;
+        }
+        start += length;
+        head = block + start - LENGTH(CLOSE) - TRACEKIT_HASH;
+        last = entry;
+    }
+    if (columns.count == 0) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    PyObject *column[COLUMNS] = {NULL};
+    int made = 1;
+    for (int i = 0; i < COLUMNS; i++) {
+        column[i] = PyBytes_FromStringAndSize(columns.column[i], (Py_ssize_t)(columns.count * WIDTH[i]));
+        made = made && column[i] != NULL;
+    }
+    if (made) {
+        result = Py_BuildValue(
+            "n(LLy#Ly#)OOOOOO", start, last.seq, offset, head, (Py_ssize_t)TRACEKIT_HASH, last.ts, expected.run_id,
+            expected.run_id_size, column[ENDS], column[CODES], column[MARKS], column[LANES], column[PARENTS], column[STEPS]
+        );
+    }
+    for (int i = 0; i < COLUMNS; i++) {
+        Py_XDECREF(column[i]);
+    }
+done:
+    free_columns(&columns);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"columns", columns_of, METH_VARARGS, columns_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+tracekit_add_lines(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
