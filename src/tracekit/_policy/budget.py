@@ -1,4 +1,4 @@
-"""Budgets as they hold in a run: a session that refuses what is too dear, and blocks with limits of their own."""
+"""Budgets as they hold in a run: a step that is too dear is refused, and blocks have limits of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from .._runtime.around import Around, AroundStep
+from .._runtime.around import AroundStep
 from .._runtime.session import Scope, Step, current, here
 from .._runtime.step import Request, Spec
 from ..errors import BudgetExceededError, RunStateError, UnknownPriceError
@@ -16,47 +16,40 @@ if TYPE_CHECKING:
     from .._runtime.recorder import Recording
     from .._runtime.spending import Budget, Reservation
 
-__all__ = ["Budgeted", "Limit", "MeteredStep", "cost_usd", "limit"]
+__all__ = ["Limit", "MeteredStep", "begin", "cost_usd", "limit"]
 
 # -- metered -----------------------------------------------------------------------------------------------------------
 #
 # A step under a budget: what it may take is held back before it is made, what it took is written down after.
 
 
-class Budgeted(Around):
-    """The session around ``recorder`` in which a step under a budget is reserved before it is made, and refused where it is too dear.
+def begin(recorder: Recording, scope: Scope, request: Request) -> Step:
+    """Begin a step in a scope that may have a budget; what refuses it is on the log when it is raised.
 
     What the log answers costs nothing.
     """
-
-    def __init__(self, recorder: Recording) -> None:
-        super().__init__(recorder)
-        self._recorder: Final = recorder
-
-    def begin(self, scope: Scope, request: Request) -> Step:
-        """Begin a step in a scope that may have a budget; what refuses it is on the log when it is raised."""
-        recorder, spending, info = self._recorder, scope.spending, request.info
-        if spending is None or request.spec.structural or not recorder.recording:
-            return recorder.begin(scope, request)
-        late = recorder.refused(scope, request)
-        if late is not None:
-            return late
-        free = scope.within(None)
-        if info is not None and "compensates" in info:  # undoing is never too dear
-            return recorder.begin(free, request)
-        try:
-            held = spending.reserve(request)
-        except BudgetExceededError as error:
-            raise recorder.refuse(free, request, error) from None
-        if held.estimate is not None:
-            price = {} if held.price is None else {"price": held.price}
-            request = request.saying({"estimate": held.estimate, **price})
-        try:
-            step = recorder.begin(free, request)
-        except BaseException:
-            held.give_back()
-            raise
-        return MeteredStep(step, request.spec, scope, held)
+    spending, info = scope.spending, request.info
+    if spending is None or request.spec.structural or not recorder.recording:
+        return recorder.begin(scope, request)
+    late = recorder.refused(scope, request)
+    if late is not None:
+        return late
+    free = scope.within(None)
+    if info is not None and "compensates" in info:  # undoing is never too dear
+        return recorder.begin(free, request)
+    try:
+        held = spending.reserve(request)
+    except BudgetExceededError as error:
+        raise recorder.refuse(free, request, error) from None
+    if held.estimate is not None:
+        price = {} if held.price is None else {"price": held.price}
+        request = request.saying({"estimate": held.estimate, **price})
+    try:
+        step = recorder.begin(free, request)
+    except BaseException:
+        held.give_back()
+        raise
+    return MeteredStep(step, request.spec, scope, held)
 
 
 class MeteredStep(AroundStep):

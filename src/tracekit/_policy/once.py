@@ -35,7 +35,7 @@ from ..errors import (
     RunEndedError,
     TraceError,
 )
-from .budget import Budgeted
+from . import budget
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -905,22 +905,23 @@ _STRAIGHT: Final = [
 
 
 class ExactlyOnce(Around):
-    """The session around ``inner`` in which a call under a key is made once. What it knows of keys is looked up when there is a first.
+    """The session around ``recorder`` in which a call under a key is made once. What it knows of keys is looked up when there is a first.
 
     What the log answers is none of its concern.
     """
 
-    def __init__(self, recorder: Recording, inner: Session) -> None:
+    def __init__(self, recorder: Recording) -> None:
         super().__init__(recorder)
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
-        self._inner: Final = inner
         # But for the beginning of steps, nothing stands between them.
         vars(self).update({name: getattr(recorder, name) for name in _STRAIGHT})
 
     def begin(self, scope: Scope, request: Request) -> Step:
         if request.once_key is None:
-            return self._write(scope, request) if scope.spending is None else self._inner.begin(scope, request)
+            return (
+                self._write(scope, request) if scope.spending is None else budget.begin(self._recorder, scope, request)
+            )
         recorder = self._recorder
         if not recorder.recording:
             return recorder.begin(scope, request)
@@ -940,7 +941,7 @@ def keys_of(recorder: Recording) -> Once:
     found = kept.once
     if found is None:
         with recorder.log.journal.held():
-            found = kept.once = kept.once or Once(recorder, Budgeted(recorder), recorder.log.trace)
+            found = kept.once = kept.once or Once(recorder, recorder.log.trace)
         found.shared |= recorder.state.shared
     return found
 
@@ -957,13 +958,13 @@ def inherit_keys(recorder: Recording, child: Recording) -> None:
     """In a forked child, whose own recording is ``child``: it has the keys that its parent had."""
     known = recorder.state.extras.of(_Keys).once
     if known is not None:
-        child.state.extras.of(_Keys).once = own = Once(child, Budgeted(child))  # its segment is not opened for that
+        child.state.extras.of(_Keys).once = own = Once(child)  # its segment is not opened for that
         known.forked(own)
 
 
 def under_policies(recorder: Recording) -> Session:
     """The session that the program of a run sees: a call that an earlier one answers takes nothing, whatever is left of a budget."""
-    recorder.state.session = ExactlyOnce(recorder, Budgeted(recorder))
+    recorder.state.session = ExactlyOnce(recorder)
     return recorder.state.session
 
 
@@ -974,9 +975,8 @@ class Once:
     """
 
     @_reality.off_loop()
-    def __init__(self, session: Recording, inner: Session, past: Trace | None = None) -> None:
+    def __init__(self, session: Recording, past: Trace | None = None) -> None:
         self.session: Final = session
-        self._inner: Final = inner
         journal = session.log.journal
         self.me: Final = Owner(session.run_id, segment_in(journal.path))
         self._keys: Final = Keys(journal.root, sync=journal.durability != "none")
@@ -1100,7 +1100,7 @@ class Once:
                 if known is not None:
                     self._put(digest, call, known)
                     return None
-            step = self._inner.begin(scope, request)
+            step = budget.begin(self.session, scope, request)
             if step.seq <= scope.parent:  # the run has ended meanwhile: it is on no log, and could answer nobody
                 raise RunEndedError(
                     f"{spec.name!r} was called when run {self.session.run_id} was ending; it was not executed",
