@@ -97,7 +97,9 @@ def _gemini(last: str, body: dict[str, Any], words: Callable[[], str]) -> Wire:
         pieces = [said({"text": part}) for part in _split(words())]
         return _sse([*pieces, said({"text": ""}, reason="STOP")])
     if method == "generateContent":
-        if body.get("tools") and body["contents"][-1]["role"] == "user":
+        last = body["contents"][-1]
+        answers = any("functionResponse" in part or "function_response" in part for part in last["parts"])
+        if body.get("tools") and last["role"] == "user" and not answers:
             name = body["tools"][0]["functionDeclarations"][0]["name"]
             return _json(said({"functionCall": {"name": name, "args": {"place": words()}}}, reason="STOP"))
         return _json(said({"text": "Hm.", "thought": True}, {"text": words()}, reason="STOP"))

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import select
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import uvloop
@@ -64,3 +64,44 @@ def test_a_loop_that_is_closed_is_not_kept(new_loop: Callable[[], asyncio.Abstra
     with replay(run.id) as session:
         assert loops() == [None, None, None]
     assert session.report.exact
+
+
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("held", [(True, False), (False, True)])
+def test_when_a_generator_is_collected_is_no_event_of_the_run(
+    make: Callable[[], asyncio.AbstractEventLoop], held: tuple[bool, bool]
+) -> None:
+    """A loop closes an asynchronous generator when the interpreter finds that nobody holds it; in a replay that is another time."""
+    was, now = held
+
+    async def answers() -> AsyncIterator[str]:
+        yield look()
+        yield look()
+
+    async def begun() -> AsyncIterator[str]:
+        generator = answers()
+        await anext(generator)
+        return generator
+
+    async def again() -> str:
+        await asyncio.sleep(0)
+        return look()
+
+    def program(hold: bool) -> str:
+        loop = make()
+        try:
+            generator: object = loop.run_until_complete(begun())
+            if not hold:
+                generator = None
+            found = loop.run_until_complete(again())
+            del generator
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            return found
+        finally:
+            loop.close()
+
+    with record("collected") as run:
+        recorded = program(was)
+    with replay(run.id) as session:
+        assert program(now) == recorded
+    assert session.report.exact, session.report.as_dict()

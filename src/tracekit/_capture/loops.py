@@ -204,7 +204,7 @@ def _call_soon_threadsafe(original: Any) -> Any:
 
     def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
         scope = scope_of_timers() if context is None or context.get(current) is not None else None
-        if scope is None or not scope.session.state.ordered or _get_running_loop() is self:
+        if scope is None or not scope.session.state.ordered or _get_running_loop() is self or _is_finalizer(args):
             return original(self, callback, *args, context=context)
         turn: Any = scope.session.arm(scope, "loop.call", 0)
         handle = asyncio.Handle(callback, args, self, context)
@@ -228,6 +228,11 @@ def _call_soon_threadsafe(original: Any) -> Any:
 
     call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
     return call_soon_threadsafe
+
+
+def _is_finalizer(args: tuple[Any, ...]) -> bool:
+    """Whether a loop is asked to close an asynchronous generator that nobody holds any more: when that is found out is chance."""
+    return len(args) == 1 and type(args[0]).__name__ == "async_generator_athrow"  # a type of C that has no other name
 
 
 def _call_at(original: Any) -> Any:
