@@ -327,6 +327,32 @@ def test_environment() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "value",
+    """
+    changeme change-me CHANGE_ME password PassW0rd None ******** xxxxxxxxxx ........ 000000000 <your-key> <secret> $API_KEY ${API_KEY} {key}
+    put-your-token-here test-key test_api_key123 dummy FAKE-token no-key-needed sk-no-key-required without_key unused ollama
+    tracekit-replay-no-key /run/secrets/key ~/key ./key ../key C:\\keys\\key https://example.com/key
+    """.split(),  # noqa: SIM905
+)
+def test_what_stands_in_the_place_of_a_secret_is_kept(value: str) -> None:
+    """Words that people write where no secret is, paths and addresses stay as they are, under a secret's name, too."""
+    assert Redactor().redact_environment([("API_KEY", value)]) == {"API_KEY": value}
+
+
+@pytest.mark.parametrize(
+    "value",
+    """
+    changeme-4f9a02 nothing-is-here-77 xxxxxxxxxy x0x0x0x0x0 test-key-production-41 notasecret9 <begun your-own-name {open
+    https://user:hunter2pass@example.com CC:\\keys
+    """.split(),  # noqa: SIM905
+)
+def test_what_only_begins_like_that_is_a_secret(value: str) -> None:
+    """A secret that begins as such a word does is taken out."""
+    kept = Redactor().redact_environment([("API_KEY", value)])
+    assert value not in kept["API_KEY"]
+
+
 def test_long_streams_keep_little() -> None:
     """A secret that never ends is followed without keeping it."""
     stream = Redactor().stream()

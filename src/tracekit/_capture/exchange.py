@@ -531,20 +531,32 @@ def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]) -> Patch:
-    """A tried exchange of the C function ``function`` of ``module``; ``make(genuine, flags)`` makes the hook.
+    """An exchange of the C function ``function`` of ``module``; ``make(genuine, flags)`` makes the hook.
 
-    Raises ``Unsupported`` where it does not work here.
+    Raises ``Unsupported`` where it does not work here. The first function of each calling convention is tried: the others are exchanged and
+    called in the same way. That a function is laid out as known is looked at for each.
     """
     flags, real = convention(function), genuine(function)
+    if flags not in _tried:
+        _try(module, function, flags, real)
+        _tried.add(flags)
+    return FunctionExchange(function, make(real, flags))
+
+
+#: The calling conventions of which the exchange of a function was tried, and works.
+_tried: Final[set[int]] = set()
+
+
+def _try(module: ModuleType, function: Any, flags: int, real: Any) -> None:
     spread = flags == VARARGS
     marker = object()
     probe = marking(marker, lambda _proxy, *args, **kw: real(*args[0], **kw) if spread else real(*args, **kw))
     arguments = _SAMPLES.get(function.__name__, (1,) if flags == ONE else ())
-    again, fault = (lambda: function(*arguments)), None
-    fault = works(FunctionExchange(function, probe), again, partial(function, *arguments), marker=marker)
+    fault = works(
+        FunctionExchange(function, probe), lambda: function(*arguments), partial(function, *arguments), marker=marker
+    )
     if fault is not None:
         raise Unsupported(f"{module.__name__}.{function.__name__}: {fault}")
-    return FunctionExchange(function, make(real, flags))
 
 
 #: Arguments to try a function with, where it can't do without.

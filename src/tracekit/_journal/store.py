@@ -69,7 +69,8 @@ __all__ = [
 SUFFIX: Final = ".jsonl"
 SEGMENT: Final = expression(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
 
-_ID: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+#: What a run id is made of.
+_ID: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 class _Ticks:
@@ -101,10 +102,12 @@ def new_run_id() -> str:
 def valid_run_id(run_id: str) -> bool:
     """Whether a run id can be a file name that stays in its directory and is no segment's."""
     return (
-        bool(_ID.fullmatch(run_id))
+        0 < len(run_id) <= 128
+        and run_id[0] not in "._-"
+        and _ID.issuperset(run_id)
         and ".." not in run_id
         and not run_id.endswith(SUFFIX)
-        and not SEGMENT.fullmatch(run_id)
+        and not ("." in run_id and SEGMENT.fullmatch(run_id))
     )
 
 

@@ -63,25 +63,43 @@ _MOST: Final = 256
 
 _IN_URL: Final = expression(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
 _UNSAFE: Final = expression(r'["\\\x00-\x1f]')
-#: Words that stand in the place of a secret, paths, and addresses without a password.
-_NO_SECRET: Final = expression(
-    r"(?i)(?:\*+|x+|\.+|-+|0+|<.*>|\$.*|\{.*\}|true|false|none|null|enabled|disabled|required|optional|default|password|passw0rd"
-    r"|change.?me|placeholder|undefined|anonymous|unused|.*your.*(?:key|token|secret|password).*"
-    r"|(?:test|dummy|fake|example|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
-    r"|(?:sk-)?(?:not?|without)[-_ ].*|tracekit-replay-no-key|ollama|lm-studio)"
-    r"|(?:~|\.{0,2})/.*|[A-Za-z]:\\.*|https?://[^@]*",
-    re.DOTALL,
+#: Words that stand in the place of a secret.
+_NO_SECRETS: Final = frozenset(
+    """
+    true false none null enabled disabled required optional default password passw0rd changeme placeholder undefined anonymous unused
+    ollama lm-studio tracekit-replay-no-key
+    """.split()  # noqa: SIM905
 )
+_WITHOUT: Final = tuple(f"{word}{sign}" for word in ("no", "not", "without") for sign in "-_ ")
+_FOR_TESTS: Final = ("test", "dummy", "fake", "example", "mock")
+_FOR_TESTS_ONLY: Final = expression(
+    rf"(?:{'|'.join(_FOR_TESTS)})[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{{0,3}}"
+)
+
+
+def _no_secret(value: str) -> bool:
+    """Whether a text stands in the place of a secret (``changeme``, ``<your key>``), or is a path, or an address without a password."""
+    text = value.lower()
+    if text in _NO_SECRETS or (text[:1] in ("*", "x", ".", "-", "0") and not text.strip(text[0])):
+        return True
+    if text.startswith(("$", "/", "~/", "./", "../")) or text[:1] + text[-1:] in ("<>", "{}"):
+        return True
+    if text.startswith(("http://", "https://")) and "@" not in text:
+        return True
+    _, your, after = text.partition("your")
+    if your and any(word in after for word in ("key", "token", "secret", "password")):
+        return True
+    return (
+        (text[1:3] == ":\\" and "a" <= text[0] <= "z")
+        or text.removeprefix("sk-").startswith(_WITHOUT)
+        or (len(text) == 9 and text.startswith("change") and text.endswith("me"))
+        or (text.startswith(_FOR_TESTS) and _FOR_TESTS_ONLY.fullmatch(text) is not None)
+    )
 
 
 def _worth(value: str) -> bool:
     """Whether a text can be looked for everywhere: long enough, no placeholder, no path, no sentence."""
-    return (
-        LEAST <= len(value) <= 16384
-        and not _NO_SECRET.fullmatch(value)
-        and value.count(" ") <= 4
-        and value.isprintable()
-    )
+    return LEAST <= len(value) <= 16384 and not _no_secret(value) and value.count(" ") <= 4 and value.isprintable()
 
 
 #: So much of a secret at the end of a text is taken for its beginning.
@@ -889,7 +907,7 @@ class Redactor:
         return key_like(word) if strength == "key" else bool(strength)
 
     def _word(self, word: str, program: str = "") -> str:
-        flag = _FLAG.fullmatch(word)
+        flag = _FLAG.fullmatch(word) if "=" in word else None
         if flag and self._is_argument(flag["name"], flag["value"]):
             return f"{flag['name']}={self.placeholder(flag['value'])}"
         short = _PASSWORD_OPTIONS.get(program)
@@ -901,7 +919,7 @@ class Redactor:
         """Environment variables, the values of secret names replaced, other values redacted."""
         return {
             name: self.placeholder(value)
-            if value and _of_variable(name, value) and not _NO_SECRET.fullmatch(value)
+            if value and _of_variable(name, value) and not _no_secret(value)
             else self.redact_text(value)[0]
             for name, value in variables
         }

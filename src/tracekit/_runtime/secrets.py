@@ -106,7 +106,9 @@ _TOGETHER: Final = (
 
 def plain(name: str) -> str:
     """A name in small letters, its words joined by ``_``."""
-    return _ascii_lower(_HUMP.sub("_", name)).replace("-", "_").replace(".", "_")
+    if not name.islower() and not (name.isupper() and name.replace("_", "").isalpha()):
+        name = _HUMP.sub("_", name)
+    return _ascii_lower(name).replace("-", "_").replace(".", "_")
 
 
 @lru_cache(maxsize=4096)
