@@ -194,8 +194,9 @@ class ReplayBlock(Block["ReplayBlock"]):
         if session.trace.imported_from is not None:
             self._import(session, options, taken)
         elif options["live"]:
-            from .partial import Live, branch
+            from .partial import BranchedReplay, Live, branch
 
+            assert isinstance(session, BranchedReplay)  # so its options have it
             self._partial = branch(session, _branches(options), Live(options["live"]), self.input, self.live_from)
         if self.disk is not None:
             session.inputs.lay(self.disk)
@@ -316,7 +317,10 @@ class ReplayBlock(Block["ReplayBlock"]):
         from .._runtime.matching import Ignored
         from .._runtime.replayer import Replay
 
-        return Replay(
+        kind = Replay
+        if options["live"]:
+            from .partial import BranchedReplay as kind
+        return kind(
             trace,
             redactor,
             on_divergence=options["on_divergence"],

@@ -564,6 +564,9 @@ class Replay:
     _unwraps = True
     #: After how many callbacks a lane counts as one that polls, where the log was cut off after that many or fewer: nobody knows.
     _patience = 1_000_000
+    #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
+    may_leave = False
+    left = False
 
     def __init__(
         self,
@@ -660,9 +663,6 @@ class Replay:
         #: The session that scopes point to.
         self.face: Any = self
         self._debugger: Final = debugger
-        #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
-        self.may_leave = False
-        self.left = False
         #: The steps of processes and of their pipes, by the path of the process.
         self._processes: dict[str, list[int]] | None = None
         #: The lanes of calls in threads, without a captured step, that the program has not made.
@@ -778,72 +778,6 @@ class Replay:
         kind = family_of(entry["type"])
         return kind is not None and kind[0] == family and entry.get("name") == name
 
-    # -- another way than the recorded one ---------------------------------------------------------------------------------
-
-    def leave(self) -> None:
-        """The program goes another way than the recorded one from here on: nobody is held in the recorded order any more."""
-        with self._lock:
-            if self.left or self.failure is not None:
-                return
-            self.left = True
-            seq = self.report.consumed and max((one for one in self.index.steps if self._used[one] == 1), default=0)
-            text = f"after step {seq or 1} the program went another way than the recorded one"
-            self.report.allow("left", text, step=seq or 1, where=caller())
-        self.schedule.close()
-
-    def follows(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
-        """Whether the lane of ``scope`` goes on with a step of this family that is the ``same``, and with nothing before it."""
-        with self._lock:
-            self.failed.check()
-            state = self.lanes.enter(scope.lane)
-            seq = self._next(state, family)
-            return seq is not None and self._next_of_any(state) == seq and same(seq)
-
-    def is_same(self, scope: Scope, request: Request) -> Callable[[int], bool]:
-        """Whether a recorded step is the one that is asked for."""
-        tail = self.comparison.tail(request, scope.agent)
-        encoded: list[tuple[Any, bytes]] = []
-
-        def same(seq: int) -> bool:
-            if tail is not None and self.comparison.ends_so(seq, tail):
-                return True
-            if not encoded:
-                encoded.append(self.comparison.input(request))
-            return self.comparison.is_step(self.trace.entry(seq), request, scope.agent, *encoded[0])
-
-        return same
-
-    def is_same_note(self, scope: Scope, type: str, name: str, fields: Mapping[str, Any]) -> Callable[[int], bool]:
-        """Whether a recorded step of one entry is the one that is asked for, given as to ``note``."""
-        facts = self.comparison.note(
-            scope.agent, name, fields.get("input"), fields.get("output"), fields.get("signature")
-        )
-        return lambda seq: self.comparison.equal(steady(self.comparison.recorded_note(seq)), steady(facts))
-
-    def found(self, scope: Scope, request: Request) -> ReplayedStep:
-        """Off the recorded way: the recorded step that is just this one, wherever it stands; else the replay's failure, for it can't
-        be answered. What only reads may be asked for again."""
-        spec, same = request.spec, self.is_same(scope, request)
-        if self.state.ended:
-            raise self.late(spec.family, spec.name, spec.effect)
-        with self._lock:
-            self.failed.check()
-            lane = self.lanes.enter(scope.lane).lane
-            lists = [steps for (_, family), steps in self.index.intents.items() if family == spec.family]
-            own = self.index.intents.get((lane, spec.family))
-            every = [*(own or ()), *(seq for steps in lists if steps is not own for seq in steps)]
-            seq = next((one for one in every if not self._used[one] and same(one)), None)
-            if seq is None and spec.side_effect == "read_only":
-                seq = next(
-                    (one for one in every if self._used[one] == 1 and self.index.answer[one] and same(one)), None
-                )
-            if seq is None:
-                raise self.divergences.unanswered(scope, request, (one for one in every if not self._used[one]))
-            self.report.consumed += not self._used[seq]
-            self._used[seq] = 1
-            self._skip_inside(seq)
-        return self._made(scope, request, seq)
-
     def late(self, family: str, name: str, effect: bool) -> BaseException:
         """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""
         found = divergence.after_the_end(self.run_id, family, name, effect)
@@ -879,49 +813,6 @@ class Replay:
             if not self.comparison.is_step(entry, request, scope.agent, tree, data):
                 self.divergences.step(scope, spec, data, seq, entry)
         return seq
-
-    def pass_over(self, scope: Scope, spec: Spec) -> int | None:
-        """The recorded step in whose place one goes live: passed with all that happened in it. ``None`` where there is none."""
-        with self._lock:
-            self.failed.check()
-            state = self.lanes.enter(scope.lane)
-            seq = self._next(state, spec.family)
-            if seq is None:
-                return None
-            self._consume(state, spec.family, seq)
-            self._skip_inside(seq)
-            scope.lane.last = seq
-            self._pass_outcome(seq)
-        if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
-        return seq
-
-    def note_otherwise(self, scope: Scope, type: str, name: str, *, output: object = None, **fields: Any) -> int:
-        """``note`` of what came of something live, or is decided anew: how it differs is noted, and the program goes on."""
-        with self._lock:
-            self.failed.check()
-            state = self.lanes.enter(scope.lane)
-            seq = self._next(state, type)
-            if seq is None:
-                raise self.divergences.exhausted(scope.lane, type, name, self.comparison.encoded(output)[1], state.lane)
-            self._consume(state, type, seq)
-        recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self.comparison.encoded(output)[0]
-        if not self.comparison.equal(recorded, actual):
-            found = differences(recorded, actual)
-            self._live_differs(seq, type, name, found)
-        return seq
-
-    def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
-        """Note how the outcome of a step that went live differs from the one recorded in its place; headers always do."""
-        answer = 0 if seq is None else self.index.answer[seq]
-        recorded = self.trace.expand(self.trace.entry(answer).get("output")) if answer else None
-        found = [one for one in differences(recorded, actual) if not one["path"].startswith("headers")]
-        if found or not answer:
-            self._live_differs(seq, spec.family, spec.name, found)
-
-    def _live_differs(self, seq: int | None, family: str, name: str, found: list[dict[str, Any]]) -> None:
-        text = f"{family} {name!r} came to something else than the recorded step"
-        self.report.allow("live_differs", text, step=seq, family=family, name=name, differences=found)
 
     def _had(self, seq: int) -> bool:
         """Whether the program has come past the entry ``seq``, or been given it."""
@@ -1454,12 +1345,6 @@ class Replay:
     def made(self, seq: int) -> bool:
         """Whether the program has made the recorded step ``seq`` itself, not only one that it happened inside."""
         return self._used[seq] == 1
-
-    def upcoming(self, scope: Scope, family: str) -> int:
-        """The recorded step of this family that the scope's lane makes next; one past the last entry where it has none left."""
-        with self._lock:
-            seq = self._next(self.lanes.of(scope.lane), family)
-        return len(self.index) + 1 if seq is None else seq
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
