@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -657,6 +658,58 @@ def test_a_chain_without_its_attributes() -> None:
     ):
         with pytest.raises(TypeError):
             log._write(*wrong)
+
+
+#: What can be JSON of another writer, with the numbers that two writers may write in two ways, and texts full of signs.
+WRITTEN = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.floats(1e14, 1e18),
+        st.sampled_from([1e15, 1e16, 9999999999999998.0, 123456789012345.6, 0.0001, 0.00012, 0.00001, 10.00005, -0.0]),
+        st.text(),
+        st.text('\\",: {}[]e1.'),
+    ),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text('\\",: a'), inner)),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400)
+@given(value=WRITTEN, way=st.sampled_from(["json", "ascii", "orjson", "by hand"]))
+def test_spaced(value: Any, way: str) -> None:
+    """Which JSON is another's only but for its spaces; a yes means that Python's ``json`` writes it so, to the byte."""
+    try:
+        data = orjson.dumps(value)
+        if way == "by hand":  # what nobody writes so
+            content = b"".join(
+                part if number % 2 else part.replace(b",", b", ").replace(b":", b": ")
+                for number, part in enumerate(re.split(rb'("(?:[^"\\]|\\.)*")', data))
+            )
+        else:
+            content = data if way == "orjson" else json.dumps(value, ensure_ascii=way == "ascii").encode()
+            data = orjson.dumps(orjson.loads(content))
+    except (TypeError, ValueError):  # no text
+        return
+    for one in (content, content[:-1], content + b" ", content.replace(b" ", b"", 1)):
+        found = compiled.spaced(one, data)
+        assert found is pure.spaced(one, data)
+        if found:
+            assert json.dumps(orjson.loads(data), ensure_ascii=False).encode() == one
+
+
+def test_spaced_finds_what_is_usual() -> None:
+    """A body of a Python program is found to be one, and what is cut, or no bytes, is none."""
+    value = {"text": 'a "quoted" \\ line\n, ä: ', "list": [1, -2.5, None, True, {}, []], "0": {"": "\\"}, "e": 1000.25}
+    content, data = json.dumps(value, ensure_ascii=False).encode(), orjson.dumps(value)
+    assert compiled.spaced(content, data) is pure.spaced(content, data) is True
+    for at in range(len(data)):
+        assert compiled.spaced(content, data[:at]) is False
+    for wrong in ((content,), (content, data.decode()), (None, data)):
+        with pytest.raises(TypeError):
+            compiled.spaced(*wrong)
 
 
 def test_plain_refuses() -> None:

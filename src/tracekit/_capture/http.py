@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from .._native import brackets
+from .._native import FORM, brackets, spaced
 from .._reality import monotonic_ns
 from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
@@ -200,6 +200,10 @@ def _format(content: bytes, value: Any, data: bytes) -> str | None:
     if content.endswith(b"\n"):
         content, end = content[:-1], _NEWLINE
     one_line = b"\n" not in content
+    if (
+        one_line and FORM == "C" and content != data and spaced(content, data)
+    ):  # in C that is found without writing it again
+        return "json:spaced" + end
     for format, write in _WRITERS.items():
         if one_line and format in _INDENTED:
             continue

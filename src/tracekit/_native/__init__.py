@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from .pure import Chain, brackets, columns, digest, line, noted, of_text, parts, plain, quick_look
+    from .pure import Chain, brackets, columns, digest, line, noted, of_text, parts, plain, quick_look, spaced
 
 _FUNCTIONS: Final = (
     "Chain",
@@ -22,9 +22,23 @@ _FUNCTIONS: Final = (
     "parts",
     "plain",
     "quick_look",
+    "spaced",
 )
 
-__all__ = ["FORM", "Chain", "brackets", "columns", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
+__all__ = [
+    "FORM",
+    "Chain",
+    "brackets",
+    "columns",
+    "digest",
+    "line",
+    "noted",
+    "of_text",
+    "parts",
+    "plain",
+    "quick_look",
+    "spaced",
+]
 
 
 def _chosen() -> Any:

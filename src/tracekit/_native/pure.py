@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import orjson
 
 from .. import _reality
+from .._lazy import expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
     from threading import RLock
 
-__all__ = ["Chain", "brackets", "columns", "digest", "line", "noted", "of_text", "parts", "plain", "quick_look"]
+__all__ = [
+    "Chain",
+    "brackets",
+    "columns",
+    "digest",
+    "line",
+    "noted",
+    "of_text",
+    "parts",
+    "plain",
+    "quick_look",
+    "spaced",
+]
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
@@ -384,6 +398,29 @@ def brackets(data: bytes, most: int) -> int:
             found += 1
             at = data.find(bracket, at + 1)
     return found
+
+
+#: A text in encoded JSON, the first key of an object, and a number that Python may write in another way than orjson: with an exponent.
+_TEXT: Final = expression(rb'("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_FIRST: Final = expression(rb'\{"[^"\\]*":')
+_OTHER_NUMBER: Final = expression(rb"[0-9][eE]|[0-9]{16}\.|0\.0000")
+
+
+def spaced(content: bytes, data: bytes) -> bool:
+    """Whether ``content`` is ``data``, JSON that orjson wrote, as Python's ``json`` writes it with ``ensure_ascii=False``.
+
+    That has a space after each comma and colon. A no may be wrong, where there are numbers that the two may write in two ways.
+    """
+    first = _FIRST.match(data)
+    if len(content) <= len(data) or (first and content[first.end() : first.end() + 1] != b" "):
+        return False
+    pieces = _TEXT.split(data)
+    for at in range(0, len(pieces), 2):
+        piece = pieces[at]
+        if _OTHER_NUMBER.search(piece):
+            return False
+        pieces[at] = piece.replace(b",", b", ").replace(b":", b": ")
+    return _join(pieces) == content
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

@@ -464,11 +464,70 @@ brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(found);
 }
 
+PyDoc_STRVAR(spaced_doc, "spaced(content, data, /)\n--\n\nSee pure.spaced.");
+
+/* Whether the number whose point is at ``at`` may be written in another way by Python. */
+static int
+is_other(const char *begin, const char *at, const char *end)
+{
+    Py_ssize_t digits = 0;
+    for (const char *digit = at; digit > begin && digit[-1] >= '0' && digit[-1] <= '9'; digit--) {
+        digits++;
+    }
+    return digits >= 16 || (at > begin && at[-1] == '0' && end - at > 4 && memcmp(at + 1, "0000", 4) == 0);
+}
+
+static PyObject *
+spaced(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "spaced() takes bytes twice");
+        return NULL;
+    }
+    const char *to = PyBytes_AsString(args[0]), *to_end = to + PyBytes_Size(args[0]);
+    const char *begin = PyBytes_AsString(args[1]), *at = begin, *end = begin + PyBytes_Size(args[1]);
+    if (to_end - to <= end - at) {
+        Py_RETURN_FALSE;
+    }
+    while (at < end) {
+        const char *from = at, one = *at++;
+        if (one == '"') {
+            int escaped;
+            do {
+                const char *quote = memchr(at, '"', (size_t)(end - at));
+                if (quote == NULL) {
+                    Py_RETURN_FALSE;
+                }
+                escaped = 0;
+                for (const char *before = quote - 1; before > from && *before == '\\'; before--) {
+                    escaped = !escaped;
+                }
+                at = quote + 1;
+            } while (escaped);
+        }
+        if (to_end - to < at - from || memcmp(to, from, (size_t)(at - from)) != 0) {
+            Py_RETURN_FALSE;
+        }
+        to += at - from;
+        if (one == ',' || one == ':') {
+            if (to == to_end || *to++ != ' ') {
+                Py_RETURN_FALSE;
+            }
+        }
+        else if ((one == '.' && is_other(begin, from, end)) ||
+                 ((one == 'e' || one == 'E') && from > begin && from[-1] >= '0' && from[-1] <= '9')) {
+            Py_RETURN_FALSE;
+        }
+    }
+    return PyBool_FromLong(to == to_end);
+}
+
 static PyMethodDef functions[] = {
     {"brackets", (PyCFunction)(void (*)(void))brackets, METH_FASTCALL, brackets_doc},
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
+    {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };
 
