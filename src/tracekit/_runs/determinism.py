@@ -271,21 +271,10 @@ class _TranscribedReplay(Replay):
             return {**about, "input_hash": fingerprint(spec.name, self.comparison.encoded(key)[0])}
         return {**about, "input": shown_input(*self.comparison.input(request))}
 
-    def note(
-        self,
-        scope: Scope,
-        type: str,
-        name: str,
-        *,
-        input: object = None,
-        output: object = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        must: bool = False,
-    ) -> int:
-        meta = dict(signature or {})
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        meta = dict(fields.get("signature") or {})
         meta.pop("info", None)
-        tree, data = self.comparison.encoded({"input": input, "output": output})
+        tree, data = self.comparison.encoded({key: fields.get(key) for key in ("input", "output")})
         if OPAQUE in data:
             tree = steady(tree)
         about = {
@@ -294,7 +283,7 @@ class _TranscribedReplay(Replay):
             "meta": self.comparison.encoded(meta)[0],
             **tree,
         }
-        seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info, must=must)
+        seq = super().note(scope, type, name, **fields)
         self._writer.step(self.file, scope, seq, **about)
         return seq
 

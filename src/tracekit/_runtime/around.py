@@ -73,19 +73,8 @@ class Around:
     def fail(self, error: ReplayError) -> ReplayError:
         return self.inner.fail(error)
 
-    def note(
-        self,
-        scope: Scope,
-        type: str,
-        name: str,
-        *,
-        input: object = None,
-        output: object = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        must: bool = False,
-    ) -> int:
-        return self.inner.note(scope, type, name, input=input, output=output, signature=signature, info=info, must=must)
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        return self.inner.note(scope, type, name, **fields)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.clock_read(scope, function, real)

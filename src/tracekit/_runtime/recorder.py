@@ -28,14 +28,13 @@ from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
-from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, current, settled
+from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, settled
 from .step import Circumstances, Patterns, Request, Spec, marked
 from .verdict import RunReport
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
     from ..failures import StructuredFailure
-    from .replayer import Replay
     from .spending import Budget, Spending
 
 __all__ = [
@@ -945,13 +944,10 @@ class Recording:
         info: Mapping[str, Any] | None = None,
         must: bool = False,
     ) -> int:
+        what = (scope, type, name, input, output, signature, info)
         try:
-            return self._note(self.log.journal.append, scope, type, name, input, output, signature, info)
+            return self._note(self.log.journal.append, *what) if must else self.logged(self._note, *what)
         except LogWriteError:
-            journal = self.log.journal
-            if journal.room and not must:
-                with suppress(LogWriteError):
-                    return self.keeping(self._note, journal.keep, scope, type, name, input, output, signature, info)
             self._unnoted()
             return 0
 
@@ -1185,7 +1181,7 @@ class Recording:
         pass
 
     @property
-    def undo_log(self) -> Replay | None:
+    def undo_log(self) -> UndoLog | None:
         return None
 
     # -- the run's own entries -------------------------------------------------------------------------------------------

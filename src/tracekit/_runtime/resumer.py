@@ -20,7 +20,7 @@ from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal, Scope, Step, Timer
+from .session import Outcome, Refusal, Scope, Step, Timer, UndoLog
 from .step import Request
 from .threads import ThreadMonitor
 
@@ -647,7 +647,7 @@ class Resumption(Recording):
         return self.replay.number_of(parent.id, lane.name, lane.n, lane.under)
 
     @property
-    def undo_log(self) -> Replay | None:
+    def undo_log(self) -> UndoLog | None:
         return None if self.followed else self.replay
 
     def open_lanes(self) -> list[Lane]:

@@ -35,6 +35,8 @@ KEYS: Final = click.option(
 # ``tracekit verify RUN``: is the trace whole, unchanged, and cleanly ended?
 
 _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
+#: How many violations of the schema are shown.
+_MOST: Final = 20
 
 
 @click.command()
@@ -66,7 +68,7 @@ def verify(
         path = located(run, where)
         with output.working("verifying"):
             verdict = where.verify(path, head=head, keys=trusted(keys))
-            breaches = _breaches(path, verdict) if by_schema else []
+            breaches = _breaches(path) if by_schema else []
         if as_json:
             schema = {"schema": breaches} if by_schema else {}
             output.emit({**verdict._asdict(), "path": path, "imported_from": _source(path, verdict), **schema})
@@ -142,16 +144,15 @@ def _print(path: str, verdict: Verdict) -> None:
         console.print(printable(text), markup=False, soft_wrap=True)
 
 
-def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any]]:
+def _breaches(path: str) -> list[dict[str, Any]]:
     """The first entries that violate the schema: line and problem."""
-
     check = validator()
     found: list[dict[str, Any]] = []
     with Trace(path) as trace:
         for line, entry in enumerate(trace.entries(damaged=True), 1):
             for error in check.iter_errors(entry):
                 found.append({"line": line, "problem": printable(f"{error.json_path}: {error.message}"[:300])})
-                if len(found) == most:
+                if len(found) == _MOST:
                     return found
     return found
 
