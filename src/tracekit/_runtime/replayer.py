@@ -342,10 +342,13 @@ class LaneState:
     the program has yet to come to, and goes on as soon as it has: what was recorded in this lane may come to another one.
     """
 
-    __slots__ = ("_at", "_items", "_last", "_seen", "_taken", "_window", "cursors", "entered", "lane", "surplus")
+    __slots__ = (
+        "_at", "_items", "_last", "_more", "_seen", "_taken", "_window", "cursors", "entered", "lane", "surplus",
+    )  # fmt: skip
 
-    def __init__(self, lane: int, items: array[int] | None) -> None:
+    def __init__(self, lane: int, items: array[int] | None, more: _More) -> None:
         self.lane = lane
+        self._more: Final = more
         #: How many readings of clocks the program has had in the present window that the recording does not have.
         self.surplus = 0
         #: Whether the program has done anything in it that was recorded.
@@ -406,9 +409,9 @@ class LaneState:
         """How many values of the read entry ``seq`` the program has had."""
         return self._taken.get(seq, 0)
 
-    def take(self, function: str, more: _More) -> tuple[bool, Any]:
-        """The next value of ``function`` in the present window, with ``more`` of it if need be: ``(True, value)``, or ``(False, None)``."""
-        values = self._window.get(function) or self._filled(function, more)
+    def take(self, function: str) -> tuple[bool, Any]:
+        """The next value of ``function`` in the present window: ``(True, value)``, or ``(False, None)``."""
+        values = self._window.get(function) or self._filled(function)
         if not values:
             return False, None
         seq, value = values.popleft()
@@ -416,12 +419,12 @@ class LaneState:
         self._last[function] = value
         return True, value
 
-    def has(self, function: str, more: _More) -> bool:
+    def has(self, function: str) -> bool:
         """Whether ``take`` would find one."""
-        return bool(self._window.get(function) or self._filled(function, more))
+        return bool(self._window.get(function) or self._filled(function))
 
-    def _filled(self, function: str, more: _More) -> deque[tuple[int, Any]] | None:
-        for seq, name, read in more(self):
+    def _filled(self, function: str) -> deque[tuple[int, Any]] | None:
+        for seq, name, read in self._more(self):
             self._window.setdefault(name, deque()).extend((seq, value) for value in read)
         return self._window.get(function)
 
@@ -436,8 +439,12 @@ class RecordedLanes:
     With ``unwraps`` a lane is the same one whatever tasks and threads stand around the program: those share the lane of what they start.
     """
 
-    def __init__(self, index: Index, progress: Progress, lock: threading.RLock, *, unwraps: bool) -> None:
+    def __init__(
+        self, trace: Trace, index: Index, used: bytearray, progress: Progress, lock: threading.RLock, *, unwraps: bool
+    ) -> None:
+        self._trace: Final = trace
         self._index: Final = index
+        self._used: Final = used
         self._progress: Final = progress
         self._lock: Final = lock
         self._unwraps: Final = unwraps
@@ -477,7 +484,7 @@ class RecordedLanes:
                     return parent
             lane.id = -1 if number is None else number
             index = self._index
-            state = lane.state = LaneState(lane.id, index.items.get(lane.id))
+            state = lane.state = self._state(lane.id)
             if self._unwraps and (lane.parent is None or number in index.around or number == index.line):
                 self._line, self._in_line = state, [lane]
             self.states.append(state)
@@ -486,6 +493,27 @@ class RecordedLanes:
             self.captured[lane] = None
         self._progress.known_as(lane, number)
         return state
+
+    def all(self) -> list[LaneState]:
+        """The states of all lanes, those of the recording that the program never came to among them."""
+        entered = {state.lane for state in self.states}
+        return [*self.states, *(self._state(number) for number in self._index.items if number not in entered)]
+
+    def _state(self, number: int) -> LaneState:
+        return LaneState(number, self._index.items.get(number), self._reads)
+
+    def _reads(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
+        """The reads between the lane's position and its next step that the lane has not been given yet."""
+        role, used = self._index.role, self._used
+        for seq in state.unseen():
+            if role[seq] == READ:
+                if not used[seq]:
+                    entry = self._trace.entry(seq)
+                    yield seq, entry["name"], self._trace.expand(entry["values"])
+            elif not (
+                used[seq] or seq in self._index.abandoned or (role[seq] == EVENT and not self._index.answer[seq])
+            ):
+                break
 
     def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
         """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
@@ -622,7 +650,9 @@ class Replay:
         #: The callbacks of the program in its event loops.
         self.progress: Final = self.schedule.progress
         #: Which recorded lane each lane of the program is.
-        self.lanes: Final = RecordedLanes(self.index, self.progress, self._lock, unwraps=self._unwraps)
+        self.lanes: Final = RecordedLanes(
+            trace, self.index, self._used, self.progress, self._lock, unwraps=self._unwraps
+        )
         self.progress.follow = self.lanes.follow
         self.progress.elapsed = self._elapsed
         #: Which threads take part, as far as hooks say so.
@@ -968,7 +998,7 @@ class Replay:
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
-            found, value = state.take(function, self._window)
+            found, value = state.take(function)
             if not found:
                 where = caller()
                 if not self.state.ended:
@@ -996,7 +1026,7 @@ class Replay:
     def recorded_read(self, scope: Scope, name: str) -> tuple[bool, Any]:
         """What a library read here of its clock, or drew, where the recording has it."""
         with self._lock:
-            found, value = self.lanes.of(scope.lane).take(name, self._window)
+            found, value = self.lanes.of(scope.lane).take(name)
         return found, from_json(value)
 
     def now(self, function: str, real: Callable[[], T]) -> T:
@@ -1020,7 +1050,7 @@ class Replay:
             return real()  # it asks for whom it has to wait before it closes what they use
         with self._lock:
             self.failed.check()
-            found, value = self.lanes.enter(scope.lane).take(function, self._window)
+            found, value = self.lanes.enter(scope.lane).take(function)
             if not found and not self.state.ended:
                 self._drift("surplus", function, 1, caller())
         if not found:
@@ -1036,7 +1066,7 @@ class Replay:
         need be known of one."""
         with self._lock:
             self.failed.check()
-            found, value = self.lanes.enter(scope.lane).take(function, self._window)
+            found, value = self.lanes.enter(scope.lane).take(function)
             if not found and process is not None:
                 raise self.failed.by(divergence.asked_too_often(self.run_id, process))
         return from_json(value)
@@ -1046,7 +1076,7 @@ class Replay:
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
-            found, value = state.take(function, self._window)
+            found, value = state.take(function)
             if not found and self.state.ended:
                 return drawn
             if not found:
@@ -1058,17 +1088,6 @@ class Replay:
             if isinstance(given, bytes) and isinstance(drawn, bytes) and len(given) != len(drawn):
                 raise self.failed.by(divergence.draw_of_another_size(self.run_id, function, len(given), len(drawn)))
         return given  # type: ignore[no-any-return]
-
-    def _window(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
-        """The reads between the lane's position and its next step that the lane has not been given yet."""
-        for seq in state.unseen():
-            role = self.index.role[seq]
-            if role == READ:
-                if not self._used[seq]:
-                    entry = self.trace.entry(seq)
-                    yield seq, entry["name"], self.trace.expand(entry["values"])
-            elif not (self._used[seq] or seq in self.index.abandoned or (role == EVENT and not self.index.answer[seq])):
-                break
 
     def _instant(self, function: str) -> Any:
         """Where a clock was never read in the recording: its reading when the run started."""
@@ -1452,9 +1471,7 @@ class Replay:
             raise self.failed.by(divergence.nothing_recorded(self.run_id))
         if self.report.unconsumed:
             raise self.failed.by(divergence.never_asked_for(self.run_id, self.report.unconsumed))
-        entered = {state.lane for state in self.lanes.states}
-        unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
-        for state in [*self.lanes.states, *unopened]:
+        for state in self.lanes.all():
             for seq in state.rest():
                 if self.index.role[seq] == READ:
                     self._unread(state, seq)

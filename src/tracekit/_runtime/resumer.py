@@ -259,7 +259,7 @@ class Followed(Replay):
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
-            if state.has(function, self._window):
+            if state.has(function):
                 return False
             return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
 
