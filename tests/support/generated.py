@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import ctypes
 import faulthandler
 import itertools
@@ -31,9 +32,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracekit import Report, Run, record, replay, traced, traced_tool
 from tracekit.errors import ReplayError
@@ -415,6 +416,49 @@ async def t_first(world: World, blocks: list[Block]) -> Any:
         return [first, await report(["first", first]), *await asyncio.gather(*tasks)]
     finally:
         await _dismiss(tasks)
+
+
+@in_task(2, blocks(2, 3))
+async def t_merged(world: World, blocks: list[Block]) -> Any:
+    """Streams whose pieces are taken as they come, each of them in a task in the context of its stream."""
+    context = contextvars.copy_context()
+    contexts = [contextvars.copy_context() for _ in blocks]
+
+    async def stream(block: Block) -> AsyncIterator[Any]:
+        for statement in block:
+            yield await _run(world, [statement])
+
+    async def merged() -> AsyncIterator[Any]:
+        streams = [stream(block) for block in blocks]
+        pending: dict[Any, int] = {}
+
+        def ask(i: int) -> None:
+            pending[asyncio.create_task(_next(streams[i]), context=contexts[i])] = i
+
+        for i in range(len(streams)):
+            ask(i)
+        try:
+            while pending:
+                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in pending if task in done]:
+                    i, piece = pending.pop(task), task.result()
+                    if piece is not _END:
+                        ask(i)
+                        yield i, piece
+        finally:
+            await _dismiss(list(pending))
+
+    found, pieces = [], merged()
+    while (piece := await asyncio.create_task(_next(pieces), context=context)) is not _END:
+        found.append(piece)
+    return [await report(["merged", [i for i, _ in found]]), *found]
+
+
+_END: Final = object()
+
+
+async def _next(pieces: AsyncIterator[Any]) -> Any:
+    return await anext(pieces, _END)
 
 
 @in_task(3, blocks(2, 4))

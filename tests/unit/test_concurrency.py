@@ -22,7 +22,7 @@ import uvloop
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 import tracekit
-from tests.support.simulation import Recording
+from tests.support.simulation import Recording, Replay
 from tracekit._capture import world
 from tracekit._runtime.lane import Lane
 from tracekit.integration import current, here
@@ -76,6 +76,32 @@ def test_the_callbacks_of_a_task_in_a_given_context_are_its_own(run: Recording) 
 
     outer_name, inner_name = outer.__qualname__, inner.__qualname__
     assert asyncio.run(main()) == [(f"/{outer_name}#1/{inner_name}#{n}", 1, 2) for n in (1, 2)]
+
+
+def test_a_task_has_ended_before_the_next_in_its_context_begins() -> None:
+    """In a replay, too, also where the ended task has started another one in its last piece: what the next task in that context leaves to
+    be called counts for its own lane, as in the recording."""
+
+    async def beside() -> None:
+        pass
+
+    async def first() -> asyncio.Task[None]:
+        return asyncio.create_task(beside())
+
+    async def second() -> tuple[str, int]:
+        scope = here()
+        assert scope is not None
+        return scope.lane.path, scope.lane.since
+
+    async def main() -> Any:
+        context = contextvars.copy_context()
+        await asyncio.create_task(first(), context=context)
+        return await asyncio.create_task(second(), context=context)
+
+    with Recording() as recording:
+        recorded = asyncio.run(main())
+    with Replay(recording.log):
+        assert asyncio.run(main()) == recorded == (f"/{second.__qualname__}#1", 1)
 
 
 def test_tasks_have_lanes_by_name_and_order_of_their_start(run: Recording) -> None:

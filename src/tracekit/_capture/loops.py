@@ -96,7 +96,7 @@ def _create_task(original: Any) -> Any:
         lane.owner = id(task)
         _created(scope, task)
         if hasattr(task, "add_done_callback"):
-            task.add_done_callback(lambda _: _ended(lane, before), context=Context())
+            task.add_done_callback(_AtEnd(scope, lambda _: _ended(lane, before)), context=Context())
         return task
 
     create_task.__name__ = "create_task"
@@ -113,6 +113,19 @@ def _created(scope: Scope, task: Any) -> None:
 
 def _ended(lane: Lane, before: int) -> None:
     lane.owner = before
+
+
+class _AtEnd:
+    """What tracekit does when a task of a run has ended: before whoever waits for that task goes on, as its first callback."""
+
+    __slots__ = ("_callback", "progress")
+
+    def __init__(self, scope: Scope, callback: Callable[[Any], object]) -> None:
+        self._callback: Final = callback
+        self.progress: Final = scope.session.progress
+
+    def __call__(self, task: Any) -> None:
+        self._callback(task)
 
 
 #: In a context that was given to a task: that context, until the task is done. A copy of it, which a task may make and give to others,
@@ -152,7 +165,7 @@ def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context
             del lane.owned[me]
         give_back()
 
-    task.add_done_callback(ended, context=Context())
+    task.add_done_callback(_AtEnd(scope, ended), context=Context())
     return task
 
 
@@ -174,6 +187,7 @@ class _Counted(asyncio.Handle):
 
     counted: bool
     lane: Lane | None
+    own = False
     call = _run_bare
 
     def _run(self) -> None:
@@ -183,11 +197,23 @@ class _Counted(asyncio.Handle):
         _run_bare(self)
 
 
+class _Own(_Counted):
+    """A callback of tracekit's, in its place among those of the run."""
+
+    __slots__ = ()
+
+    own = True
+
+
 def _call_soon(original: Any) -> Any:
     def call_soon(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
         scope = current.get() if context is None else context.get(current)
         if scope is None:
-            return original(self, callback, *args, context=context)
+            if type(callback) is not _AtEnd or callback.progress is None:
+                return original(self, callback, *args, context=context)
+            own = _Own(callback, args, self, context)
+            callback.progress.soon(self, None, own)
+            return own
         progress = scope.session.progress
         if progress is None:
             return original(self, callback, *args, context=context)

@@ -38,10 +38,12 @@ _FAR: Final = 1000
 
 class Callback(Protocol):
     """A callback of a run in an event loop, as a handle of that; ``lane`` is whose progress it is, ``None`` inside a live call. One that
-    is not ``counted`` is no progress, and is not held: the recording has nothing like it, or may have."""
+    is not ``counted`` is no progress, and is not held: the recording has nothing like it, or may have. By one of our ``own`` nothing of the
+    program moves."""
 
     counted: bool
     lane: Lane | None
+    own: bool
     _args: Any
     _cancelled: bool
 
@@ -574,7 +576,8 @@ class LoopQueue:
                     if lane is not None and self._parked and self._is_due():
                         self._parked.append(handle)  # it comes after what waits for that event
                         continue
-                    self.moved += 1
+                    if not handle.own:
+                        self.moved += 1
                 handle.call()
                 del handle  # it has what the program was given: that is the program's alone
             if self.look_again:
