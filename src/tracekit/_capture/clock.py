@@ -13,10 +13,11 @@ import time as _time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from sys import _getframe
 from typing import Any, Final, Literal
 
 from .. import _reality
-from .._runtime.session import Scope, current, settled
+from .._runtime.session import STEADY, Scope, current, settled
 from . import exchange
 from .callers import by_user, reader
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
@@ -50,8 +51,10 @@ def _answer(scope: Scope, name: str, real: Callable[[], Any], who: Literal[True]
 def _plain(name: str, real: Callable[[], Any]) -> Hook:
     def read(_proxy: object) -> Any:
         scope = _scope()
-        if scope is None or scope.live:
+        if scope is None:
             return real()
+        if scope.live:
+            return _inside(scope, name, real) if steady else real()
         who = by_user() if measures else reader()
         if who is True:
             return scope.session.clock_read(settled(scope), name, real)
@@ -59,7 +62,14 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
         return scope.session.library_clock(settled(scope), name, who, real) if who else real()
 
     measures = name.partition(".")[2].startswith(_MEASURES)
+    steady = name in STEADY
     return read
+
+
+def _inside(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
+    """A steady clock inside a live step: the run's own, since a deadline may have been made outside."""
+    clock = scope.session.state.clock
+    return real() if clock is None or not reader(3) else clock.now(name, real)
 
 
 def _of_one(name: str, real: Callable[..., Any], flags: int) -> Hook:
@@ -269,19 +279,31 @@ def _loop_patches() -> list[Patch]:
 def _loop_time(real: Any) -> Hook:
     def read(_proxy: object, loop: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live:
+        if scope is None:
             return real(loop)
-        package, progress = reader(3), scope.session.progress  # above the function that was exchanged
+        clock = scope.session.state.clock
+        if clock is not None and _decides_what_is_due():
+            return real(loop)
+        if scope.live:
+            return real(loop) if clock is None else clock.now("loop.time", partial(real, loop))
+        package = reader(3)  # above the function that was exchanged
         if package is True:
             return _answer(scope, "loop.time", partial(real, loop))
-        if package is None:
-            if progress is None or not progress.runs_in(loop):
-                return real(loop)
-        else:
+        if package is not None:
             scope = settled(scope)
+        elif clock is None:
+            return real(loop)
         return scope.session.library_clock(scope, "loop.time", package, partial(real, loop))
 
     return read
+
+
+def _decides_what_is_due() -> bool:
+    """Whether a loop reads its clock to look which timers are due: those are armed on the machine's."""
+    try:
+        return _getframe(3).f_code.co_name == "_run_once"
+    except ValueError:  # called by C, with no Python caller
+        return False
 
 
 def _uvloop_patches() -> list[Patch]:

@@ -263,18 +263,23 @@ def _is_finalizer(args: tuple[Any, ...]) -> bool:
 
 def _call_at(original: Any) -> Any:
     def call_at(self: Any, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        inside = current.get()
+        if inside is None:
+            return original(self, when, callback, *args, context=context)
         scope = scope_of_timers()
         if scope is None:
-            return original(self, when, callback, *args, context=context)
+            if inside.session.state.clock is None:
+                return original(self, when, callback, *args, context=context)
+            handle = original(self, _on_machine(self, when, inside), callback, *args, context=context)
+            return _shown_as(handle, when, None)
         timer = scope.session.arm(scope, "asyncio.timer", when - _now_in(self, scope))
         if timer.live:
-            handle = original(self, when, callback, *args, context=context)
+            machine = _on_machine(self, when, scope)
+            handle = original(self, machine, callback, *args, context=context)
             if type(handle) is asyncio.TimerHandle:
-                handle._args, handle.__class__ = _Arguments(handle._args), _Armed
-                handle._args.timer = timer
-                return handle
+                return _shown_as(handle, when, timer)
             handle.cancel()
-            return original(self, when, _fired, timer, callback, args, context=context)
+            return original(self, machine, _fired, timer, callback, args, context=context)
         return _Held(self, when, callback, args, context, timer)
 
     call_at.__qualname__ = "BaseEventLoop.call_at"
@@ -373,13 +378,29 @@ def _call_later(original: Any) -> Any:
 
 
 def _now_in(loop: Any, scope: Scope | None) -> float:
-    """The loop's clock as the run has it, for ourselves: no read of the program's, or of a library's."""
+    """The loop's clock as the run has it, or the machine's, for ourselves: no read of the program's, or of a library's."""
     token = current.set(None)
     try:
         now: float = loop.time()
     finally:
         current.reset(token)
-    return now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
+    clock = None if scope is None else scope.session.state.clock
+    return now if clock is None else clock.now("loop.time", lambda: now)
+
+
+def _on_machine(loop: Any, when: float, scope: Scope) -> float:
+    """When the machine's clock shows what the run's shows at ``when``: where whoever armed a timer read that."""
+    now = _now_in(loop, None)
+    clock = scope.session.state.clock
+    return when if clock is None else now + (when - clock.now("loop.time", lambda: now))
+
+
+def _shown_as(handle: Any, when: float, timer: Any) -> Any:
+    """``handle``, armed at ``when`` for whoever looks at it."""
+    if type(handle) is asyncio.TimerHandle:
+        handle._args, handle.__class__ = _Arguments(handle._args), _Armed
+        handle._args.when, handle._args.timer = when, timer
+    return handle
 
 
 def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
@@ -388,18 +409,24 @@ def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
 
 
 class _Armed(asyncio.TimerHandle):
-    """A timer handle of a recording: whoever looks at it finds the callback that he armed it with, and its arguments."""
+    """A timer handle on the machine's clock: whoever looks at it finds when he armed it, for which callback, and its arguments."""
 
     __slots__ = ()
 
+    def when(self) -> float:
+        return self._args.when  # type: ignore[attr-defined, no-any-return]
+
     def _run(self) -> None:
-        self._args.timer.fired()  # type: ignore[attr-defined]
+        timer = self._args.timer  # type: ignore[attr-defined]
+        if timer is not None:
+            timer.fired()
         super()._run()
 
 
 class _Arguments(tuple[Any, ...]):  # noqa: SLOT001
-    """The arguments of a callback, and the timer that calls it: a handle has no room for another field."""
+    """The arguments of a callback, when it was armed for, and the timer that calls it: a handle has no room for another field."""
 
+    when: float
     timer: Any
 
 
@@ -435,8 +462,10 @@ class _Held(asyncio.TimerHandle):
         scope = self._context.get(current)  # type: ignore[attr-defined]
         token = current.set(None)
         try:
-            now, then = _now_in(loop, None), _now_in(loop, scope)
-            armed: asyncio.TimerHandle = loop.call_at(now + self._when - then, self._run_out)  # type: ignore[attr-defined]
+            when: float = self._when  # type: ignore[attr-defined]
+            armed: asyncio.TimerHandle = loop.call_at(
+                when if scope is None else _on_machine(loop, when, scope), self._run_out
+            )
             return armed
         finally:
             current.reset(token)

@@ -360,6 +360,8 @@ class PartialReplay:
         self.threads: Final = replay.threads
         self.progress: Final = replay.progress
         recording.progress = _Mirrored(self)
+        recording.state.clock = replay.state.clock
+        self._clock: Final[Any] = replay.state.clock
         #: The new run as its live steps see it.
         self._seen: Final = under_policies(recording)
         self._lanes: dict[Lane, Lane] = {}
@@ -458,12 +460,14 @@ class PartialReplay:
         replay = self.replay
         then = replay.now(function, real) if replay.left else replay.clock_read(scope, function, real)
         value: T = self._hour(function, then, real)
+        self._clock.shown(function, value, real)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         replay = self.replay
         then = replay.now(function, real) if replay.left else replay.library_clock(scope, function, library, real)
         value: T = self._hour(function, then, real)
+        self._clock.shown(function, value, real)
         return self.new.library_clock(self._mirrored(scope), function, library, lambda: value)
 
     def _hour(self, function: str, then: Any, real: Callable[[], Any]) -> Any:

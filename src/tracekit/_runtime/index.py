@@ -114,6 +114,8 @@ class Index:
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
+        #: Where the run was resumed, and for how long (ns) nobody had made it before that.
+        self.gaps: Final[list[tuple[int, int]]] = []
         #: What was read from outside, by kind and name.
         self.inputs: Final[dict[tuple[str, str], list[int]]] = {}
         self.events: Final = array("I")
@@ -255,6 +257,9 @@ class Index:
             return OTHER
         if kind == "input":
             self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
+            return OTHER
+        if kind == "recovery.started":
+            self.gaps.append((seq, max(0, (entry.get("meta") or _NOTHING).get("gap_ns") or 0)))
             return OTHER
         if kind == "identity":
             self.identities.setdefault(entry["agent_id"], seq)

@@ -212,11 +212,6 @@ class Progress:
         self._now = max(self._now, elapsed + real - self._event[1])
         return self._now
 
-    def runs_in(self, loop: AbstractEventLoop) -> bool:
-        """Whether a replay runs something of the run in ``loop`` just now; always false in a recording."""
-        queue = self._queues.get(loop)
-        return self._deliverer is not None and queue is not None and queue.running
-
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """What is asked for inside, in the running loop, counts for nobody: it may be there or not."""
@@ -436,7 +431,6 @@ class LoopQueue:
         "moved",
         "out",
         "resting",
-        "running",
         "thread",
     )
 
@@ -460,8 +454,6 @@ class LoopQueue:
         self.out = 0
         #: Whether some lane may go on that was held.
         self.look_again = False
-        #: Whether a callback of the run runs just now.
-        self.running = False
         #: Whether the run has nothing to run here but what is held.
         self.resting = True
 
@@ -556,7 +548,6 @@ class LoopQueue:
     def _run(self) -> None:
         self._kicked = False
         queue = self._queue
-        self.running = True
         try:
             for _ in range(len(queue)):
                 if not queue:
@@ -585,7 +576,6 @@ class LoopQueue:
             if self._deliverer is not None:
                 self._rest(self._deliverer)
         finally:
-            self.running = False
             if queue:
                 self.kick()
             else:

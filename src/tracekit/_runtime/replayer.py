@@ -38,7 +38,7 @@ from .matching import Bindings, Comparison, Ignored, Placeholders, differences, 
 from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
 from .schedule import Schedule, can_go_on, go_on
-from .session import Log, Outcome, Refusal, RunState, Scope, Step, Timer, here
+from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
 from .step import Request, Spec
 from .threads import others_run_user_code
 from .verdict import Report
@@ -625,6 +625,7 @@ class Replay:
         self.comparison: Final = Comparison(trace, redactor, bindings, ignored or Ignored({}))
         about = trace.first.get("meta", {})
         self.state: Final = RunState(live=False, ordered=bool(about.get("ordered")))
+        self.state.clock = RunClock(self.now)
         self._lock = threading.RLock()
         #: The failure of the replay, where it has one.
         self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped)
@@ -931,9 +932,15 @@ class Replay:
                 self.skip_hop(hop)
 
     def _elapsed(self) -> int:
-        """How long the recording had taken up to the last event that was handed out (ns)."""
+        """How long the recording had taken up to the last event that was handed out (ns), without the time that it was down."""
         last = self.schedule.last
-        return ts_of(self.trace.line(last)) - ts_of(self.trace.line(1)) if last else 0
+        if not last:
+            return 0
+        return ts_of(self.trace.line(last)) - ts_of(self.trace.line(1)) - self._down_before(last)
+
+    def _down_before(self, seq: int) -> int:
+        """For how long (ns) no process had made the run before entry ``seq``."""
+        return sum(gap for resumed, gap in self.index.gaps if resumed < seq)
 
     def skip_hop(self, seq: int) -> None:
         """The program has gone on without a call in a thread in which nothing was captured. One of a library is not worth a remark."""
@@ -1009,14 +1016,18 @@ class Replay:
                 value = state.last(function)
                 if value is None:
                     value = self._instant(function)
-        return from_json(value)  # type: ignore[no-any-return]
+        return self._shown(function, from_json(value), real)  # type: ignore[no-any-return]
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         if library is not None:
             found, value = self.recorded_read(scope, f"{function}:{library}")
             if found:
-                return value  # type: ignore[no-any-return]
-        return self.now(function, real)
+                return self._shown(function, value, real)  # type: ignore[no-any-return]
+        return self._shown(function, self.now(function, real), real)
+
+    def _shown(self, function: str, value: T, real: Callable[[], T]) -> T:
+        clock = self.state.clock
+        return value if clock is None else clock.shown(function, value, real)
 
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
         drawn = real()
@@ -1029,21 +1040,25 @@ class Replay:
             found, value = self.lanes.of(scope.lane).take(name)
         return found, from_json(value)
 
-    def now(self, function: str, real: Callable[[], T]) -> T:
-        """The instant that the run has come to on its own clock, for whom the recording has none."""
-        begun: Any = from_json(self._clocks.get(_SAME_CLOCK.get(function, function)))
+    def now(self, function: str, real: Callable[[], T], at_least: int = 0) -> T:
+        """The instant that the run has come to on its own clock, for whom the recording has none: ``at_least`` so long (ns) after its
+        start."""
+        begun = self.begun(function)
         if begun is None:
             return real()
-        if function in _SAME_CLOCK:
-            return (begun + self._since_start()).date()  # type: ignore[no-any-return]
+        since = max(self.progress.now(), at_least)
+        if function not in STEADY:
+            since += self._down_before(self.schedule.last)
         if isinstance(begun, int):
-            return begun + self.progress.now()  # type: ignore[return-value]
+            return begun + since  # type: ignore[return-value]
         if isinstance(begun, float):
-            return begun + self.progress.now() / 1e9  # type: ignore[return-value]
-        return begun + self._since_start()  # type: ignore[no-any-return]
+            return begun + since / 1e9  # type: ignore[return-value]
+        moment: Any = begun + timedelta(microseconds=since // 1000)
+        return moment.date() if function in _SAME_CLOCK else moment  # type: ignore[no-any-return]
 
-    def _since_start(self) -> timedelta:
-        return timedelta(microseconds=self.progress.now() // 1000)
+    def begun(self, function: str) -> Any:
+        """What a clock showed when the run began; ``None``: the recording does not say."""
+        return from_json(self._clocks.get(_SAME_CLOCK.get(function, function)))
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         if self.failure is not None and _unwinds():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .._journal.entry import CUT_OFF, QUEUES
@@ -20,7 +21,7 @@ from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal, Scope, Step, Timer, UndoLog
+from .session import STEADY, Outcome, Refusal, RunClock, Scope, Step, Timer, UndoLog
 from .step import Request
 from .threads import ThreadMonitor
 
@@ -292,12 +293,22 @@ class Followed(Replay):
         """The number of a lane in the log, or 0."""
         return self.index.lanes.get(LaneKey(parent, name, n, under), 0)
 
-    def last_read(self, function: str) -> Any:
-        """The last recorded value of a clock, or ``None``."""
+    @cached_property
+    def lasted(self) -> int:
+        """How long (ns) the run had taken, by the last recorded readings of its steady clocks."""
+        left, most = {function for function in STEADY if self.begun(function) is not None}, 0
         for seq in range(len(self.index), 0, -1):
-            if self.index.role[seq] == READ and self.trace.entry(seq)["name"].partition(":")[0] == function:
-                return self.trace.expand(self.trace.entry(seq)["values"])[-1]
-        return None
+            if not left:
+                break
+            if self.index.role[seq] != READ or b'"clock"' not in self.trace.line(seq):
+                continue
+            entry = self.trace.entry(seq)
+            function = entry["name"].partition(":")[0]
+            if function in left:
+                left.remove(function)
+                since = from_json(self.trace.expand(entry["values"])[-1]) - self.begun(function)
+                most = max(most, since if isinstance(since, int) else int(since * 1e9) + 1)
+        return most
 
     def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
         if step.seq not in self.supplied:
@@ -334,10 +345,6 @@ class Followed(Replay):
 
 T = TypeVar("T")
 
-#: Clocks that begin anywhere, and must not go back.
-_STEADY: Final = frozenset(
-    ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
-)
 #: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
 _AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call", CUT_OFF}
 
@@ -368,6 +375,7 @@ class Resumption(Recording):
         self.progress = log.progress
         self.recording = False
         self.followed = False
+        self.state.clock = log.state.clock = RunClock(self._own)
         self._about: Final = dict(about)
         self._opened: Final = opened
         self._opening: Final = threading.RLock()
@@ -559,7 +567,7 @@ class Resumption(Recording):
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
             return self.replay.clock_read(scope, function, real)
-        value: T = self._going_on(function, real())
+        value: T = self._shown(function, self._own(function, real) if function in STEADY else real(), real)
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
@@ -568,8 +576,8 @@ class Resumption(Recording):
         if not self.followed:
             found, recorded = self.replay.recorded_read(scope, name)
             if found:
-                return recorded  # type: ignore[no-any-return]
-        value: T = self._going_on(function, real()) if self.followed else self.replay.now(function, real)
+                return self._shown(function, recorded, real)  # type: ignore[no-any-return]
+        value: T = self._shown(function, self._own(function, real), real)
         if library is not None:
             self.late(lambda: self.library_read(scope, name, value))
         return value
@@ -611,15 +619,25 @@ class Resumption(Recording):
             self.replay.next_step(scope, kind)
             self._left.add(scope.lane)
 
-    def _going_on(self, function: str, value: Any) -> Any:
-        """A clock that began at another instant than in the log goes on from the last value there."""
-        if function not in _STEADY:
-            return value
-        if function not in self._steady:
-            last = self.replay.last_read(function)
-            then = self.replay.now(function, lambda: value) if last is None else from_json(last)
-            self._steady[function] = then - value
-        return value + self._steady[function]
+    def _own(self, function: str, real: Callable[[], Any]) -> Any:
+        """What a clock of the run shows, for whom the log has no reading.
+
+        One that began at another instant than in the log goes on from where the log ends.
+        """
+        if function not in STEADY:
+            return real() if self.followed else self.replay.now(function, real)
+        if not self.followed:
+            return self.replay.now(function, real, self.replay.lasted)
+        value = real()
+        ahead = self._steady.get(function)
+        if ahead is None:
+            then = self.replay.now(function, lambda: value, self.replay.lasted)
+            ahead = self._steady.setdefault(function, then - value)
+        return value + ahead
+
+    def _shown(self, function: str, value: T, real: Callable[[], T]) -> T:
+        clock = self.state.clock
+        return value if clock is None else clock.shown(function, value, real)
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
         if scope.lane in self._left:

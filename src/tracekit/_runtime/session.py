@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from .step import Request, Spec
 
 __all__ = [
+    "STEADY",
     "Closing",
     "Log",
     "Outcome",
     "Refusal",
     "Reporting",
+    "RunClock",
     "RunState",
     "Scope",
     "Seam",
@@ -528,6 +530,38 @@ class Closing:
         )
 
 
+#: Clocks that begin anywhere, and must not go back.
+STEADY: Final = frozenset(
+    ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
+)
+
+
+class RunClock:
+    """The steady clocks of a run whose readings are not this machine's: they began elsewhere, or stood still while it was down.
+
+    Whoever makes a deadline of a reading means this clock, and what waits for it waits on the machine's: how much is left at any time is
+    for ``now`` to say. ``begin`` says what a clock shows as long as none of its readings has been ``shown``.
+    """
+
+    __slots__ = ("_begin", "_shown")
+
+    def __init__(self, begin: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._begin: Final = begin
+        #: By function: the last reading that was given to the program, and the machine's at that time.
+        self._shown: Final[dict[str, tuple[Any, Any]]] = {}
+
+    def shown(self, function: str, value: T, real: Callable[[], T]) -> T:
+        """``value``, which the program is given as a reading of ``function``."""
+        if function in STEADY:
+            self._shown[function] = value, real()
+        return value
+
+    def now(self, function: str, real: Callable[[], Any]) -> Any:
+        """What the run's clock shows now: the last reading that was given, and the time since."""
+        then = self._shown.get(function)
+        return self._begin(function, real) if then is None else then[0] + (real() - then[1])
+
+
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
@@ -536,6 +570,7 @@ class RunState:
         "before_outcome",
         "boundary",
         "children",
+        "clock",
         "closing",
         "collisions",
         "discarded",
@@ -572,6 +607,8 @@ class RunState:
         self.root: Lane | None = None
         #: The child processes that it starts, where they take part in it.
         self.children: Children | None = None
+        #: The run's own steady clocks, where they are not this machine's.
+        self.clock: RunClock | None = None
         #: What crosses the boundary of the process, of a run that is being recorded.
         self.boundary: Boundary | None = None
         #: Set when the run is aborted: what keeps effects from beginning.
