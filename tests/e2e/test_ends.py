@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import processes
 from tests.support.place import PACKAGES, TOOL, Place
 
 
@@ -340,3 +341,45 @@ def test_what_a_run_warns_of_is_told_in_a_line(place: Place) -> None:
     recorded = place.cli("run", script)
     assert "tracekit:   the output of tool 'charge' was redacted" in recorded.stderr
     assert "launch.py" not in recorded.stderr
+
+
+# -- the end of a block ------------------------------------------------------------------------------------------------
+
+LEFT_BEHIND = """
+import asyncio, os, signal
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+async def look(number):
+    for _ in range(number):
+        await asyncio.sleep(0.001)
+    if os.environ.get("DIE") == str(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.urandom(4)
+
+async def answer(number):
+    return await look(number), await look(number + 1)
+
+async def handle():
+    async with record("left behind") as run:
+        beside = [asyncio.create_task(answer(number)) for number in (20, 30, 40)]
+        run.set_result(await look(1))
+    print([task.done() for task in beside], [task.result() for task in beside])
+"""
+
+
+@pytest.mark.parametrize("how", ["replay", "entry", "resume"])
+def test_tasks_that_outlive_what_their_block_runs_end_with_it(place: Place, how: str) -> None:
+    """At its end a block waits for the tasks that it has left behind: also where a command replays or resumes it."""
+    place.program(LEFT_BEHIND, "handler.py")
+    script = place.program("import asyncio\nfrom handler import handle\nasyncio.run(handle())\n")
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    died = {"DIE": "21"} if how == "resume" else {}
+    recorded = processes.python(script, cwd=place.directory, env={**environment, **died})
+    if how == "resume":
+        assert recorded.returncode == -signal.SIGKILL
+        recorded = place.cli("recovery", "resume", place.run)
+    assert recorded.stdout.startswith("[True, True, True] [((20, "), recorded.stderr
+    entry = ["--entry", "handler:handle"] if how == "entry" else []
+    replayed = place.cli("replay", place.run, *entry)
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr

@@ -143,6 +143,9 @@ class _Lent:
         enclose(self._run._session, self)
         return self._run
 
+    async def settle_for(self, run: Run) -> None:
+        """The run goes on."""
+
     def end_for(self, run: Run, error: BaseException | None) -> None:
         pass
 
@@ -337,6 +340,8 @@ class RecordBlock(Block[Run]):
     async def _settle(self) -> None:
         if self._instead is None:
             await drain_async(self._session)
+        else:
+            await self._instead.settle_for(self.run)
 
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:

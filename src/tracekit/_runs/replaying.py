@@ -274,6 +274,9 @@ class ReplayBlock(Block["ReplayBlock"]):
         assert self._run is not None
         return self._run
 
+    async def settle_for(self, run: Run) -> None:
+        await self._settle()
+
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
         unregister(self._seen)

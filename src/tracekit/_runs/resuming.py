@@ -103,6 +103,9 @@ class ResumeBlock(RecordBlock):
             self.session.identify(options["agent"] or "agent", options["identity"])
         return run
 
+    async def settle_for(self, run: Run) -> None:
+        await self._settle()
+
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
         self._exit(error)

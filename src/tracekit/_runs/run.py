@@ -130,6 +130,9 @@ class _Part:
         register(session, run)
         return run
 
+    async def settle_for(self, run: Run) -> None:
+        """The run goes on."""
+
     def end_for(self, run: Run, error: BaseException | None) -> None:
         token, self._token = self._token, None
         if token is not None:

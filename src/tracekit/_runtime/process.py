@@ -27,6 +27,10 @@ class Replacement(Protocol):
         """Begin, for a ``record()`` with these options; returns the ``Run``."""
         ...
 
+    async def settle_for(self, run: Any) -> None:
+        """At the end of an asynchronous block of ``run``: let what it has started end, as a ``record()`` does."""
+        ...
+
     def end_for(self, run: Any, error: BaseException | None) -> None:
         """End as the block of ``run`` ends."""
         ...
