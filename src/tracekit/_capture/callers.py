@@ -377,7 +377,7 @@ def _pseudo(name: str, frame: FrameType) -> Any:
     if name.startswith("<frozen "):
         return False
     module = frame.f_globals.get("__name__")
-    if module == "__main__" or (module in (None, "builtins") and name == "<string>"):
+    if module in ("__main__", "__console__") or (module in (None, "builtins") and name == "<string>"):
         return True  # what a package runs for the program (``exec(code, {})``) is the program's
     file = getattr(sys.modules.get(module), "__file__", None) if isinstance(module, str) else None
     if file is None:

@@ -44,7 +44,7 @@ from .. import _reality
 from .._capture import callers, guard
 from .._capture.isolation import end_with_parent
 from .._journal.store import segment_in
-from .._runtime.callsite import is_user_code, prompt
+from .._runtime.callsite import is_user_frame, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
 from .._runtime.threads import in_debugger
@@ -90,7 +90,7 @@ def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> lis
 
 
 def _in_checkout(frame: FrameType) -> bool:
-    return is_user_code(frame.f_code.co_filename)
+    return is_user_frame(frame)
 
 
 def _is_others(frame: FrameType) -> bool:

@@ -17,7 +17,18 @@ from typing import Final
 from .. import _reality
 from .session import current
 
-__all__ = ["at_prompt", "caller", "is_own", "is_package", "is_user_code", "prompt", "say", "warn", "warn_of_replay"]
+__all__ = [
+    "at_prompt",
+    "caller",
+    "is_own",
+    "is_package",
+    "is_user_code",
+    "is_user_frame",
+    "prompt",
+    "say",
+    "warn",
+    "warn_of_replay",
+]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -41,6 +52,23 @@ def is_user_code(filename: str) -> bool:
     if _is_own(path) or "/site-packages/" in path or "/dist-packages/" in path:
         return False
     return not _is_of_python(path)
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame is of the user's own code: of a file of his, or typed at a prompt, after ``-c``, piped in or run by ``exec``."""
+    name = frame.f_code.co_filename
+    return is_user_code(name) or (name.startswith("<") and _is_typed(name, frame.f_globals))
+
+
+#: What runs code that has no file names its module so: the interpreter, and a console in it.
+_PROMPTS: Final = ("__main__", "__console__")
+
+
+def _is_typed(name: str, names: dict[str, object]) -> bool:
+    if names.get("__file__", name) != name or name.startswith("<frozen "):
+        return False  # generated for a module that has a file: whoever calls it has the line
+    module = names.get("__name__")
+    return module in _PROMPTS or (module in (None, "builtins") and name == "<string>")
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +147,7 @@ def _say_instead(sentence: str, error: BaseException | None) -> None:
 
 def _frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
+    while frame is not None and not is_user_frame(frame):
         frame = frame.f_back
     return frame
 

@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, own_threads, sleep, system
-from .callsite import is_own, is_package, is_user_code
+from .callsite import is_own, is_package, is_user_code, is_user_frame
 from .lane import Lane
 from .process import process
 
@@ -1100,7 +1100,7 @@ def _known_threads() -> list[tuple[int, Any]]:
 
 
 def _line(frame: FrameType | None) -> str | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
+    while frame is not None and not is_user_frame(frame):
         frame = frame.f_back
     return None if frame is None else _place(frame)
 
@@ -1115,10 +1115,14 @@ def _line_or_nearest(frame: FrameType) -> str:
 
 def _most_telling(frames: Sequence[FrameType]) -> FrameType:
     """Of frames, the innermost first, that of the user's code; where there is none, of a package, or else one that is not tracekit's."""
-    kinds: list[Callable[[str], bool]] = [is_user_code, is_package, lambda name: not is_own(name)]
+    kinds: list[Callable[[FrameType], bool]] = [
+        is_user_frame,
+        lambda frame: is_package(frame.f_code.co_filename),
+        lambda frame: not is_own(frame.f_code.co_filename),
+    ]
     for kind in kinds:
         for frame in frames:
-            if kind(frame.f_code.co_filename):
+            if kind(frame):
                 return frame
     return frames[0]
 

@@ -37,7 +37,7 @@ from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
-from .._runtime.callsite import at_prompt, caller, is_user_code
+from .._runtime.callsite import at_prompt, caller, is_user_frame
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
@@ -1310,7 +1310,7 @@ def _raised_facts(error: BaseException) -> dict[str, Any]:
     """An exception that ended the program, and the line of its own code that it came from."""
     trace, place = error.__traceback__, None
     while trace is not None:
-        if is_user_code(trace.tb_frame.f_code.co_filename):
+        if is_user_frame(trace.tb_frame):
             place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     text = Redactor.of_process([]).redact_text(error.what if isinstance(error, TracekitError) else str(error))[0]
