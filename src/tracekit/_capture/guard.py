@@ -632,8 +632,8 @@ class _Seams:
         """The entrances of the native clients that are loaded; of others when they are."""
         with _reality.off_loop():
             known = discover()
-        if self._natives_of is not known:
-            self._natives_of, self._natives = known, _by_module(known)
+        if self._natives_of != known:
+            self._natives_of, self._natives = {**known}, _by_module(known)
         for name, natives in self._natives.items():
             module = sys.modules.get(name)
             for native in natives if module is not None and self._live.active else ():

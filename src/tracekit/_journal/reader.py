@@ -137,10 +137,6 @@ class Block:
         found: bytes = self._codes.translate(_numbered(numbers))
         return found
 
-    def has(self, marks: int) -> bool:
-        """Whether an entry has one of these marks."""
-        return 0 in self._marks.translate(_without(marks))
-
     def stretches(self, kinds: bytes, marks: int) -> Iterator[tuple[int, int]]:
         """From where to where no entry is of kind 0, or has one of these marks: each such entry lies between two stretches, some of which
         are empty."""
@@ -185,7 +181,8 @@ class _Pieces:
         rest = self.data[self.at :]
         if len(rest) >= most or b"\n" in rest:
             return False
-        found = self._file.read(max(_BUFFER, len(rest)))
+        with _reality.off_loop():
+            found = self._file.read(max(_BUFFER, len(rest)))
         self.data, self.at = rest + found if rest else found, 0
         return bool(found)
 
