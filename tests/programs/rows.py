@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from tests.programs.harness import Row, notebooks
@@ -16,6 +17,11 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     ),
     "more providers": ("aioboto3", "voyageai", "huggingface_hub", "aiohttp"),
     "langchain": ("langchain", "langchain-openai", "langgraph", "langgraph-checkpoint-sqlite", "langsmith"),
+    "openai-agents": ("openai-agents",),
+    "instructor": ("instructor",),
+    "strands": ("strands-agents[openai]",),
+    "agno": ("agno", "openai", "sqlalchemy[asyncio]"),
+    "google-adk": ("google-adk",),
     "llama-index": ("llama-index-core", "llama-index-llms-openai"),
     "crewai": ("crewai",),
     "dspy": ("dspy",),
@@ -38,6 +44,11 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
 def fields(body: dict[str, Any]) -> str:
     """What DSPy reads its fields from."""
     return f"[[ ## reasoning ## ]]\n{words()}\n\n[[ ## answer ## ]]\n{words()}\n\n[[ ## completed ## ]]"
+
+
+def deep(body: dict[str, Any]) -> dict[str, Any]:
+    """Fields for Instructor, of which some are refused."""
+    return {body["tools"][0]["function"]["name"]: {"place": words(), "metres": random.choice((1, 5))}}
 
 
 def final(body: dict[str, Any]) -> str | None:
@@ -80,6 +91,7 @@ ROWS: tuple[Row, ...] = (
     Row("openai_azure", "`AzureOpenAI`", "providers", ("openai",)),
     Row("openai_realtime", "a Realtime session", "providers", ("openai", "websockets")),
     Row("anthropic_messages", "messages, streams, tools, batches, token counts", "providers", ("anthropic",)),
+    Row("anthropic_tool_runner", "the tool runner, plain, streamed, asynchronous", "providers", ("anthropic",)),
     Row("anthropic_bedrock", "`AnthropicBedrock`, asked and streamed", "providers", ("anthropic", "boto3")),
     Row("anthropic_vertex", "`AnthropicVertex` with a token", "providers", ("anthropic", "google-auth")),
     Row("google_genai_sync", "texts, streams, tools that the SDK calls, a chat", "providers", ("google-genai",)),
@@ -117,6 +129,12 @@ ROWS: tuple[Row, ...] = (
         ("llama-index-core", "llama-index-llms-openai"),
     ),
     Row("crewai_crew", "a crew of two, default settings", "crewai", ("crewai",), says=final),
+    Row("crewai_flow", "a flow: steps side by side, a router", "crewai", ("crewai",)),
+    Row("openai_agents_handoff", "a tool, a guardrail, a session, streamed", "openai-agents", ("openai-agents",)),
+    Row("instructor_extract", "answers of a type, asked for again, in parts", "instructor", ("instructor",), says=deep),
+    Row("strands_agent", "an agent with a session in files, streamed", "strands", ("strands-agents",)),
+    Row("agno_team", "an agent with a memory, a team", "agno", ("agno",)),
+    Row("google_adk_agent", "agents one after another, a session in memory", "google-adk", ("google-adk",)),
     Row("dspy_program", "predictions, the default cache", "dspy", ("dspy",), says=fields),
     Row("haystack_pipeline", "a pipeline and an agent, default settings", "haystack", ("haystack-ai",)),
     Row("autogen_team", "a team of two with a tool", "autogen", ("autogen-agentchat", "autogen-ext")),
