@@ -20,6 +20,7 @@ from sys import _getframe
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter
 from .callers import by_tracekit
@@ -85,6 +86,8 @@ def _create_task(original: Any) -> Any:
             lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
         else:
             lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
+            if scope.session.threads is not None:  # a replay
+                lane.made_at = caller()
         if context is not None:
             return _in_given_context(partial(original, self, coro, **options), scope, lane, context, before)
         # The task copies the context when it is made, and an eager one runs its first piece right there.

@@ -166,6 +166,7 @@ def enclose(
     threads = scope.session.threads
     if threads is not None:
         threads.submitted()
+        lane.made_at = caller()
     call = Entered(call, scope.in_lane(lane))
     for run in reversed(outer):
         call, args = run, (call, *args)

@@ -97,10 +97,25 @@ def _is_of_python(path: str) -> bool:
     return path.startswith((*_STDLIB, sys.prefix + os.sep + "lib"))
 
 
+#: Where an event loop calls what it has to run: who runs the loop is below.
+_EVENTS: Final = os.path.join(os.path.dirname(os.__file__), "asyncio", "events.py")
+
+
 def caller() -> str | None:
-    """``file:line`` of the innermost frame of the user's code, or ``None``."""
-    frame = _frame()
-    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    """``file:line`` of the innermost frame of the user's code; in a task or thread that runs none (``create_task(client.get(url))``), of
+    the line that made it, where a replay knows that. ``None``: there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_frame(frame):
+        code = frame.f_code
+        if code.co_name == "_run" and code.co_filename == _EVENTS and (found := _made_at()) is not None:
+            return found
+        frame = frame.f_back
+    return _made_at() if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _made_at() -> str | None:
+    scope = current.get()
+    return None if scope is None else scope.lane.made_at
 
 
 def say(sentence: str) -> None:
@@ -143,13 +158,6 @@ def _say_instead(sentence: str, error: BaseException | None) -> None:
     if error is not None and text not in getattr(error, "__notes__", ()):
         error.add_note(text)
     say(sentence)
-
-
-def _frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not is_user_frame(frame):
-        frame = frame.f_back
-    return frame
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class Lane:
         "let_go",
         "limit",
         "loop",
+        "made_at",
         "moved",
         "n",
         "name",
@@ -83,6 +84,8 @@ class Lane:
         self.last = 0
         #: The ``id`` that it will have, where it has been named in the file before its first step; else 0.
         self.number = 0
+        #: In a replay, of a task or a call in a thread: the line of the program that made it.
+        self.made_at: str | None = None
         #: Whether anything has been captured in it, but that it began.
         self.captured = False
         #: Whether a replay has let it go on past what was recorded of it, where nothing else could go on.
