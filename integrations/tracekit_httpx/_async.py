@@ -35,7 +35,7 @@ def wrap(original: Callable[..., Any], library: Library | None = None) -> Callab
 
 
 def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]:
-    reading, answering = _streams(library)
+    reading, answering = _reading(library), _answering(library)
     sending = _sending(library)
 
     @wraps(original)
@@ -186,8 +186,8 @@ def _sending(library: Library) -> Any:
     return Sending
 
 
-def _streams(library: Library) -> tuple[Any, Any]:
-    """The two streams as subclasses of the library's own: one that reports what it reads, one that is read from the log."""
+def _reading(library: Library) -> Any:
+    """The stream of a response as a subclass of the library's own, which reports what it reads."""
 
     class Reading(library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """The live stream of a response; each piece is on the log before the caller gets it."""
@@ -197,6 +197,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
             self._response = response
             self._exchange = exchange
             self._decoder = library.decoder(response)
+            self._ended = False
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
@@ -214,7 +215,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
                         plain = library.decoded(exchange, decoder.flush)
                         if plain:
                             report(plain, size=0)
-                    exchange.end(suspended=driven.suspended)
+                    await self._end(driven.suspended)
                     return
                 except BaseException as error:
                     leave(token)
@@ -238,14 +239,40 @@ def _streams(library: Library) -> tuple[Any, Any]:
                         await pieces.aclose()
                     raise
 
-        async def aclose(self) -> None:
-            self._exchange.left()
+        async def _end(self, suspended: bool) -> None:
+            """Close what has been read to its end, as the library does next: it may let other tasks go first, and the end comes after
+            that in a replay, too."""
+            self._ended = True
+            closing = drive(self._inner.aclose())
             token = current.set(self._exchange.body)
             try:
-                await self._inner.aclose()
-            finally:
+                await closing
+            except BaseException as error:
                 current.reset(token)
+                library.broke(self._exchange, error, suspended=suspended or closing.suspended)
+                raise
+            current.reset(token)
+            self._exchange.end(suspended=suspended or closing.suspended)
+
+        async def aclose(self) -> None:
+            if not self._ended:
+                closing = drive(self._inner.aclose())
+                token = current.set(self._exchange.body)
+                try:
+                    await closing
+                except BaseException:
+                    self._exchange.left()
+                    raise
+                finally:
+                    current.reset(token)
+                self._exchange.left(suspended=closing.suspended)
             self._response.elapsed = timedelta(seconds=self._exchange.elapsed)
+
+    return Reading
+
+
+def _answering(library: Library) -> Any:
+    """The stream of a response as a subclass of the library's own, which is read from the log."""
 
     class Answering(library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """The stream of a response from the log."""
@@ -255,6 +282,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
             self._exchange = exchange
             self._request = request
             self._elapsed = 0.0
+            self._ended = False
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             exchange = self._exchange
@@ -262,12 +290,16 @@ def _streams(library: Library) -> tuple[Any, Any]:
                 if exchange.size is not None:
                     library.undone(self.response, exchange, piece)
                 yield piece
+            self._ended = True
             self._elapsed = piece.elapsed
             error = library.raised(piece, self._request)
             if error is not None:
                 raise error
 
         async def aclose(self) -> None:
+            if not self._ended:
+                self._ended = True
+                await self._exchange.left_async()
             self.response.elapsed = timedelta(seconds=self._elapsed)
 
-    return Reading, Answering
+    return Answering

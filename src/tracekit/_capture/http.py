@@ -763,13 +763,16 @@ class Exchange:
             info["with"] = received_with
         self._finish({"complete": complete}, info)
 
-    def left(self) -> None:
-        """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then."""
+    def left(self, *, suspended: bool = False) -> None:
+        """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then. ``suspended``:
+        other tasks went on while the connection was closed."""
         if self._reported:
             return
         kept = self._kept
         said = self._dialect is not None and kept and _safely_true(self._dialect.finished, b"".join(kept[-16:]))
-        self._finish({"complete": bool(said)}, {"abandoned": True})
+        self._finish(
+            {"complete": bool(said)}, {"abandoned": True, "suspended": True} if suspended else {"abandoned": True}
+        )
 
     def unanswered(self) -> None:
         """The caller went away before anything came back: whether the request was carried out is not known."""
@@ -901,6 +904,13 @@ class Exchange:
         piece = Piece(chunk)
         self.size = piece.size
         return piece.data
+
+    async def left_async(self) -> None:
+        """Let go on in a replay what went on while the recorded program closed what it left."""
+        entry = self.step.upcoming()
+        meta = (entry or {}).get("meta") or {}
+        if meta.get("abandoned") and meta.get("suspended"):
+            await self.step.answer_async()
 
     def _ended(self, outcome: Outcome) -> Answer:
         if outcome.abandoned:

@@ -286,8 +286,9 @@ class RecordedStep(Step):
         return settled(scope).lane
 
     def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
-        """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it."""
-        if not self._in_pieces or meta.get("abandoned") or meta.get("collected"):
+        """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it, but may wait for its close."""
+        left = meta.get("abandoned") and not meta.get("suspended")
+        if not self._in_pieces or left or meta.get("collected"):
             return self.scope.lane
         lane = self._reader()
         if lane.id < 0:

@@ -1,0 +1,104 @@
+"""Streams of httpx and httpx2 that are read side by side: what a program does at their end comes in the recorded order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+import httpx2
+import pytest
+
+import tracekit
+
+STREAMS: Final = 4
+LINES: Final = 6
+
+
+class Rounds:
+    """A server that answers several requests side by side: each line goes to all of them before the next one does, and so does the end."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._waiting: list[asyncio.StreamWriter] = []
+        self._open: list[asyncio.StreamWriter] = []
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    def __enter__(self) -> Rounds:
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._over = asyncio.Event()
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        self._started.set()
+        await self._over.wait()
+        server.close()
+        for writer in self._open:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.append(writer)
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            self._waiting.append(writer)
+            if len(self._waiting) == STREAMS:
+                round_, self._waiting = self._waiting, []
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+                for data in [head, *(b"7\r\nline %d\n\r\n" % number for number in range(LINES)), b"0\r\n\r\n"]:
+                    for one in round_:
+                        with suppress(ConnectionError):
+                            one.write(data)
+                            await one.drain()
+
+
+@pytest.fixture
+def server() -> Iterator[Rounds]:
+    with Rounds() as server:
+        yield server
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["read", "left"])
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_the_ends_of_streams_side_by_side(server: Rounds, library: Any, leaves: bool) -> None:
+    """A stream that is closed lets other tasks go first, whether it has been read to its end or is left in the middle."""
+    tracekit.instrument()
+
+    async def program() -> list[object]:
+        seen: list[object] = []
+
+        async def reader(name: int) -> None:
+            async with client.stream("GET", server.url) as response:
+                count = 0
+                async for line in response.aiter_lines():
+                    seen.append((name, line))
+                    count += 1
+                    if leaves and count == 2 + name % 2:
+                        break
+            seen.append((name, "end"))
+
+        async with library.AsyncClient(timeout=None) as client, asyncio.TaskGroup() as group:
+            for name in range(STREAMS):
+                group.create_task(reader(name))
+        return seen
+
+    for _ in range(5):  # which of them ends first is chance
+        with tracekit.record("streams") as run:
+            recorded = asyncio.run(program())
+        with tracekit.replay(run.id) as session:
+            assert asyncio.run(program()) == recorded
+        assert session.report.exact
