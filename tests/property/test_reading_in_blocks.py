@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.depth import examples
 from tests.support.plain_writer import chained_raw, lines
 from tracekit._journal import reader
-from tracekit._runs.recovery import LogOfSteps
+from tracekit._runs.recovery import LogOfSteps, decide
 from tracekit._runtime.replayer import NEEDED
 from tracekit.errors import TracekitError
 from tracekit.integration import Trace
@@ -59,45 +59,41 @@ OTHERS = (
         "run.completed",
     ),
 )
-METAS = st.sampled_from(
-    [
-        {},
-        {"side_effect": "read_only"},
-        {"side_effect": "irreversible"},
-        {"side_effect": "irreversible", "info": {"once_by": "s", "attempt": 2}},
-        {"side_effect": "read_only", "info": {"waited": True}},
-        {"info": {"compensates": 3}, "side_effect": "irreversible"},
-        {"info": {"duplicate_of": 2}},
-        {"info": {"settled": {"done": True}}},
-        {"info": {"in_doubt": True, "undeclared": True}},
-        {"info": {"family": "tool"}},
-        {"info": 5},
-        {"info": [{"waited": 1}]},
-        {"abandoned": True},
-        {"suspended": True},
-        {"redacted": [["/output", 0, "[redacted:key:1]"]]},
-        {"start": "failed"},
-        {"failure": {"type": "timeout"}},
-        {"model": "m", "deeper": {"compensates": {"settled": 1}}},
-    ]
-)
-VALUES = st.sampled_from(
-    [
-        None,
-        "text",
-        'Grüße 😀 \u2028 \x7f \\ " \n',
-        [],
-        {},
-        [1, -2.5, 1e22, True, None, {"a": [[]]}],
-        {"$t": "opaque", "v": "x"},
-        {"$t": "tuple", "v": [1, 2]},
-        {"$ref": 2},
-        {"$ref": 4, "at": 1},
-        {"$extend": 3, "n": 1, "v": ["more"]},
-        {"raised": "ConnectError"},
-        "long " * 100,
-    ]
-)
+METAS: list[dict[str, Any]] = [
+    {},
+    {"side_effect": "read_only"},
+    {"side_effect": "irreversible"},
+    {"side_effect": "irreversible", "info": {"once_by": "s", "attempt": 2}},
+    {"side_effect": "read_only", "info": {"waited": True}},
+    {"info": {"compensates": 3}, "side_effect": "irreversible"},
+    {"info": {"duplicate_of": 2}},
+    {"info": {"settled": {"done": True}}},
+    {"info": {"in_doubt": True, "undeclared": True}},
+    {"info": {"family": "tool"}},
+    {"info": 5},
+    {"info": [{"waited": 1}]},
+    {"abandoned": True},
+    {"suspended": True},
+    {"redacted": [["/output", 0, "[redacted:key:1]"]]},
+    {"start": "failed"},
+    {"failure": {"type": "timeout"}},
+    {"model": "m", "deeper": {"compensates": {"settled": 1}}},
+]
+VALUES: list[Any] = [
+    None,
+    "text",
+    'Grüße 😀 \u2028 \x7f \\ " \n',
+    [],
+    {},
+    [1, -2.5, 1e22, True, None, {"a": [[]]}],
+    {"$t": "opaque", "v": "x"},
+    {"$t": "tuple", "v": [1, 2]},
+    {"$ref": 2},
+    {"$ref": 4, "at": 1},
+    {"$extend": 3, "n": 1, "v": ["more"]},
+    {"raised": "ConnectError"},
+    "long " * 100,
+]
 
 
 @st.composite
@@ -113,15 +109,20 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
         if calls and what < 9:
             step, kind = calls[draw(st.integers(-1, len(calls) - 1))]
             one |= {"type": draw(st.sampled_from([CALLS[kind][0]] * 6 + [*CALLS[kind]])), "step": step, "parent": step}
-            one |= {"output": draw(VALUES)} if draw(st.integers(0, 9)) else {}
+            one |= {"output": draw(st.sampled_from(VALUES))} if draw(st.integers(0, 9)) else {}
         elif what < 17:
             kind = draw(st.sampled_from([*["tool.call"] * 4, *CALLS]))
             calls.append((seq, kind))
-            one |= {"type": kind, "name": "t", "input": draw(VALUES), "meta": {"side_effect": "read_only"}}
+            one |= {
+                "type": kind,
+                "name": "t",
+                "input": draw(st.sampled_from(VALUES)),
+                "meta": {"side_effect": "read_only"},
+            }
         else:
             one |= _other(draw, seq)
         if not draw(st.integers(0, 9)):
-            one["meta"] = draw(METAS)
+            one["meta"] = draw(st.sampled_from(METAS))
         found.append(one)
     return found
 
@@ -142,14 +143,20 @@ def _other(draw: st.DrawFn, seq: int) -> dict[str, Any]:
         }
         return {"type": kind, "input": about}
     if kind == "blob":
-        return {"type": kind, "output": draw(VALUES)}
+        return {"type": kind, "output": draw(st.sampled_from(VALUES))}
     if kind == "recovery.settled":
         return {
             "type": kind,
             "step": draw(st.integers(1, seq - 1)),
             "meta": {"info": {"settled": {"done": draw(st.booleans())}}},
         }
-    return {"type": kind, "name": "x", "agent_id": "a", "input": draw(VALUES), "output": draw(VALUES)}
+    return {
+        "type": kind,
+        "name": "x",
+        "agent_id": "a",
+        "input": draw(st.sampled_from(VALUES)),
+        "output": draw(st.sampled_from(VALUES)),
+    }
 
 
 # -- what is done to them ----------------------------------------------------------------------------------------------
@@ -419,7 +426,9 @@ def made(trace: Trace, kind: Any) -> Any:
     it = trace.collected(kind)
     if kind is not LogOfSteps:
         return facts(it.state())
-    return {**facts(it), "steps": [[seq, facts(it.log.steps[seq])] for seq in it.log.steps]}
+    ways: list[dict[str, Any]] = [{}, {"holder": True}, {"secret": lambda: "another"}]
+    decisions = [outcome(lambda how=how: decide(it, trace.status, **how)) for how in ways]
+    return {"decisions": decisions, **facts(it), "steps": [[seq, facts(it.log.steps[seq])] for seq in it.log.steps]}
 
 
 def outcome(ask: Any) -> Any:
@@ -458,6 +467,106 @@ def test_a_trace_says_the_same_in_blocks_and_line_by_line(
 ) -> None:
     """Verdict, message, where entries end, and what is made of them: whole, damaged, cut off or forged."""
     compare(changed(forged(lines(run), forgeries), changes), limits, piece)
+
+
+@given(entries(), PIECES)
+@settings(max_examples=examples(300), deadline=None)
+def test_a_whole_trace_says_the_same(run: list[dict[str, Any]], piece: int) -> None:
+    """Of one that verifies."""
+    compare(b"".join(lines(run)), piece=piece, collects=(EVERYTHING,))
+
+
+#: Usual calls before and after what is looked at: enough for each to be taken together.
+USUAL = [
+    {"type": kind, "name": "t", "meta": {"side_effect": "read_only"}}
+    if kind == "tool.call"
+    else {"type": kind, "step": -1, "output": 1}
+    for kind in ("tool.call", "tool.return") * 10
+]
+IRREVERSIBLE = {"type": "tool.call", "name": "pay", "meta": {"side_effect": "irreversible"}}
+READ_ONLY = {"type": "tool.call", "name": "look", "meta": {"side_effect": "read_only"}}
+RETURN = {"type": "tool.return", "step": -1, "output": 1}
+#: Negative numbers are entries before.
+SCENES: dict[str, list[dict[str, Any]]] = {
+    "done inside what is pending": [IRREVERSIBLE, {**IRREVERSIBLE, "parent": -1}, {**RETURN, "parent": -1}],
+    "done inside a span inside what is pending": [
+        READ_ONLY,
+        {"type": "span.start", "name": "s", "parent": -1},
+        {**IRREVERSIBLE, "parent": -1},
+        RETURN,
+    ],
+    "a thread of what is pending": [
+        READ_ONLY,
+        {"type": "lane", "input": {"id": 1, "parent": 0, "name": "thread", "n": 0, "under": -1}},
+        *({**one, "lane": 1} for one in USUAL),
+        {**IRREVERSIBLE, "lane": 1},
+        {**RETURN, "lane": 1},
+    ],
+    "a value that was not recorded": [
+        {"type": "blob", "output": {"a": [{"$t": "opaque", "v": "x"}]}},
+        READ_ONLY,
+        {**RETURN, "output": {"$ref": -2}},
+        READ_ONLY,
+        {**RETURN, "output": [{"$ref": -4, "at": 1}]},
+    ],
+    "settled around": [
+        READ_ONLY,
+        {**IRREVERSIBLE, "parent": -1},
+        {"type": "recovery.settled", "step": -2, "meta": {"info": {"settled": {"done": True}}}},
+    ],
+    "settled by an outcome": [
+        {**READ_ONLY, "lane": 2},
+        {**IRREVERSIBLE, "parent": -1},
+        {"type": "tool.skipped", "step": -2, "output": 1, "meta": {"info": {"settled": {"done": True}}}},
+    ],
+    "given up": [IRREVERSIBLE, {"type": "tool.skipped", "step": -1}, {"type": "tool.return", "step": -2}],
+    "failed, and gone on": [IRREVERSIBLE, {"type": "tool.error", "step": -1, "error": {}}],
+    "two outcomes": [READ_ONLY, RETURN, {**RETURN, "step": -2}],
+    "pieces, and gone on": [
+        READ_ONLY,
+        {"type": "tool.chunk", "step": -1, "output": "a"},
+        {"type": "tool.chunk", "step": -2, "output": "b"},
+        *USUAL,
+        {**RETURN, "step": -23},
+    ],
+    "pieces after an outcome": [
+        READ_ONLY,
+        {"type": "tool.chunk", "step": -1},
+        {**RETURN, "step": -2},
+        {"type": "tool.chunk", "step": -3},
+    ],
+    "an outcome of no step": [{**RETURN, "step": 1}, {**RETURN, "step": -1}],
+    "a step in another lane than its outcome": [{**IRREVERSIBLE, "lane": 3}, {**RETURN, "lane": 4}],
+    "readings": [
+        {"type": "clock", "name": "time.time", "values": [1]},
+        {"type": "clock", "name": "p:time.time", "values": [1], "meta": {"side_effect": "irreversible"}},
+        {"type": "random", "values": [1]},
+    ],
+    **{f"called with {meta}": [{**READ_ONLY, "meta": meta}, RETURN] for meta in METAS},
+    **{f"pending with {meta}": [{**READ_ONLY, "meta": meta}] for meta in METAS},
+    **{f"returned with {meta}": [IRREVERSIBLE, {**RETURN, "meta": meta}] for meta in METAS},
+    **{f"returned {value}": [READ_ONLY, {**RETURN, "output": value}] for value in VALUES},
+    **{f"read with {meta}": [{"type": "clock", "name": "a", "values": [1], "meta": meta}] for meta in METAS},
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_happens_among_usual_calls_says_the_same(scene: str) -> None:
+    """What a step came to, and what has to be known of it to go on."""
+    run = [{"type": "run.started", "meta": {"durability": "effects"}}, *USUAL, *SCENES[scene], *USUAL]
+    compare(b"".join(lines([placed(one, seq) for seq, one in enumerate(run, 1)])), collects=(EVERYTHING,))
+
+
+def placed(tree: Any, seq: int) -> Any:
+    """With the numbers of entries in the place of how far they are before."""
+    if isinstance(tree, dict):
+        return {
+            key: item + seq
+            if key in ("step", "parent", "under", "$ref") and type(item) is int and item < 0
+            else placed(item, seq)
+            for key, item in tree.items()
+        }
+    return [placed(item, seq) for item in tree] if isinstance(tree, list) else tree
 
 
 @given(st.sampled_from(GOLDEN), st.lists(FORGED, max_size=1), st.lists(CHANGES, max_size=2), LIMITS, PIECES)

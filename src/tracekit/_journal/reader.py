@@ -137,6 +137,10 @@ class Block:
         found: bytes = self._codes.translate(_numbered(numbers))
         return found
 
+    def has(self, marks: int) -> bool:
+        """Whether an entry has one of these marks."""
+        return 0 in self._marks.translate(_without(marks))
+
     def stretches(self, kinds: bytes, marks: int) -> Iterator[tuple[int, int]]:
         """From where to where no entry is of kind 0, or has one of these marks: each such entry lies between two stretches, some of which
         are empty."""

@@ -23,7 +23,7 @@ static const char CLOSE[] = "\"}\n";
 #define LONGEST_NUMBER 64
 #define DIGITS 18
 
-/* What a type's entries need to have: a step; values, and a name. */
+/* What a type's entries need to have: a step; values and a name, and no meta. */
 enum { NEEDS_STEP = 1, NEEDS_VALUES = 2 };
 /* What is noted of an entry, beside the keys that the caller names. */
 enum { REFERS = 64, OPAQUE = 128, ANYTHING = 255 };
@@ -401,7 +401,7 @@ is_entry(const Expected *expected, const unsigned char *at, const unsigned char 
         return 0;
     }
     int needs = entry->code ? expected->types[entry->code - 1].about : 0;
-    if ((needs & NEEDS_STEP && !entry->step) || (needs & NEEDS_VALUES && (~seen & (1u << VALUES | 1u << NAME)))) {
+    if ((needs & NEEDS_STEP && !entry->step) || (needs & NEEDS_VALUES && ((~seen & (1u << VALUES | 1u << NAME)) || seen & 1u << META))) {
         entry->code = 0;
     }
     return 1;

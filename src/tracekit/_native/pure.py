@@ -60,7 +60,7 @@ def of_text(step: int, text: str) -> bytes | None:
 #: What ``columns`` marks beside the keys it is given: a reference in the entry, and something that could not be recorded.
 REFERS: Final = 64
 OPAQUE: Final = 128
-#: What entries of a type need so that their ``code`` is given: a step; values, and a name.
+#: What entries of a type need so that their ``code`` is given: a step; values and a name, and no ``meta``.
 NEEDS_STEP: Final = 1
 NEEDS_VALUES: Final = 2
 

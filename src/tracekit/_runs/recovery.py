@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
@@ -14,7 +14,7 @@ from .. import _reality
 from .._journal.durable import make_directory, sync_directory
 from .._journal.entry import ENDS
 from .._journal.keys import Keys, Owner, settlement_in
-from .._journal.reader import Trace, Verdict
+from .._journal.reader import Block, Trace, Verdict
 from .._journal.store import (
     SEGMENT,
     SUFFIX,
@@ -154,6 +154,12 @@ class LogOfSteps:
             self.writers.append(about if isinstance(about, Mapping) else {})
         self.log.add(entry if self._originals is None else self._originals.lacks(entry))
 
+    #: See ``reader.BlockCollector``.
+    watched: ClassVar = RecoveredLog.watched
+
+    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+        self.log.take(block, marks, load, self.add)
+
 
 def decide(
     entries: Iterable[Mapping[str, Any]] | LogOfSteps,
@@ -182,11 +188,10 @@ def decide(
     undeclared = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.undeclared)
     read = entries if isinstance(entries, LogOfSteps) else LogOfSteps.of(entries)
     log, writers = read.log, read.writers
+    steps = [*log.steps.notable()]
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
-        left = [
-            step for step in log.steps.values() if step.left_in_doubt and not (settled and _settled(log, step, settled))
-        ]
+        left = [step for step in steps if step.left_in_doubt and not (settled and _settled(log, step, settled))]
         reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
         return Decision(
             who,
@@ -204,7 +209,7 @@ def decide(
     if not any(reason["code"] == "segments" for reason in reasons):
         reasons += _of_processes(log)
     reasons += _of_the_boundary(log)
-    for step in log.steps.values():
+    for step in steps:
         reasons += _of_a_step(log, step, supplied, live)
     reasons += _of_supplied(log, supplied)
     reasons += map(_unknown, log.unknown)
@@ -217,8 +222,8 @@ def decide(
         "resume" if resume else "abort",
         tuple(reasons),
         doubtful + in_segments,
-        tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
-        tuple(step.seq for step in log.steps.values() if live and step.effect and step.state == "pending") + running,
+        tuple(step.about() for step in steps if step.state == "pending" and not step.duplicate),
+        tuple(step.seq for step in steps if live and step.effect and step.state == "pending") + running,
         tuple(seq for seq in doubtful if seq in log.steps and log.steps[seq].undeclared) + undeclared,
     )
 
@@ -273,7 +278,7 @@ def _of_the_log(log: RecoveredLog, verdict: Verdict, accept_lost_tail: bool) -> 
     elif verdict.count == 0:
         yield {"code": "no_entries", "text": "the log holds no entry: nothing says what was run"}
     else:
-        finished = sum(step.state != "pending" for step in log.steps.values())
+        finished = len(log.steps) - sum(step.state == "pending" for step in log.steps.notable())
         text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
         yield {"code": "intact", "text": text}
     if verdict.torn_bytes:
@@ -367,8 +372,8 @@ def _of_keys(log: RecoveredLog, secret: Callable[[], str | None] | None) -> Iter
     """Refuse a run whose keys were made under another secret: exactly-once calls could not be recognised."""
     if secret is None:
         return
-    undone = {step.undoes for step in log.steps.values() if step.state == "done"}
-    keyed = [step for step in log.steps.values() if step.key_by is not None and step.state != "given_up"]
+    undone = {step.undoes for step in log.steps.notable() if step.state == "done"}
+    keyed = [step for step in log.steps.notable() if step.key_by is not None and step.state != "given_up"]
     keyed = [step for step in keyed if step.seq not in undone]
     if keyed and {step.key_by for step in keyed} != {(known := secret())}:
         what = "is missing or can't be read" if known is None else "is another one"

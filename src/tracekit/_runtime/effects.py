@@ -6,10 +6,14 @@ import threading
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Literal, NamedTuple
+from itertools import compress
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
-from .._journal.entry import READS, REFUSALS, SINGLES, family_of, read_by_library
+from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read_by_library
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
+
+if TYPE_CHECKING:
+    from .._journal.reader import Block
 
 __all__ = [
     "CLASSES",
@@ -409,6 +413,100 @@ class RecoveredStep:
         }
 
 
+#: Of a step in ``RecoveredSteps``, by ``seq``: it is none; it has begun, or was simply done, and is not made; it is made.
+_NONE, _BEGUN, _DONE, _MADE = range(4)
+
+
+class RecoveredSteps(Mapping[int, RecoveredStep]):
+    """The steps of a log, by ``seq``, in order. One of which nothing is to be said but that it was done is made when it is asked for."""
+
+    __slots__ = ("_inner", "_made", "load", "outcomes", "states")
+
+    def __init__(self, inner: array[int]) -> None:
+        self._made: dict[int, RecoveredStep] = {}
+        #: By entry: the innermost step around it.
+        self._inner: Final = inner
+        self.states: Final = bytearray(1)
+        #: Of those that are not made.
+        self.outcomes: Final = array("I", [0])
+        #: Gives an entry of the log, where there are steps that are not made.
+        self.load: Callable[[int], Mapping[str, Any]] | None = None
+
+    def add(self, step: RecoveredStep) -> None:
+        self._made[step.seq] = step
+        self.states[step.seq] = _MADE
+
+    def __getitem__(self, seq: int) -> RecoveredStep:
+        step = self._made.get(seq)
+        if step is None:
+            if seq not in self or self.load is None:
+                raise KeyError(seq)
+            entry = self.load(seq)
+            family = family_of(entry["type"])
+            assert family is not None
+            step = RecoveredStep(entry, family[0], self._inner[seq])
+            if self.states[seq] == _DONE:
+                step.state, step.outcome = "done", self.outcomes[seq]
+            self.add(step)
+        return step
+
+    def get(self, seq: Any) -> RecoveredStep | None:  # type: ignore[override]
+        step = self._made.get(seq)
+        return self[seq] if step is None and seq in self else step
+
+    def __contains__(self, seq: object) -> bool:
+        return type(seq) is int and 0 < seq < len(self.states) and self.states[seq] != _NONE
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._made] if self.load is None else [seq for seq, state in enumerate(self.states) if state])
+
+    def __len__(self) -> int:
+        return len(self.states) - self.states.count(_NONE)
+
+    def values(self) -> list[RecoveredStep]:  # type: ignore[override]
+        """All of them, made."""
+        return [self[seq] for seq in self]
+
+    def notable(self) -> Iterable[RecoveredStep]:
+        """All but those that were simply done, where all that is around them has an outcome, too."""
+        if self.load is None:
+            return self._made.values()
+        for seq in _places(self.states, _BEGUN):
+            self[seq]
+        if any(step.state == "pending" for step in self._made.values()):
+            for seq in _places(self.states, _DONE):
+                if self._inner[seq] and self._within_pending(self._inner[seq]):
+                    self[seq]
+        return [step for _, step in sorted(self._made.items())]
+
+    def _within_pending(self, inner: int) -> bool:
+        while inner:
+            step = self._made.get(inner)
+            if step is not None and step.state == "pending":
+                return True
+            inner = self._inner[inner]
+        return False
+
+
+def _places(states: bytearray, state: int) -> list[int]:
+    return [*compress(range(len(states)), map(state.__eq__, states))] if state in states else []
+
+
+#: What an entry is to ``RecoveredLog.take``: of no other type is anything known but from the entry itself.
+_IS_INTENT, _IS_OUTCOME, _IS_NOTHING = 1, 2, 3
+_TAKEN: Final = tuple(
+    {
+        **{
+            kind: number
+            for family, types in FAMILIES.items()
+            if family not in ("process", "span")  # a process goes on while its program does
+            for kind, number in ((types.intent, _IS_INTENT), (types.outcome, _IS_OUTCOME))
+        },
+        **dict.fromkeys((*FAMILIES["span"], "blob", *sorted(SINGLES | READS)), _IS_NOTHING),
+    }.items()
+)
+
+
 class RecoveredLog:
     """What a log says of its steps, built from all entries in order.
 
@@ -418,7 +516,9 @@ class RecoveredLog:
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        self.steps: Final[dict[int, RecoveredStep]] = {}
+        #: By entry: the innermost step around it.
+        self._inner: Final = array("Q", [0])
+        self.steps: Final = RecoveredSteps(self._inner)
         self.unknown: Final[list[Mapping[str, Any]]] = []
         self.crossed: Final[list[Mapping[str, Any]]] = []
         self.recoveries = 0
@@ -429,7 +529,6 @@ class RecoveredLog:
         self.processes: Final[list[tuple[str, int, int]]] = []
         #: The lanes of those that are steps themselves.
         self.captured: Final[set[int]] = set()
-        self._inner: Final = array("Q", [0])
         self._under: Final[dict[int, int]] = {}
         #: Blobs that hold something opaque.
         self._opaque: Final[set[int]] = set()
@@ -463,7 +562,7 @@ class RecoveredLog:
     def _settle(self, step: RecoveredStep, done: bool) -> None:
         """A person has settled ``step``: that speaks of what was open inside it, unless it is made again with the step."""
         step.settled, step.said_done = True, done
-        for inner in self.steps.values():
+        for inner in self.steps.notable():
             if inner.duplicate or not any(around is step for around in self.settled_with(inner)):
                 continue
             if step.state == "given_up":
@@ -481,9 +580,11 @@ class RecoveredLog:
         """Take the next entry."""
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
         parent = entry.get("parent", 0)
-        inner = parent if parent in self.steps else self._inner[parent]
+        inner = parent if self.steps.states[parent] else self._inner[parent]
         inner = inner or self._under.get(lane, 0)
         self._inner.append(inner)
+        self.steps.states.append(_NONE)
+        self.steps.outcomes.append(0)
         found = family_of(kind)
         if found is not None or (kind in _NO_EFFECTS and not read_by_library(entry)):
             if lane in self._streams:
@@ -518,6 +619,56 @@ class RecoveredLog:
         elif kind not in _TOLD and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
 
+    #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.
+    watched: ClassVar = (b"duplicate_of", b"compensates", b"once_by", b"settled", b"in_doubt", b"start", b"redacted")
+
+    def take(
+        self,
+        block: Block,
+        marks: int,
+        load: Callable[[int], Mapping[str, Any]],
+        add: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Take the entries of a block: the same as ``add`` for each, but that no step is made of a call that was simply done."""
+        self.steps.load = load
+        kinds = block.kinds(_TAKEN)
+        marks |= block.OPAQUE
+        if self._opaque or block.has(block.OPAQUE):
+            marks |= block.REFERS
+        for start, end in block.stretches(kinds, marks):
+            if start:
+                add(block.entry(start - 1))
+            while start < end:
+                start = self._take(block, kinds, start, end)
+                if start < end:
+                    add(block.entry(start))
+                    start += 1
+
+    def _take(self, block: Block, kinds: bytes, start: int, end: int) -> int:
+        """Take usual entries up to ``end``; returns the first that has to be looked at itself, or ``end``."""
+        lanes = block.lanes[start:end]
+        busy = {lane for waiting in (self._streams, self._failed) for lane, steps in waiting.items() if steps}
+        if not busy.isdisjoint(lanes):
+            lanes = lanes[: next(at for at, lane in enumerate(lanes) if lane in busy)]
+            end = start + len(lanes)
+        inner, under, states, outcomes = self._inner, self._under, self.steps.states, self.steps.outcomes
+        first = seq = block.first + start
+        outcomes.extend(array("I", bytes(outcomes.itemsize * len(lanes))))
+        for kind, lane, parent, step in zip(
+            kinds[start:end], lanes, block.parents[start:end], block.steps[start:end], strict=True
+        ):
+            if kind == _IS_OUTCOME and states[step]:
+                if states[step] != _BEGUN:
+                    break
+                states[step] = _DONE
+                outcomes[step] = seq
+            around = parent if states[parent] else inner[parent]
+            inner.append(around or under.get(lane, 0) if under else around)
+            states.append(_BEGUN if kind == _IS_INTENT else _NONE)
+            seq += 1
+        del outcomes[seq:]
+        return start + seq - first
+
     def _lane(self, number: int, parent: Any, under: Any) -> None:
         self.last_lane = max(self.last_lane, number)
         if type(parent) is int and parent < number:
@@ -527,7 +678,7 @@ class RecoveredLog:
 
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
         if role == "intent":
-            self.steps[entry["seq"]] = RecoveredStep(entry, family, inner)
+            self.steps.add(RecoveredStep(entry, family, inner))
             if family == "process":  # it goes on while its program does
                 self._streams.setdefault(entry["lane"], set()).add(entry["seq"])
                 self.captured.add(_meta(entry)[1].get("lane", 0))
@@ -605,7 +756,7 @@ class RecoveredLog:
 
     def _inside(self, inner: int, step: int) -> bool:
         while inner and inner != step:
-            inner = self.steps[inner].inner
+            inner = self._inner[inner]
         return inner == step
 
     def _is_opaque(self, tree: Any) -> bool:
@@ -673,5 +824,5 @@ def _said_done(entry: Mapping[str, Any]) -> bool:
 
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
     """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
-    steps = (one for one in log.steps.values() if one.may_have_happened and not (live and one.state == "pending"))
+    steps = (one for one in log.steps.notable() if one.may_have_happened and not (live and one.state == "pending"))
     return tuple(sorted({*(one.seq for one in steps), *(entry["seq"] for entry in log.unknown)}))
