@@ -276,6 +276,9 @@ class Shuffled(asyncio.SelectorEventLoop):
         self._count += 1
         return super().call_at(when + self._count * 1e-7, callback, *args, context=context)
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        await super().shutdown_default_executor()  # virtual time would run out before a real thread has ended
+
     def _draw(self, _: object) -> int:
         self._seed = (self._seed * 6364136223846793005 + 1442695040888963407) % 2**64
         return self._seed >> 33

@@ -51,6 +51,7 @@ def seen() -> list[Any]:
     spaces = [dict(vars(owner)) for owner in (random.Random, random.Random.__mro__[1], random, uuid)]
     for name in ("_node", "_last_timestamp"):  # what uuid itself remembers
         spaces[-1].pop(name, None)
+    spaces[-2].pop("_sha512", None)  # what random itself imports when it is first seeded with a text (3.13)
     return [*spaces, os.urandom.__self__, hash(random.random), *(function.__code__ for function in functions)]
 
 
