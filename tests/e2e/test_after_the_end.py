@@ -123,3 +123,174 @@ def test_no_effect_after_the_end_of_a_recorded_program_is_unrecorded(place: Plac
     assert "it was not executed" in done.stderr
     assert place.cli("replay", place.run).returncode == 0
     assert paid(place) == ["inside", "at exit"]
+
+
+WAITING = """
+import asyncio, os, queue, sys, threading, time
+from concurrent.futures import Future
+from tracekit import instrument, record, replay, traced_tool
+
+instrument()
+
+@traced_tool(side_effect="read_only")
+def look(i):
+    return i
+
+HOUR, acted = 3600, threading.Semaphore(0)
+
+def acts(how):
+    print("acted:", how, flush=True)
+    acted.release()
+
+def after(wait):
+    def body():
+        try:
+            wait()
+        except (queue.Empty, TimeoutError):
+            pass
+        acts(wait.__name__)
+    return body
+
+def sleep(): time.sleep(HOUR)
+def event(): threading.Event().wait(HOUR)
+def semaphore(): threading.Semaphore(0).acquire(timeout=HOUR)
+def condition():
+    one = threading.Condition()
+    with one:
+        one.wait(HOUR)
+def join(): threading.main_thread().join(HOUR)
+def future(): Future().result(HOUR)
+def get(): queue.Queue().get(timeout=HOUR)
+def get_simple(): queue.SimpleQueue().get(timeout=HOUR)
+def coroutine(): asyncio.run(asyncio.sleep(HOUR))
+def deadline():
+    async def main():
+        async with asyncio.timeout(HOUR):
+            await asyncio.Event().wait()
+    asyncio.run(main())
+
+WAITS = [sleep, event, semaphore, condition, join, future, get, get_simple, coroutine, deadline]
+
+def program():
+    look(1)
+    for wait in WAITS:
+        threading.Thread(target=after(wait), daemon=True).start()
+"""
+
+WAITING_IN_THREADS = (
+    WAITING
+    + """
+with record() as run:
+    program()
+with replay(run) as session:
+    program()
+assert session.report.exact, session.report
+acted.acquire(timeout=1)
+print("over", flush=True)
+os._exit(0)
+"""
+)
+
+
+def test_a_wait_that_had_not_ended_with_the_recorded_block_does_not_end_with_its_replay(place: Place) -> None:
+    """What threads wait for with a limit, and the recording does not say that it came, goes on as a real wait: nobody acts for real
+    because the replay is over."""
+    done = python(place, place.program(WAITING_IN_THREADS))
+    assert (done.stdout, done.stderr, done.returncode) == ("over\n", "", 0)
+
+
+WAITING_IN_A_LOOP = (
+    WAITING
+    + """
+async def later():
+    await asyncio.sleep(HOUR)
+    acts("task")
+
+async def program():
+    look(1)
+    loop = asyncio.get_running_loop()
+    loop.call_later(HOUR, acts, "call_later")
+    loop.call_at(loop.time() + HOUR, acts, "call_at")
+    return asyncio.create_task(later())
+
+async def main():
+    async with record() as run:
+        first = await program()
+    async with replay(run) as session:
+        second = await program()
+    assert session.report.exact, session.report
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    print("over", first.done(), second.done(), flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+)
+
+
+def test_a_timer_of_a_loop_that_goes_on_after_the_replay_keeps_its_time(place: Place) -> None:
+    """A callback of ``call_later`` and a task that sleeps wait for what is left of their hour when the block has ended."""
+    done = python(place, place.program(WAITING_IN_A_LOOP))
+    assert (done.stdout, done.stderr, done.returncode) == ("over False False\n", "", 0)
+
+
+WAITED_OUT = (
+    WAITING
+    + """
+def program():
+    look(1)
+    threads = [threading.Thread(target=after(wait)) for wait in WAITS if wait is not join]
+    for thread in threads:
+        thread.start()
+    return threads
+
+HOUR = 3600
+with record() as run:
+    program()
+HOUR = 0.01
+with replay(run) as session:
+    threads = program()
+    assert not acted.acquire(timeout=0), "in the block"
+assert session.report.exact, session.report
+for thread in threads:
+    thread.join()
+print("over", flush=True)
+os._exit(0)
+"""
+)
+
+
+def test_a_wait_that_goes_on_after_the_replay_comes_to_its_end(place: Place) -> None:
+    """A program that waits for its threads after the block does not wait for ever."""
+    done = python(place, place.program(WAITED_OUT))
+    assert (done.stderr, done.returncode) == ("", 0)
+    *lines, last = done.stdout.splitlines()
+    waits = ("sleep", "event", "semaphore", "condition", "future", "get", "get_simple", "coroutine", "deadline")
+    assert (sorted(lines), last) == (sorted(f"acted: {name}" for name in waits), "over")
+
+
+WAITING_AT_THE_END = (
+    WAITING
+    + """
+class Kept:
+    def __del__(self):
+        print("collected", flush=True)
+
+kept = Kept()
+WAITS.remove(join)  # the interpreter counts the main thread as ended before it ends the others
+program()
+print("end", flush=True)
+"""
+)
+
+
+def test_the_threads_of_a_replayed_program_wait_until_its_process_is_gone(place: Place) -> None:
+    """As in the recorded program, whose daemon threads did not see its end: none acts in what is left of the process, and what they
+    keep alive is not collected."""
+    recorded = place.cli("run", place.program(WAITING_AT_THE_END))
+    assert (recorded.returncode, recorded.stdout) == (0, "end\n"), recorded.stderr
+    done = place.cli("replay", place.run)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+    assert "exact" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -271,7 +271,7 @@ def armed(scope: Scope, function: str, seconds: float) -> Any:
 
 def came(timer: Any, threads: Any, waited: Any = None) -> bool:
     """Wait until the recorded place of ``timer`` has come; whoever waits on a condition, ``waited``, leaves that to others meanwhile.
-    False: the replay has failed."""
+    False: the replay has failed, or has ended before."""
     condition = waited if isinstance(waited, threading.Condition) else None
     saved = None if condition is None else condition._release_save()  # type: ignore[attr-defined]
     try:
@@ -283,7 +283,7 @@ def came(timer: Any, threads: Any, waited: Any = None) -> bool:
     finally:
         if condition is not None:
             condition._acquire_restore(saved)  # type: ignore[attr-defined]
-    return True
+    return not timer.live
 
 
 # -- calls that pools run --------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def _moved(
                 if users is None:
                     if turn.live or turn.comes_yet():
                         return recorded(original, self, args, options, turn, miss)
-                    if not _blocks(name, args, options):
+                    if not _waits(name, args, options):
                         raise missed
                     if came(turn, threads):  # it never came back
                         return original(self, *args, **options)
@@ -574,9 +574,9 @@ def _failures() -> dict[str, Any]:
     return {name: getattr(queue, name) for name in names if hasattr(queue, name)}
 
 
-def _blocks(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def _waits(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     block, timeout = _patience(args if name == "queue.get" else args[1:], options)
-    return bool(block) and timeout is None
+    return bool(block) and (timeout is None or timeout > 0)
 
 
 def _patience(args: tuple[Any, ...], options: Any) -> tuple[Any, Any]:

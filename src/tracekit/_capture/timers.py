@@ -244,7 +244,7 @@ def _notify(join: Any, thread: threading.Thread, ended: Any) -> None:
 
 
 class _Opened(Exception):
-    """The log of a run that is resumed has been followed to its end: the limit runs on the real clock now."""
+    """The log answers nothing any more (of a run that is resumed, it has been followed to its end): the limit runs on the real clock."""
 
 
 class _Limit:
@@ -255,14 +255,16 @@ class _Limit:
         self._threads: Final = threads
 
     def wait(self, condition: Any) -> bool:
-        if self._timer.pending:
-            notified = not self._timer.live and _wait_in_a_gate(
-                condition, lambda gate: _hold(gate, self._timer, self._threads)
-            )
-            if not notified and self._timer.live:
-                raise _Opened
-            return notified
-        return _wait_in_a_gate(condition, self._threads.wait_in)
+        timer, threads = self._timer, self._threads
+        hold = (
+            (lambda gate: _hold(gate, timer, threads))
+            if timer.pending
+            else (lambda gate: threads.wait_in(gate, limited=True))
+        )
+        notified = not timer.live and _wait_in_a_gate(condition, hold)
+        if not notified and timer.live:
+            raise _Opened
+        return notified
 
 
 def _timeout(args: Any, options: Any) -> tuple[Any, Any, Any]:
@@ -508,7 +510,8 @@ def _is_owned(original: Any, locked: Any) -> Any:
 # Sleeps and deadlines of the run's own code: events of the run, written when they fire.
 #
 # While recording they run on the real clock. In a replay nothing is scheduled there: a timer fires at its recorded place
-# among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
+# among the other events, at once, and one that did not fire in the recording does not: what is left of it when the replay has ended
+# passes in the real world, since the recorded program waited on, too. What is armed inside a live step
 # (a tool's own back-off) is none of the run's.
 
 _switch: Final = Switch(

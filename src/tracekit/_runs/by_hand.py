@@ -171,7 +171,7 @@ class OpenReplay:
     def close(self) -> None:
         """End the replay without a verdict. Idempotent."""
         self._replay.state.ended = True
-        self._replay.schedule.close()
+        self._replay.schedule.end()
         self._replay.account()
 
 

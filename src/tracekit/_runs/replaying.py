@@ -89,6 +89,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.disk: Disk | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
         self.ended_as: str | None = None
+        #: Whether the process ends with the block.
+        self.ends_process = False
         self._run: Run | None = None
         self._children: children.ReplayedChildren | None = None
         #: Whether processes of the recorded run have joined it.
@@ -374,7 +376,7 @@ class ReplayBlock(Block["ReplayBlock"]):
                 self._children.conclude()
             session.ended_with = error
             session.state.ended = True
-            session.schedule.close()
+            session.schedule.end(with_process=self.ends_process)
             self._taken.close()
             if self._partial is not None:
                 from .partial import seal_branch
@@ -392,7 +394,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         trace = session.trace
         with suppress(ReplayError):  # the session keeps it
             if self._partial is None and trace.first.get("meta", {}).get("whole_program"):
-                self.ended_as = f"exit status {status}"
+                self.ended_as, self.ends_process = f"exit status {status}", True
                 self.set_result({"status": status})
                 self._exit(None)
             else:
@@ -878,7 +880,7 @@ class ReplayedProcess(JoinedProcess):
     def _play(self, path: str, agent: str | None) -> None:
         self._open = is_open(path)
         block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
-        block.debugger = self._debugger
+        block.debugger, block.ends_process = self._debugger, True
         block.__enter__()
         block.session.state.joined = True
         debugger = self._debugger

@@ -206,7 +206,7 @@ class ResumeBlock(RecordBlock):
             opened=self._live,
         )
         session.state.children = children.RecordedChildren(session)
-        taken.callback(log.schedule.close)
+        taken.callback(log.schedule.end)
         given = self.options["budget"]
         session.state.spending = Spending.resumed(log.trace, given)
         by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
@@ -296,7 +296,7 @@ class ResumeBlock(RecordBlock):
         except LogWriteError:  # reported before, where it happened
             followed = False
         session.replay.state.ended = True
-        session.replay.schedule.close()
+        session.replay.schedule.end()
         failure = session.replay.failure
         if failure is None and not followed and error is None:
             failure = session.replay.unfollowed()

@@ -241,11 +241,13 @@ class ReplayedStep(Step):
 
 
 class ReplayedTimer(Timer):
-    """A sleep or deadline that fires at its recorded place, or never; see ``session.Timer``."""
+    """A sleep or deadline that fires at its recorded place; see ``session.Timer``.
+
+    One that has not fired by the end of the replay is ``live`` from then on: it runs on the real clock, as it did in the recorded program.
+    """
 
     __slots__ = ("_lane", "_seq", "_session", "_ticket", "on_delivery")
 
-    live: Final = False
     pending: Final = False
 
     def __init__(self, session: Replay, seq: int | None, lane: Lane) -> None:
@@ -257,9 +259,17 @@ class ReplayedTimer(Timer):
         self.on_delivery: Callable[[], object] | None = None
 
     @property
+    def live(self) -> bool:
+        schedule = self._session.schedule
+        return schedule.over and (self._seq is None or not schedule.is_done(self._seq))
+
+    @property
     def comes(self) -> bool:
         """Whether it fired in the recording."""
         return self._seq is not None
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        """It has run out after the end of the replay: that is in no log."""
 
     @property
     def about(self) -> Mapping[str, Any]:

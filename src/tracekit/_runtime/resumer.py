@@ -149,7 +149,7 @@ class HeldTimer(LateTimer):
 
 
 class ResumedTimer:
-    """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open.
+    """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open, or the run is left.
 
     ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and reports.
     """
@@ -167,10 +167,11 @@ class ResumedTimer:
 
     @property
     def live(self) -> bool:
-        return self._run.followed
+        return self._run.followed or self._run.replay.schedule.over
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
-        self._real.fired(about)
+        if self._run.followed:
+            self._real.fired(about)
 
     def wait(self) -> None:
         self._run.replay.schedule.wait(None)

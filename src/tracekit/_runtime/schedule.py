@@ -141,6 +141,9 @@ class Schedule:
         self._failed = False
         self._failed_at = 0
         self._closed = False
+        #: Whether the replay has ended. What was waited for and has not come is left to the real world from then on: a time goes on as a
+        #: real one, and does not run out because the replay is over.
+        self.over = False
         #: Whether what was never recorded comes at once.
         self._released = False
         self.threads: Final = ThreadMonitor(self._observe, failure, hooked=hooked)
@@ -278,7 +281,7 @@ class Schedule:
             self._withdraw(found, came=False)
 
     def hold(self, let_go: Callable[[], object]) -> None:
-        """Call ``let_go`` when nothing else can go on, or the replay is over: something that never came about in the recording."""
+        """Call ``let_go`` when nothing else can go on, or nobody is held any more: something that never came about in the recording."""
         with self._lock:
             at_once = self._failed or self._closed or self._released
             if not at_once:
@@ -310,8 +313,22 @@ class Schedule:
         self._failed = True
         self._wake_all()
 
+    def end(self, *, with_process: bool = False) -> None:
+        """The replay is over: nothing is handed out any more, and whoever waits for a time waits for it in the real world.
+
+        ``with_process``: the process ends with it, as the recorded one did, and whoever waits waits until then.
+        """
+        self.over = True
+        if not with_process:
+            self.close()
+            return
+        with self._lock:
+            self._closed = True
+            self.threads.disband(wake=False)
+        self._nudge()
+
     def close(self) -> None:
-        """The replay is over: nobody is held any more."""
+        """Nobody is held any more."""
         self._closed = True
         self._wake_all()
         with self._lock:

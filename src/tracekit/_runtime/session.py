@@ -338,9 +338,9 @@ class Timer(Protocol):
     """A sleep or deadline that the run's own code armed.
 
     Recording (``live``): the capture point waits for real, and calls ``fired()`` when (and only if) the time ran out, before
-    the program goes on. Replaying: ``wait``/``wait_async`` return when its recorded place in the log has come, and never
-    return if it did not fire in the recording; ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread);
-    ``cancel`` takes it back.
+    the program goes on. Replaying: ``wait``/``wait_async`` return when its recorded place in the log has come. If it did not fire in the
+    recording they return when the log answers nothing any more: it is ``live`` then, and the capture point waits for real.
+    ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread); ``cancel`` takes it back.
     """
 
     __slots__ = ()

@@ -315,7 +315,7 @@ class ThreadMonitor:
     def wait_in(self, gate: Any, *, limited: bool = False) -> None:
         """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
 
-        ``limited``: the wait has a time limit, which has run out where the replay is over.
+        ``limited``: the wait has a time limit. Where the replay is over it returns, and goes on as a real one.
         """
         with self.lock:
             if self._left_failed:  # while the thread was on its way here
@@ -610,12 +610,17 @@ class ThreadMonitor:
             and (line := _line(frames[ident]) if ident in frames else None) is not None
         ]
 
-    def disband(self) -> None:
-        """The replay is over. Where it has failed, whoever waits raises that; else time limits have run out, and other waits go on."""
+    def disband(self, *, wake: bool = True) -> None:
+        """The replay is over. Where it has failed, whoever waits raises that; else waits with a limit return, to go on as real ones.
+
+        Without ``wake`` nobody who waits goes on.
+        """
         for member in self._members.values():
             member.dismiss()
         self._disbanded = True
         self._members.clear()
+        if not wake:
+            self._gates.clear()
         if self.failed:
             self._let_go([*self._gates])
             self.failed, self._left_failed = False, True

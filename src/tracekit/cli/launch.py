@@ -1066,6 +1066,7 @@ def replayed(
         body = _replayed_call(end.block, Entry(instructions["entry"], in_task=not _ran_under_run(path)))
     elif _ran_under_run(path):
         end.block = replayed_runs.of(path)
+        end.block.ends_process = True
         end.block.__enter__()
     assert body is not None
     ending.on_os_exit(end.by_os_exit)
