@@ -31,7 +31,7 @@ PACKAGES = {
     "sentry": (("sentry-sdk",), ("sentry",)),
     "posthog": (("posthog",), ("posthog", "posthog_at_once", "posthog_flags")),
     "logfire": (("logfire",), ("logfire",)),
-    "traceloop": (("traceloop-sdk",), ("traceloop",)),
+    "traceloop": (("traceloop-sdk", "httpx"), ("traceloop",)),  # which it imports, and does not ask for
     "openinference": ((*OTLP, "openinference-instrumentation-openai"), ("openinference",)),
 }
 #: What a program reads before its run is live in a replay of the program, and refused.
