@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.place import PACKAGES
+import pytest
+
+from tests.support.place import PACKAGES, TOOL, Place
 from tests.support.processes import python
 
 FACTS = """
@@ -16,6 +18,7 @@ class Files:
     ask = input
 
 files = Files()
+
 print(sys.argv, __file__ == os.path.abspath(__file__))
 print([thread.name for thread in threading.enumerate()], threading.active_count())
 number = files.open("one", os.O_CREAT | os.O_WRONLY)
@@ -28,7 +31,7 @@ files.remove("one")
 print(os.path.exists("one"))
 for one in (os.open, os.remove, os.listdir, os.getcwd, os.fork, builtins.open, io.open, input, time.sleep, sqlite3.connect):
     print(one, pickle.loads(pickle.dumps(one)) is one, type(one).__name__ == "function", typing.get_type_hints(one))
-print(files.open is os.open, Files.ask is input)
+print(files.open is os.open, Files.ask is input, sys.stdout.mode, sys.stdout is sys.__stdout__)
 for one in (threading.Event.wait, threading.Thread.join, threading.Thread.start):
     print(one.__module__, one.__qualname__)
 """
@@ -80,3 +83,15 @@ def test_a_program_waits_until_its_threads_are_the_only_ones(tmp_path: Path) -> 
         "import threading\nfrom tracekit import record\nwith record():\n    print(threading.enumerate() == [threading.main_thread()])"
     )
     assert seen(tmp_path, "-W", "ignore", "blocks.py") == "True\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_program_closes_its_output(tmp_path: Path, stream: str) -> None:
+    """It ends as it does without tracekit, and a replay says what came of it."""
+    (tmp_path / "program.py").write_text(f"{TOOL}\nprint(len(charge(1)) > 0)\nsys.{stream}.close()")
+    place = Place(tmp_path)
+    recorded, replayed = place.cli("run", "program.py"), place.cli("replay", "last")
+    assert (recorded.returncode, recorded.stdout) == (0, "True\n"), recorded.stderr
+    assert (replayed.returncode, replayed.stdout) == (0, "True\n"), replayed.stderr
+    assert "Traceback" not in recorded.stderr + replayed.stderr
+    assert "exact" in replayed.stderr

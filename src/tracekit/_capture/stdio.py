@@ -147,6 +147,7 @@ class Out(TextIOWrapper):
             line_buffering=under.line_buffering,
             write_through=under.write_through,
         )
+        self.mode = getattr(under, "mode", "w")  # type: ignore[misc]  # which Python sets where it makes its streams
         self.listeners: Final[list[Callable[[str], None]]] = []
 
     def write(self, text: str, /) -> int:

@@ -253,8 +253,7 @@ class _Server:
                 self._pending += data
 
     def _start(self, job: Mapping[str, Any], outcome: int, output: int) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        launch.flush_output()
         assert _fork is not None
         pid = _fork()
         if pid:
@@ -272,8 +271,7 @@ class _Server:
             os.dup2(output, 1)
             os.dup2(output, 2)
             status = self._replay(job, outcome)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            launch.flush_output()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
         except BaseException:

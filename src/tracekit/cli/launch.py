@@ -163,6 +163,10 @@ def go(
     def close() -> None:
         if ended and not closed:
             closed.append(True)
+            if sys.stderr is not None and getattr(
+                sys.stderr, "closed", False
+            ):  # by the program; its descriptor is open still
+                sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             try:
                 end(ended[0])
             except BaseException as error:
@@ -225,11 +229,17 @@ def _status(end: SystemExit) -> int:
     return 1
 
 
+def flush_output() -> None:
+    """Hand on what the program has printed, as Python does at its end: unless the program has closed it."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+
+
 def exit_by_signal(error: BaseException | None) -> None:
     """After a ``KeyboardInterrupt``, end this process by SIGINT itself, as Python does, so that a shell's loop stops too."""
     if isinstance(error, KeyboardInterrupt) and hasattr(os, "kill"):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -918,7 +928,7 @@ def main() -> None:
     except TracekitError as error:
         print(command_line_text(error), file=sys.stderr)
         status = 1
-    sys.stdout.flush()
+    flush_output()
     sys.exit(status)
 
 
