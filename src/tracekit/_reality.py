@@ -116,11 +116,14 @@ class OwnThread:
             del own_threads[get_ident()]
             self._ended.release()
 
-    def join(self) -> None:
-        """Wait until it has ended; at once in the thread itself."""
-        if own_threads.get(get_ident()) is not self:
-            with self._ended:
-                pass
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for at most ``timeout`` seconds; at once in the thread itself."""
+        if own_threads.get(get_ident()) is not self and self._ended.acquire(timeout=-1 if timeout is None else timeout):
+            self._ended.release()
+
+    def unlist(self) -> None:
+        """In the thread itself, after it has called other people's code: that may have asked ``threading`` for it."""
+        getattr(sys.modules.get("threading"), "_active", {}).pop(get_ident(), None)
 
 
 #: Those that run, by ``get_ident()``.

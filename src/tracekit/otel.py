@@ -267,8 +267,8 @@ class SpanEmitter:
         self._asked: list[threading.Event] = []
         self._wake: Final = threading.Event()
         self._stopping = False
-        self._thread: Final = threading.Thread(target=self._run, name="tracekit-spans", daemon=True)
-        EmptyContext().run(self._thread.start)
+        self._thread: Final = _reality.OwnThread(self._run, "tracekit-spans")
+        self._thread.start()
         atexit.register(self.stop)
 
     def flush(self, timeout: float = 5.0) -> bool:
@@ -295,6 +295,7 @@ class SpanEmitter:
             stopping, asked = self._stopping, self._asked
             self._asked = []
             self._round()
+            self._thread.unlist()
             for one in asked:
                 one.set()
             if stopping:

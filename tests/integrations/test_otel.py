@@ -601,3 +601,29 @@ def test_a_time_limit_is_an_error_of_its_span(tmp_path: Path) -> None:
     span = named(spans_of(run, store=tmp_path))["execute_tool transfer"]
     assert dict(span.attributes or {})["error.type"] == "tracekit.errors.StepTimeoutError"
     assert span.status.status_code.name == "ERROR"
+
+
+def test_the_program_does_not_see_the_thread() -> None:
+    """``threading`` lists what the program has started, also after an exporter has asked which thread it runs in."""
+    asked: list[str] = []
+
+    class Asks(InMemorySpanExporter):
+        def export(self, spans: Any) -> Any:
+            asked.append(threading.current_thread().name)
+            return super().export(spans)
+
+    @traced_tool(side_effect="read_only")
+    def look(x: int) -> int:
+        return x
+
+    emitter = emit_spans(processor=SimpleSpanProcessor(Asks()))
+    try:
+        before = threading.enumerate()
+        with record():
+            look(1)
+        assert emitter.flush(60)
+        assert asked
+        assert threading.enumerate() == before
+        assert not any("tracekit" in thread.name for thread in before)
+    finally:
+        emitter.stop(60)
