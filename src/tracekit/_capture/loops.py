@@ -232,8 +232,19 @@ def _call_soon_threadsafe(original: Any) -> Any:
     """What a thread hands to a loop: an event of the run, which comes to the loop where it came."""
 
     def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        if _is_finalizer(args):
+            return original(self, callback, *args, context=context)
+        running: Any = _get_running_loop()
+        if running is self:
+            inside = current.get() if context is None else context.get(current)
+            if inside is None or inside.session.progress is None:
+                return original(self, callback, *args, context=context)
+            # It has its place among the callbacks of the program, as those of ``call_soon``; and the loop looks, if it waits.
+            handle = running.call_soon(callback, *args, context=context)
+            original(self, _nothing, context=Context())
+            return handle
         scope = scope_of_timers() if context is None or context.get(current) is not None else None
-        if scope is None or not scope.session.state.ordered or _get_running_loop() is self or _is_finalizer(args):
+        if scope is None or not scope.session.state.ordered:
             return original(self, callback, *args, context=context)
         turn: Any = scope.session.arm(scope, "loop.call", 0)
         handle = asyncio.Handle(callback, args, self, context)
@@ -257,6 +268,10 @@ def _call_soon_threadsafe(original: Any) -> Any:
 
     call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
     return call_soon_threadsafe
+
+
+def _nothing() -> None:
+    """Only so that the loop looks what there is to run."""
 
 
 def _is_finalizer(args: tuple[Any, ...]) -> bool:
