@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tracing import of_type
+from tracekit import record, traced_tool
 from tracekit._journal import writer
 from tracekit._journal.writer import Journal
 from tracekit.errors import LogWriteError
@@ -182,3 +184,80 @@ def test_where_no_thread_can_be_started_each_entry_is_synced_at_once(
 
 def _no_more(*args: Any) -> int:
     raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("look", ["fstat", "pread"])
+@pytest.mark.parametrize("durability", ["effects", "always"])
+def test_a_signal_handler_that_calls_a_tool_is_nobody_else(
+    look: str, before: bool, durability: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that runs while the log is looked at, and writes into it, through the same journal: the log is found as it is then."""
+    paid: list[int] = []
+    beats: list[int] = []
+    within = False
+
+    @traced_tool(side_effect="irreversible")
+    def pay(amount: int) -> int:
+        paid.append(amount)
+        return amount
+
+    @traced_tool(side_effect="read_only")
+    def heartbeat(number: int) -> int:
+        return number
+
+    def beat(*_: object) -> None:
+        nonlocal within
+        if not within:
+            within = True
+            beats.append(heartbeat(len(beats)))
+            within = False
+
+    real = getattr(writer.system, look)
+
+    def interrupted(*arguments: Any) -> Any:
+        ours = threading.current_thread() is threading.main_thread()  # the journal's own looks at it, too
+        if ours and before:
+            signal.raise_signal(signal.SIGUSR1)
+        found = real(*arguments)
+        if ours and not before:
+            signal.raise_signal(signal.SIGUSR1)
+        return found
+
+    former = signal.signal(signal.SIGUSR1, beat)
+    try:
+        with record("job", store=tmp_path, durability=durability) as run:
+            with monkeypatch.context() as patched:
+                patched.setattr(writer, "system", _Instead(writer.system, look, interrupted))
+                # A handler comes at each look, so that the next one is of another end: it is over when three have come.
+                patched.setattr(signal, "raise_signal", _times(3, signal.raise_signal))
+                pay(1)
+            pay(2)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert beats == [0, 1, 2]
+    assert paid == [1, 2]
+    assert [entry["output"] for entry in of_type(run, "tool.return")].count(1) == 2
+    assert run.warnings == []
+
+
+class _Instead:
+    """A namespace in which one name is another thing."""
+
+    def __init__(self, namespace: Any, name: str, instead: Any) -> None:
+        self._namespace = namespace
+        setattr(self, name, instead)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._namespace, name)
+
+
+def _times(count: int, call: Callable[[int], None]) -> Callable[[int], None]:
+    left = [None] * count
+
+    def limited(number: int) -> None:
+        if left:
+            left.pop()
+            call(number)
+
+    return limited

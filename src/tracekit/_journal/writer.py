@@ -206,25 +206,37 @@ class Journal(Chain):
 
     def _look(self) -> None:
         """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
-        seq, head, _, written = self._in_flight or self._end  # within a signal handler its own thread may be writing
         if self._broken is not None:
             return  # whoever writes gets the error
+        while True:
+            end, flight = self._end, self._in_flight  # within a signal handler its own thread may be writing
+            why = self._fault(end, flight or end)
+            # A signal handler that has written an entry meanwhile has moved the end: what was seen says nothing then.
+            if end is self._end and flight is self._in_flight:
+                break
+        if why is not None:
+            self._lose(why)
+
+    def _fault(self, end: tuple[int, bytes, int, int], last: tuple[int, bytes, int, int]) -> str | None:
+        """What is wrong with the file if it is to end somewhere from ``end`` on, and no later than ``last``."""
+        seq, head, _, written = last
         try:
             found = system.fstat(self._fd)
         except OSError as error:
-            self._lose(f"its descriptor was closed by the program ({error})")
+            return f"its descriptor was closed by the program ({error})"
         if (found.st_dev, found.st_ino) != self._file:
-            self._lose("its descriptor was closed by the program, and is another file's now")
+            return "its descriptor was closed by the program, and is another file's now"
         if not found.st_nlink:
-            self._lose("it was removed")
-        if found.st_size < self._end[3]:
-            self._lose(f"somebody has cut it, from {written} bytes to {found.st_size}")
+            return "it was removed"
+        if found.st_size < end[3]:
+            return f"somebody has cut it, from {end[3]} bytes to {found.st_size}"
         if found.st_size > written:
-            self._lose(f"somebody else has written to it: it has {found.st_size} bytes, not {written}")
+            return f"somebody else has written to it: it has {found.st_size} bytes, not {written}"
         if seq and found.st_size == written and system.pread(self._fd, _ENDING, written - _ENDING) != head + b'"}\n':
-            self._lose("somebody has cut it, or written over it: it does not end as it did")
+            return "somebody has cut it, or written over it: it does not end as it did"
         if not self._in_place():
-            self._lose(f"it was renamed: {self._place} is not there any more, or another file")
+            return f"it was renamed: {self._place} is not there any more, or another file"
+        return None
 
     def _in_place(self) -> bool:
         """Whether the file has the name under which it is looked for after a crash; yes where that can't be known."""
