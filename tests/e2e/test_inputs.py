@@ -12,12 +12,13 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.place import PACKAGES, Place
+from tests.support.place import PACKAGES, TOOL, Place
 from tracekit import DivergenceError, InexactReplayError, record, replay, traced_tool
 
 BEGIN = """
@@ -474,6 +475,20 @@ os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY))
     (place.directory / "none").write_text("today")
     again = place.cli("replay", "last")
     assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_file_that_the_system_makes_at_each_reading(place: Place) -> None:
+    """The program is given today's, and told apart from the recorded one, where it is another."""
+    place.program(f"{TOOL}\nprint(open('/proc/version').read(), charge(1))")
+    recorded = place.cli("run", "agent.py")
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    place.program(f"{TOOL}\nprint(open('/proc/sys/kernel/random/uuid').read(), charge(1))")
+    place.cli("run", "agent.py")
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 1
+    assert "the file /proc/sys/kernel/random/uuid was 37 bytes" in replayed.stderr
 
 
 def test_what_is_no_regular_file_or_no_reading_of_the_program(place: Place) -> None:

@@ -762,11 +762,13 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     if not stat.S_ISREG(about.st_mode):
         return None
     version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    size, whole = about.st_size, max(_WHOLE, files.most)
+    if not size and (data := b"".join(_pieces(fd, whole, whole))):
+        # The system makes it at each reading (/proc): what the program reads is another reading, so it is compared, and not handed out.
+        return {"size": len(data), "sha256": sha256(data).hexdigest()}
     known = files.seen.get(name)
     if known is not None and known[0] == version:
         return known[1]
-    size = about.st_size
-    whole = max(_WHOLE, files.most)
     data = b"".join(_pieces(fd, size, whole))
     value: dict[str, Any] = {"size": size, "sha256": sha256(data).hexdigest()}
     if size > whole:
