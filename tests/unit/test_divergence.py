@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.tracing import of_type, recorded
-from tracekit import DivergenceError, TraceExhaustedError, replay, traced_tool
+from tracekit import DivergenceError, TraceExhaustedError, record, replay, traced_tool
 from tracekit._runtime.divergence import describe, looks_like_a_read, nearest
 from tracekit._runtime.matching import OPAQUE, differences, steady
 from tracekit._values import dumps
@@ -267,3 +268,31 @@ def test_a_lone_line_of_execution_is_no_matter_of_order() -> None:
     with pytest.raises(DivergenceError) as caught, replay(run):
         look(2)
     assert "other threads" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:tracekit. the outcome", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_step_that_ran_on_when_the_run_ended_is_not_where_its_process_ended() -> None:
+    """A tool that was in a thread still when the recorded block ended: the recording has an end, and no outcome of it."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    def slow() -> None:
+        begun.set()
+        goes_on.wait()
+
+    def program() -> threading.Thread:
+        thread = threading.Thread(target=slow)
+        thread.start()
+        return thread
+
+    with record("test") as run:
+        thread = program()
+        begun.wait()
+    goes_on.set()
+    thread.join()
+    with pytest.raises(TraceExhaustedError) as exhausted, replay(run):
+        program()
+    said = str(exhausted.value)
+    assert "the recorded run came to its end without an outcome of this step" in said
+    assert "still running" in said
+    assert "died" not in said

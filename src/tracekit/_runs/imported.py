@@ -188,7 +188,7 @@ class ImportedReplay(Around):
         for one in replay.index.outcomes(seq):
             yield self._outcome(spec, seq, one)
         if not replay.index.answer[seq]:
-            raise self.fail(divergence.ends_inside(self.run_id, seq, spec.family, spec.name))
+            raise self.fail(divergence.without_outcome(replay.trace, self.run_id, seq, spec.family, spec.name))
 
     def _outcome(self, spec: Spec, seq: int, answer: int) -> Outcome:
         replay = self.replay

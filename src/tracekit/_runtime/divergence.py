@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
 
-from .._journal.entry import FAMILIES
+from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._lazy import expression
@@ -50,7 +50,6 @@ __all__ = [
     "draw_of_another_size",
     "draw_too_many",
     "draws_left",
-    "ends_inside",
     "everything_waits",
     "left_over",
     "looks_like_a_read",
@@ -60,6 +59,7 @@ __all__ = [
     "not_answered",
     "nothing_recorded",
     "out_of_order",
+    "without_outcome",
 ]
 
 #: A message shows at most this many differing fields and lines of a text.
@@ -357,7 +357,23 @@ def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhauste
     )
 
 
-def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
+def without_outcome(trace: Trace, run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
+    """A step of which the log has the intent record alone: the recorded process died there, or went on without an outcome of it."""
+    return (_left if trace.entry(len(trace))["type"] in ENDS else _ends_inside)(run_id, seq, kind, name)
+
+
+def _left(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
+    return TraceExhaustedError(
+        f"the recorded run came to its end without an outcome of this step: {kind} {name!r}",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action="it was still running then, in a thread or task: wait for it before the run ends; or a signal handler raised an "
+        "exception (sys.exit) just before its outcome was written: have the handler set a flag, and look at that between two steps",
+    )
+
+
+def _ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     """The recorded process died between this step's intent record and its outcome."""
     return TraceExhaustedError(
         f"the recording ends inside this step: {kind} {name!r} has no outcome in the log",

@@ -206,7 +206,8 @@ class ReplayedStep(Step):
         session = self.session
         seq = session.index.answer[self.seq]
         if seq == 0:
-            raise session.failed.by(divergence.ends_inside(session.run_id, self.seq, self.spec.family, self.spec.name))
+            run_id, spec = session.run_id, self.spec
+            raise session.failed.by(divergence.without_outcome(session.trace, run_id, self.seq, spec.family, spec.name))
         return seq
 
     def _suspended(self, seq: int) -> bool:
