@@ -241,6 +241,56 @@ def test_a_signal_handler_that_calls_a_tool_is_nobody_else(
     assert run.warnings == []
 
 
+@pytest.mark.filterwarnings("ignore:tracekit. tool")
+def test_nothing_comes_after_the_last_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that begin a step at the moment in which the run ends: the effect is refused, what reads goes on, as a moment later, and the
+    run has its end."""
+    paid: list[int] = []
+    came: list[str] = []
+    over, on_their_way = threading.Event(), threading.Semaphore(0)
+    append, append_last = Journal.append, Journal.append_last
+
+    @traced_tool(side_effect="irreversible")
+    def pay() -> None:
+        paid.append(1)
+
+    @traced_tool(side_effect="read_only")
+    def look() -> None: ...
+
+    def late(self: Journal, kind: str, *rest: Any) -> int:
+        if kind == "tool.call":
+            on_their_way.release()
+            over.wait()
+        return append(self, kind, *rest)
+
+    def last(self: Journal, *rest: Any) -> int:
+        with self.held():
+            seq = append_last(self, *rest)
+            over.set()
+        return seq
+
+    def call(tool: Callable[[], None]) -> None:
+        try:
+            tool()
+        except Exception as error:
+            came.append(type(error).__name__)
+        else:
+            came.append("passed")
+
+    monkeypatch.setattr(Journal, "append", late)
+    monkeypatch.setattr(Journal, "append_last", last)
+    threads = [threading.Thread(target=call, args=(tool,)) for tool in (pay, look)]
+    with record("job", store=tmp_path) as run:
+        for thread in threads:
+            thread.start()
+            on_their_way.acquire()
+    for thread in threads:
+        thread.join()
+    assert sorted(came) == ["RunEndedError", "passed"]
+    assert paid == []
+    assert Path(run.path).read_text("utf-8").splitlines()[-1].count('"run.completed"') == 1
+
+
 class _Instead:
     """A namespace in which one name is another thing."""
 

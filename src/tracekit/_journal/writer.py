@@ -47,6 +47,8 @@ _PAUSE: Final = 0.005
 #: this many seconds.
 _REST: Final = 9
 _LONGEST: Final = 0.05
+#: Why nothing comes after the last entry.
+_OVER: Final = "its run has ended"
 #: How long a follower waits for a leader that may have been interrupted before it could wake anybody, in seconds.
 _INTERRUPTED: Final = 0.1
 #: How many pauses without work until the background thread goes back to sleep.
@@ -122,7 +124,9 @@ class Journal(Chain):
         self._kept_bytes = 0
         #: Whether an entry can't just be written: nothing is any more, or something is kept that comes first.
         self._stopped = False
-        #: Whether that is since the file is not there any more as it was written.
+        #: Whether the entry that ends the file has been written: it is the last one.
+        self._over = False
+        #: Whether nothing is written since the file is not there any more as it was written.
         self._gone = False
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock = threading.RLock()
@@ -173,13 +177,14 @@ class Journal(Chain):
     def append_last(self, kind: str, lane: int, parent: int, tail: Callable[[int], bytes], sync: bool = False) -> int:
         """Write the entry that ends the file, as ``append`` does; ``tail`` is given the number of entries, this one included.
 
-        A thread that reads its clock meanwhile does so before the end, and is counted, or after it, and is in no file.
+        Whatever another thread writes or reads meanwhile comes before the end, and is counted, or after it, and is in no file.
         """
         with self._lock:
             if sync:
                 self._look()
             self._write_with_reads()
             seq = self._write(kind, lane, parent, tail(self.seq + 1))
+            self._over = self._stopped = True
             self._reads = deque(maxlen=0)
         if sync or self._always:
             self.sync(seq)
@@ -264,6 +269,8 @@ class Journal(Chain):
     def _settle(self) -> None:
         if self._broken is not None:
             raise self._error(self._broken)
+        if self._over:
+            raise self._error(_OVER)
         if self._in_flight is not None:
             self._end = self._in_flight
             self._in_flight = None
@@ -303,7 +310,7 @@ class Journal(Chain):
 
     def _keep(self, entry: _Entry) -> int:
         self._stopped = True
-        while self._broken is None:
+        while self._broken is None and not self._over:
             last = self._in_flight or self._end
             seq = max(last[0], next(reversed(self._kept), 0)) + 1
             if self._kept.setdefault(seq, entry) is entry:
@@ -313,7 +320,7 @@ class Journal(Chain):
                     self._kept_bytes += len(entry[3]) + _ENTRY
                     return seq
                 del self._kept[seq]
-        raise self._error(self._broken)
+        raise self._error(self._broken or _OVER)
 
     def _write_kept(self) -> None:
         """Write what is kept, in order. Raises ``LogWriteError``; what could be written is in the file then."""

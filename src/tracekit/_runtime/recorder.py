@@ -477,6 +477,9 @@ class RecordedStep(Step):
         Raises ``error``, and says so in it, to the caller of an effect, who must not get what no log has.
         """
         session, spec = self.session, self.spec
+        if session.state.ended:  # meanwhile
+            session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
+            return
         journal = session.log.journal
         kept = False
         if spec.effect or journal.room:
@@ -703,10 +706,7 @@ class Recording:
         except LogWriteError as error:
             if begun is not None:
                 begun.end()
-            if spec.effect or (info is not None and "once" in info):
-                _not_executed(error, spec)
-                raise
-            return self._unlogged(scope, request)
+            return self._not_begun(scope, request, error)
         if places:
             self.encoder.remember(places, seq)
         if not scope.live:  # what is inside a live step is none of a replay's: no timer there is decided by it
@@ -727,6 +727,15 @@ class Recording:
             for look in state.at_begin:
                 look(scope, seq)
         return self._began(step, begun) if spec.effect else step
+
+    def _not_begun(self, scope: Scope, request: Request, error: LogWriteError) -> Step:
+        """A step of which the intent record could not be written: an effect is not executed."""
+        if self.state.ended:  # meanwhile
+            return self._late(scope, request)
+        if request.spec.effect or (request.info is not None and "once" in request.info):
+            _not_executed(error, request.spec)
+            raise error
+        return self._unlogged(scope, request)
 
     def _begins(self, scope: Scope, request: Request) -> Begun | None:
         """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
