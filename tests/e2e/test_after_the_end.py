@@ -139,7 +139,7 @@ def look(i):
 HOUR, acted = 3600, threading.Semaphore(0)
 
 def acts(how):
-    print("acted:", how, flush=True)
+    print(f"acted: {how}\\n", end="", flush=True)
     acted.release()
 
 def after(wait):
