@@ -13,6 +13,8 @@ import signal
 import socket
 import sqlite3
 import struct
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -734,17 +736,21 @@ def test_a_thread_beside_that_may_be_reached(tmp_path: Path) -> None:
 
     def works() -> None:
         while (job := jobs.get()) is not None:
+            os.write(asks, b"1")
             here.recv(1)
             job.set()
 
     def program() -> None:
         done = threading.Event()
         jobs.put(done)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         done.wait()
         tool("after")
 
-    before = signal.signal(signal.SIGALRM, lambda *_: os.write(there.fileno(), b"1"))
+    # Another process, which answers once everything here waits.
+    answers = "import os, time\nwhile os.read(0, 1):\n    time.sleep(0.2)\n    os.write(1, b'1')"
+    asked, asks = os.pipe()
+    other = subprocess.Popen([sys.executable, "-c", answers], stdin=asked, stdout=there.fileno())
+    os.close(asked)
     try:
         with here, there, beside(nullcontext((works, lambda: jobs.put(None)))):
             with record("reached", store=tmp_path) as run:
@@ -752,7 +758,8 @@ def test_a_thread_beside_that_may_be_reached(tmp_path: Path) -> None:
             with replay(run, guard="context") as session:
                 program()
     finally:
-        signal.signal(signal.SIGALRM, before)
+        os.close(asks)
+        other.wait()
     assert session.report.exact, session.report.as_dict()
 
 
