@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -434,6 +435,22 @@ class Noting:
     def __exit__(self, *error: object) -> None:
         assert error == (None, None, None) or isinstance(error[1], BaseException)
         self.held -= 1
+
+
+def test_who_rests_is_roused(base: Any, tmp_path: Path) -> None:
+    """Once, whether he rests already or not; nobody holds the interpreter meanwhile, and without entries a rest ends by itself."""
+    log = log_of(base, tmp_path / "log")
+    log._roused = threading.Lock()
+    log._roused.acquire()
+    log._rest(0.001, 600.0)
+    log._rouse()
+    log._rest(600.0, 600.0)
+    resting = threading.Thread(target=log._rest, args=(600.0, 600.0))
+    resting.start()
+    log._rouse()
+    resting.join()
+    with pytest.raises(TypeError):
+        log._rest()
 
 
 @pytest.mark.parametrize("always", [False, True])

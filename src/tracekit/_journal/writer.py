@@ -40,8 +40,8 @@ _of_read: Final = itemgetter(0, 1, 2, 3)
 #: What the first entry is chained to.
 GENESIS: Final = b"0" * 64
 
-#: How long a read of the clock or of random numbers waits for the background at most, in seconds; an entry that asked for no
-#: sync waits twice that.
+#: How long a read of the clock or of random numbers waits for the background at most, in seconds, where no entry comes after it, which
+#: brings it along; an entry that asked for no sync waits twice that, or, while one comes after another, ``_LONGEST``.
 _PAUSE: Final = 0.005
 #: A slow device is asked less often: the background waits so many times as long as its last round took, but not longer than
 #: this many seconds.
@@ -140,6 +140,8 @@ class Journal(Chain):
         #: What the placeholders in it stand for, where that is kept: on the device before the entries are.
         self.vault: Vault | None = None
         self._reads: deque[_Read] = deque()
+        self._roused = threading.Lock()
+        self._roused.acquire()
         self._encode_read = encode_read
         self._run = orjson.dumps(run_id)
         self._middles: dict[str, bytes] = {}
@@ -612,8 +614,6 @@ class _Background:
         self._journal = journal
         self._event = threading.Event()
         self._stop = False
-        self._quit = threading.Lock()
-        self._quit.acquire()
         self._thread = OwnThread(self._run, "tracekit-journal")
         self._thread.start()
 
@@ -627,7 +627,7 @@ class _Background:
             self._event.clear()
             idle, pause = 0, _PAUSE
             while idle < _IDLE and not self._stop:
-                self._quit.acquire(timeout=pause)
+                self._journal._rest(pause, _LONGEST)
                 begun = _monotonic()
                 idle = 0 if self._journal._tick() else idle + 1
                 rest = _LONGEST if self._journal.keeps else _REST * (_monotonic() - begun)
@@ -639,7 +639,7 @@ class _Background:
 
     def stop(self) -> None:
         self._stop = True
-        self._quit.release()
+        self._journal._rouse()
         self.wake()
         self._thread.join()
 

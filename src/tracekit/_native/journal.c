@@ -2,6 +2,7 @@
 
 #include "native.h"
 
+#include <stdatomic.h>
 #include <structmember.h>
 
 #define HASH TRACEKIT_HASH
@@ -262,6 +263,8 @@ typedef struct {
     PyObject *middles;   /* of each kind of entry */
     PyObject *lock, *reads;
     char stopped, always, lazy, asleep;
+    atomic_ulong written;     /* how many entries; who rests looks at it without the interpreter's lock */
+    PyThread_type_lock roused; /* held while nobody has been roused */
 } Chain;
 
 /* (seq, hash, ts, size) of the entry after `end`, and its line. A new reference, and one in `line`. */
@@ -353,6 +356,7 @@ write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, Py
         former = chain->end;
         chain->end = chain->in_flight;
         chain->in_flight = Py_NewRef(Py_None);
+        atomic_fetch_add_explicit(&chain->written, 1, memory_order_relaxed);
         Py_DECREF(former);
     }
     return 0;
@@ -502,6 +506,64 @@ chain_append(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize
     return seq;
 }
 
+/* The lock by which who rests is roused; it is acquired when it is made. */
+static PyThread_type_lock
+roused_lock(Chain *chain)
+{
+    if (chain->roused == NULL) {
+        if ((chain->roused = PyThread_allocate_lock()) == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        PyThread_acquire_lock(chain->roused, NOWAIT_LOCK);
+    }
+    return chain->roused;
+}
+
+PyDoc_STRVAR(rest_doc, "_rest($self, pause, longest, /)\n--\n\nSee pure.Chain._rest.");
+
+static PyObject *
+chain_rest(PyObject *self, PyTypeObject *Py_UNUSED(type), PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    if (count != 2 || (names != NULL && PyTuple_Size(names))) {
+        PyErr_SetString(PyExc_TypeError, "_rest() takes pause and longest");
+        return NULL;
+    }
+    double pause = PyFloat_AsDouble(args[0]), longest = PyFloat_AsDouble(args[1]);
+    PyThread_type_lock lock = roused_lock(chain);
+    if (lock == NULL || PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    unsigned long before = atomic_load_explicit(&chain->written, memory_order_relaxed), now;
+    for (double waited = pause;; waited += pause) {
+        if (PyThread_acquire_lock_timed(lock, (PY_TIMEOUT_T)(pause * 1e6), 0) == PY_LOCK_ACQUIRED) {
+            break;
+        }
+        now = atomic_load_explicit(&chain->written, memory_order_relaxed);
+        if (now == before || waited >= longest) {
+            break;
+        }
+        before = now;
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(rouse_doc, "_rouse($self, /)\n--\n\nSee pure.Chain._rouse.");
+
+static PyObject *
+chain_rouse(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    PyThread_type_lock lock = roused_lock((Chain *)self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    PyThread_release_lock(lock);
+    Py_RETURN_NONE;
+}
+
 static int
 chain_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -535,6 +597,9 @@ chain_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     (void)chain_clear(self);
+    if (((Chain *)self)->roused != NULL) {
+        PyThread_free_lock(((Chain *)self)->roused);
+    }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -556,6 +621,8 @@ static PyMemberDef chain_members[] = {
 static PyMethodDef chain_methods[] = {
     {"append", (PyCFunction)(void (*)(void))chain_append, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, append_doc},
     {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
+    {"_rest", (PyCFunction)(void (*)(void))chain_rest, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, rest_doc},
+    {"_rouse", chain_rouse, METH_NOARGS, rouse_doc},
     {NULL, NULL, 0, NULL},
 };
 

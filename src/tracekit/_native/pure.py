@@ -13,7 +13,7 @@ from .._lazy import expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
-    from threading import RLock
+    from threading import Lock, RLock
 
 __all__ = [
     "Chain",
@@ -118,6 +118,20 @@ class Chain:
     _always: bool
     _lazy: bool
     _asleep: bool
+    #: Held while nobody has been roused.
+    _roused: Lock
+
+    def _rest(self, pause: float, longest: float) -> None:
+        """Let ``pause`` seconds pass; in C that go on for as long as entries come in each of them, up to ``longest`` altogether.
+
+        That is done without the interpreter's lock: a thread that took it every few milliseconds, to look, made a program that writes much
+        wait for it each time, and go on beside cold caches.
+        """
+        self._roused.acquire(timeout=pause)
+
+    def _rouse(self) -> None:
+        """Whoever rests, now or next, goes on at once. Once."""
+        self._roused.release()
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
         """Write one entry and return its ``seq``.
