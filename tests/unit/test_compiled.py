@@ -440,8 +440,6 @@ class Noting:
 def test_who_rests_is_roused(base: Any, tmp_path: Path) -> None:
     """Once, whether he rests already or not; nobody holds the interpreter meanwhile, and without entries a rest ends by itself."""
     log = log_of(base, tmp_path / "log")
-    log._roused = threading.Lock()
-    log._roused.acquire()
     log._rest(0.001, 600.0)
     log._rouse()
     log._rest(600.0, 600.0)

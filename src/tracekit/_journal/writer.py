@@ -140,8 +140,6 @@ class Journal(Chain):
         #: What the placeholders in it stand for, where that is kept: on the device before the entries are.
         self.vault: Vault | None = None
         self._reads: deque[_Read] = deque()
-        self._roused = threading.Lock()
-        self._roused.acquire()
         self._encode_read = encode_read
         self._run = orjson.dumps(run_id)
         self._middles: dict[str, bytes] = {}

@@ -11,20 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from .pure import Chain, brackets, columns, digest, line, noted, of_text, parts, plain, quick_look, spaced
 
-_FUNCTIONS: Final = (
-    "Chain",
-    "brackets",
-    "columns",
-    "digest",
-    "line",
-    "noted",
-    "of_text",
-    "parts",
-    "plain",
-    "quick_look",
-    "spaced",
-)
-
 __all__ = [
     "FORM",
     "Chain",
@@ -39,6 +25,8 @@ __all__ = [
     "quick_look",
     "spaced",
 ]
+
+_FUNCTIONS: Final = tuple(name for name in __all__ if name != "FORM")
 
 
 def _chosen() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from _thread import allocate_lock
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
@@ -14,6 +15,7 @@ from .._lazy import expression
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
     from threading import Lock, RLock
+    from typing import Self
 
 __all__ = [
     "Chain",
@@ -120,6 +122,12 @@ class Chain:
     _asleep: bool
     #: Held while nobody has been roused.
     _roused: Lock
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._roused = allocate_lock()
+        made._roused.acquire()
+        return made
 
     def _rest(self, pause: float, longest: float) -> None:
         """Let ``pause`` seconds pass; in C that go on for as long as entries come in each of them, up to ``longest`` altogether.
