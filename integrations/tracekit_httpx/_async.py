@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import wraps
 from typing import Any
@@ -244,29 +244,31 @@ def _reading(library: Library) -> Any:
             that in a replay, too."""
             self._ended = True
             closing = drive(self._inner.aclose())
-            token = current.set(self._exchange.body)
             try:
-                await closing
+                await self._inside(closing)
             except BaseException as error:
-                current.reset(token)
                 library.broke(self._exchange, error, suspended=suspended or closing.suspended)
                 raise
-            current.reset(token)
             self._exchange.end(suspended=suspended or closing.suspended)
 
         async def aclose(self) -> None:
             if not self._ended:
                 closing = drive(self._inner.aclose())
-                token = current.set(self._exchange.body)
                 try:
-                    await closing
+                    await self._inside(closing)
                 except BaseException:
                     self._exchange.left()
                     raise
-                finally:
-                    current.reset(token)
                 self._exchange.left(suspended=closing.suspended)
             self._response.elapsed = timedelta(seconds=self._exchange.elapsed)
+
+        async def _inside(self, closing: Awaitable[None]) -> None:
+            """Await what is part of the request."""
+            token = current.set(self._exchange.body)
+            try:
+                await closing
+            finally:
+                current.reset(token)
 
     return Reading
 
