@@ -20,30 +20,14 @@ from typing import Any
 import aiohttp
 
 from tests.support.programs import main
+from tests.support.web import CODED as BODIES
 from tests.support.web import Roots
 
 #: Headers that a replay gives otherwise: of a cookie not the value.
 _OTHERWISE = ("set-cookie",)
 
 #: Bodies of the servers, and in what they come.
-CODED = [
-    f"/coded?name={name}&how={how}"
-    for name in (
-        "plain",
-        "gzip",
-        "members",
-        "deflate",
-        "bare",
-        "br",
-        "zstd",
-        "unknown",
-        "trailer",
-        "short",
-        "nothing",
-        "empty",
-    )
-    for how in ("whole", "chunks")
-]
+CODED = [f"/coded?name={name}&how={how}" for name in BODIES if name != "twice" for how in ("whole", "chunks")]
 
 Program = Callable[[Roots], Awaitable[Any]]
 PROGRAMS: dict[str, Program] = {}

@@ -24,6 +24,7 @@ import requests.adapters
 import urllib3
 
 from tests.support.programs import main
+from tests.support.web import CODED as BODIES
 from tests.support.web import Roots
 
 #: Headers that a replay gives otherwise: of a cookie not the value.
@@ -140,25 +141,7 @@ def requests_codings(roots: Roots) -> Any:
 
 
 #: Bodies of the servers, and in what they come.
-CODED = [
-    f"/coded?name={name}&how={how}"
-    for name in (
-        "plain",
-        "gzip",
-        "members",
-        "deflate",
-        "bare",
-        "twice",
-        "br",
-        "zstd",
-        "unknown",
-        "trailer",
-        "short",
-        "nothing",
-        "empty",
-    )
-    for how in ("whole", "chunks")
-]
+CODED = [f"/coded?name={name}&how={how}" for name in BODIES for how in ("whole", "chunks")]
 
 
 def _shown(headers: Any) -> list[tuple[str, str | None]]:
