@@ -12,7 +12,7 @@ import orjson
 
 from .. import _reality
 from .._journal.durable import make_directory, sync_directory
-from .._journal.entry import ENDS
+from .._journal.entry import ENDS, imported_from
 from .._journal.keys import Keys, Owner, settlement_in
 from .._journal.reader import Block, Trace, Verdict
 from .._journal.store import (
@@ -128,10 +128,11 @@ class Segment(NamedTuple):
 
 
 class LogOfSteps:
-    """What the entries of a file say of its steps, and which processes have written it."""
+    """What the entries of a file say of its steps, of the tool that it was imported from, and of the processes that have written it."""
 
     def __init__(self, originals: Originals | None = None) -> None:
         self.log: Final = RecoveredLog(())
+        self.imported_from: str | None = None
         self.writers: Final[list[Mapping[str, Any]]] = []
         self._originals: Final = originals
 
@@ -150,6 +151,8 @@ class LogOfSteps:
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take the next entry."""
         if entry["type"] in ("run.started", "recovery.started"):
+            if entry["seq"] == 1:
+                self.imported_from = imported_from(entry)
             about = (entry.get("meta") or {}).get("writer")
             self.writers.append(about if isinstance(about, Mapping) else {})
         self.log.add(entry if self._originals is None else self._originals.lacks(entry))
@@ -205,7 +208,7 @@ def decide(
     by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
     reasons = [*by]
     live = any(reason["code"] == "held" for reason in reasons)
-    reasons += [*_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
+    reasons += [*_of_the_log(log, steps, verdict, accept_lost_tail), *_of_segments(segments)]
     if not any(reason["code"] == "segments" for reason in reasons):
         reasons += _of_processes(log)
     reasons += _of_the_boundary(log)
@@ -213,7 +216,7 @@ def decide(
         reasons += _of_a_step(log, step, supplied, live)
     reasons += _of_supplied(log, supplied)
     reasons += map(_unknown, log.unknown)
-    reasons += _of_keys(log, secret)
+    reasons += _of_keys(steps, secret)
     resume = all(reason["code"] in FOR for reason in reasons)
     doubtful = steps_in_doubt(log, live=live)
     return Decision(
@@ -272,13 +275,15 @@ def _ended(verdict: Verdict) -> Reason:
     return {"code": "finished", "text": f"the run has ended ({verdict.end})", "end": verdict.end}
 
 
-def _of_the_log(log: RecoveredLog, verdict: Verdict, accept_lost_tail: bool) -> Iterator[Reason]:
+def _of_the_log(
+    log: RecoveredLog, steps: Sequence[RecoveredStep], verdict: Verdict, accept_lost_tail: bool
+) -> Iterator[Reason]:
     if verdict.state == "broken":
         yield _damaged(verdict, accept_lost_tail)
     elif verdict.count == 0:
         yield {"code": "no_entries", "text": "the log holds no entry: nothing says what was run"}
     else:
-        finished = len(log.steps) - sum(step.state == "pending" for step in log.steps.notable())
+        finished = len(log.steps) - [step.state for step in steps].count("pending")
         text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
         yield {"code": "intact", "text": text}
     if verdict.torn_bytes:
@@ -368,12 +373,14 @@ def _of_the_boundary(log: RecoveredLog) -> Iterator[Reason]:
             yield {"code": "uncaptured_effect", "text": text, "entry": one.entry, "kind": one.kind, "where": one.where}
 
 
-def _of_keys(log: RecoveredLog, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
+def _of_keys(steps: Sequence[RecoveredStep], secret: Callable[[], str | None] | None) -> Iterator[Reason]:
     """Refuse a run whose keys were made under another secret: exactly-once calls could not be recognised."""
     if secret is None:
         return
-    undone = {step.undoes for step in log.steps.notable() if step.state == "done"}
-    keyed = [step for step in log.steps.notable() if step.key_by is not None and step.state != "given_up"]
+    keyed = [step for step in steps if step.key_by is not None and step.state != "given_up"]
+    if not keyed:
+        return
+    undone = {step.undoes for step in steps if step.state == "done"}
     keyed = [step for step in keyed if step.seq not in undone]
     if keyed and {step.key_by for step in keyed} != {(known := secret())}:
         what = "is missing or can't be read" if known is None else "is another one"
@@ -733,13 +740,13 @@ def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
 
 def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
     """Whether a run's last entry is the end that was kept as its tip, so that a cut, or another end, is not taken for it."""
+    if last.get("type") not in ENDS:
+        return False
     try:
         kept = read_tip(os.path.join(tips, os.path.basename(path)[: -len(SUFFIX)]))
     except (OSError, ValueError):
         return False
-    if kept is None or last.get("type") not in ENDS:
-        return False
-    return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
+    return kept is not None and (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
 
 
 def _silent(last: Mapping[str, Any]) -> bool:
@@ -796,12 +803,13 @@ def decided(
     ``original_is_dead`` is the operator's word for it; ``None`` for whoever does not go on with the run, and need not know.
     """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
-    if verdict.last_good_seq and trace.imported_from is not None:
-        text = f"the run was imported from {trace.imported_from}: there is no program that could go on with it"
+    log = trace.collected(LogOfSteps)
+    if log.imported_from is not None:
+        text = f"the run was imported from {log.imported_from}: there is no program that could go on with it"
         return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
     said = settlements(trace)
     decision = decide(
-        trace.collected(LogOfSteps),
+        log,
         verdict,
         holder=holder,
         segments=_segments(trace.path, segments),
@@ -841,7 +849,6 @@ def _secret(path: str) -> str | None:
 
 def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
     """What a person has said of a step of a run that has ended: ``{"done", "by", "reason", "at" …}``, or ``None``."""
-    keys = Keys(store_of(trace.path).root)
 
     def said(step: int) -> Mapping[str, Any] | None:
         entry = trace.entry(step)
@@ -851,6 +858,7 @@ def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
                 with open(_settlement(trace.path, step), "rb") as file:
                     facts = settlement_in(file.read())
                 return facts if facts["hash"] == entry["hash"] else None
+            keys = Keys(store_of(trace.path).root)
             return keys.settled(digest, owner_of(trace.path, step)) if os.path.isdir(keys.directory) else None
         except (TracekitError, OSError, ValueError):
             return None  # the step stays in doubt; whoever settles it anew gets the reason
