@@ -434,7 +434,7 @@ def include(module: ModuleType | str) -> None:
     if not isinstance(module, str):
         _add(_places(sys.modules.get(module.__name__.partition(".")[0], module)))
     elif os.sep in module or module.endswith(".py"):
-        if _known(module) is not True and not module.startswith("<"):
+        if _known(module) is not True and module not in _included and not module.startswith("<"):
             _add({_package_of(_abspath(module))})
     elif module.isidentifier() or "." in module.strip("."):
         include_package(module)

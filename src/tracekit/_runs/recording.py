@@ -281,31 +281,33 @@ class RecordBlock(Block[Run]):
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
-        about: dict[str, Any] = {
+        own: dict[str, Any] = {
             "program": process.role.program,
             "ordinal": self.ordinal,
-            "environment": environment_and_argv(instrumentation.packages(), session.redactor),
             "durability": options["durability"],
             "clocks": _reality.clocks(),
             "writer": writer(session.log.journal.path),
+            "ordered": True,
+            "boundary": list(OBSERVED),
         }
+        if self._program is not None:
+            own["whole_program"] = True
+        about: dict[str, Any] = {"environment": environment_and_argv(instrumentation.packages(), session.redactor)}
         if present := plugins.credentials():
             about["credentials"] = present
         if found := plugins.settings():
             about["settings"] = {name: session.redactor.redact_text(value)[0] for name, value in found.items()}
         if (within := plugins.traceparent()) is not None:
             about["traceparent"] = within[:512]
-        if self._program is not None:
-            about["whole_program"] = True
-        own = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()
-        if own or options["user_modules"]:
-            about["user_modules"] = list(dict.fromkeys((*own, *options["user_modules"])))
+        user_modules = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()
+        if user_modules or options["user_modules"]:
+            about["user_modules"] = list(dict.fromkeys((*user_modules, *options["user_modules"])))
         program = self._program or this_program()
         if program is not None:
             about["program_command"] = command_facts(program, session.redactor)
         numpy = randomness.numpy_state()
         if numpy is not None:
-            about["snapshots"] = {randomness.NUMPY: numpy}
+            own["snapshots"] = {randomness.NUMPY: numpy}
             randomness.watch_numpy(session)
         if options["budget"] is not None:
             about["budget"] = options["budget"].as_dict()
@@ -330,9 +332,7 @@ class RecordBlock(Block[Run]):
                 about["input_key"] = key
         if marks or encoded.redacted:
             about["info"] = {"redacted": [*marks, *encoded.redacted]}
-        about["ordered"] = True
-        about["boundary"] = list(OBSERVED)
-        session.log.journal.append("run.started", 0, 0, tail + session.meta(about))
+        session.log.journal.append("run.started", 0, 0, tail + session.meta(about, own))
         if options["agent"] is not None or options["identity"] is not None:
             name = options["agent"] or "agent"
             session.identify(name, options["identity"])

@@ -253,14 +253,15 @@ class Segment:
         journal = self._create()
         journal.vault = self.vault
         program = self._program or process.role.program
-        about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
-        about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path), boundary=list(OBSERVED))
+        own: dict[str, Any] = {"program": program, "segment": self.segment, "pid": os.getpid(), "ordered": True}
+        own.update(clocks=_reality.clocks(), writer=writer(journal.path), boundary=list(OBSERVED))
+        about: dict[str, Any] = {"lane": self.lane}
         if self._arguments is not None:
             about["arguments"] = self._arguments
         if self._indirect:
             about["indirect"] = True
         tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
-        journal.append("run.started", 0, 0, tail + self.session.meta(about))
+        journal.append("run.started", 0, 0, tail + self.session.meta(about, own))
         self.session.log.journal = journal
         follow(self.session, self.store)
         if self.own_line is None:

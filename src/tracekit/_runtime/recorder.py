@@ -885,12 +885,16 @@ class Recording:
             meta["redacted"] = [*below(redacted, "/error"), *meta.get("redacted", ())]
         return b',"error":%b' % data
 
-    def meta(self, meta: Mapping[str, Any]) -> bytes:
-        """``,"meta":{…}``, redacted, or nothing."""
+    def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
+        """``,"meta":{…}``, redacted, or nothing. ``own`` are facts that tracekit itself goes by: they stay as they are, whatever the user's
+        patterns match."""
         if not meta:
             return b""
         data = self._plain(meta, [])
-        return self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
+        found = self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
+        if own is None:
+            return found
+        return b',"meta":%b,%b' % (dumps_in_order(to_json(dict(own)))[:-1], found[len(b',"meta":{') :])
 
     def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)
