@@ -257,6 +257,42 @@ print(len(run.warnings), "after")
     assert ("RuntimeWarning" in told) == (not flags)
 
 
+def test_what_instrument_would_have_captured_is_told_with_that_cure(place: Place, server: Server) -> None:
+    """An HTTP client and no ``instrument()``: the warning of the recording names it, and so does the replay, which captures the call."""
+    url = f"http://127.0.0.1:{server.port}/"
+    place.program(f"""
+import urllib.request
+from tracekit import record
+with record("r"):
+    urllib.request.urlopen({url!r}).read()
+""")
+    done = place.python("agent.py")
+    (told,) = [line for line in done.stderr.splitlines() if "not captured" in line]
+    assert "Call tracekit.instrument() before the run" in told
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, server.requests) == (1, 1)
+    assert "which was not captured when it was recorded" in replayed.stderr
+    assert f"is a connection to 127.0.0.1:{server.port}" in replayed.stderr
+    (advice,) = [line for line in replayed.stderr.splitlines() if line.startswith("  next:")]
+    assert "record again, with tracekit.instrument() called before the run" in advice
+
+
+def test_a_library_that_instrument_was_not_asked_for_is_told_by_name(place: Place, server: Server) -> None:
+    """``instrument("openai")`` and a request by ``http.client``: that one has to be named as well."""
+    place.program(f"""
+import http.client, tracekit
+tracekit.instrument("openai")
+with tracekit.record("r"):
+    connection = http.client.HTTPConnection("127.0.0.1", {server.port})
+    connection.request("GET", "/")
+    connection.getresponse().read()
+""")
+    done = place.python("agent.py")
+    (told,) = [line for line in done.stderr.splitlines() if "not captured" in line]
+    assert "Name 'http_client'" in told
+    assert "in tracekit.instrument() as well" in told
+
+
 def test_an_exception_of_the_program_comes_out_as_it_is(place: Place, server: Server) -> None:
     """The note is said beside it."""
     text = "with record('r'):\n    post()\n    raise KeyError('mine')\n"

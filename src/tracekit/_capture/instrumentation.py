@@ -18,7 +18,7 @@ from . import callers, commands
 from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
 from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, trust, unregister
 
-__all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
+__all__ = ["cure", "instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
 _lock: Final = free_in_forks(RLock())
 _stack: Final = PatchStack()
@@ -82,6 +82,21 @@ def uninstrument() -> None:
 def instrumented() -> bool:
     """Whether ``instrument`` is in force."""
     return bool(_wanted)
+
+
+def cure() -> str | None:
+    """What has a library captured that is loaded and that no integration in force patches, as advice; ``None`` where there is none."""
+    with _lock:
+        beside = [
+            integration.name
+            for integration in {**discover(), **known()}.values()
+            if integration.name not in _wanted and any(patch.module in sys.modules for patch in integration.patches)
+        ]
+        if not beside:
+            return None
+        if _wanted:
+            return f"Name {' and '.join(map(repr, beside))} in tracekit.instrument() as well, or name none, which captures all it knows"
+    return "Call tracekit.instrument() before the run: it captures what HTTP clients and SDKs send"
 
 
 def packages() -> list[str]:

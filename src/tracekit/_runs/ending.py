@@ -21,7 +21,7 @@ from .._journal import store as files
 from .._journal.entry import ENDS
 from .._journal.store import Store, segment_in
 from .._lazy import expression
-from .._runtime.boundary import Crossing, crossings_of, sentences, uncaptured
+from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, uncaptured
 from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -139,7 +139,8 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
             meta["boundary"] = boundary.as_dict()
         meta["wrote"] = session.state.extras.of(OwnFiles).lasting
         crossed = [*boundary.crossings, *_crossed_in(end.segments)]
-        session.report.note(sentences(uncaptured(crossed), _LINES))
+        lacking = uncaptured(crossed)
+        session.report.note(sentences(lacking, _LINES), reached_out=any(reaches_the_network(one) for one in lacking))
     if session.warnings:
         meta["warnings"] = session.warnings
     if session.log.journal.lost:

@@ -386,7 +386,11 @@ class RecordBlock(Block[Run]):
         finally:
             world.leave()
         if session.report.noted:
-            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}")
+            cure = instrumentation.cure() if session.report.reached_out else None
+            advice = (
+                _PUT_INTO_A_TOOL if cure is None else f"{cure}; what that does not capture, put into a @traced_tool"
+            )
+            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}. {advice}")
         for sentence in session.report.warnings:
             warn(f"run {session.run_id}: {sentence}", error=error)
 
@@ -415,7 +419,8 @@ class RecordBlock(Block[Run]):
 
 
 #: What follows from what was not captured.
-_LACKS: Final = "Nobody knows whether it is safe to run this again. Put it into a @traced_tool"
+_LACKS: Final = "Nobody knows whether it is safe to run this again"
+_PUT_INTO_A_TOOL: Final = "Put it into a @traced_tool"
 
 
 def _budget_or_none(budget: object) -> Budget | None:

@@ -17,6 +17,7 @@ __all__ = [
     "Status",
     "crossing_of",
     "crossings_of",
+    "reaches_the_network",
     "sentences",
     "uncaptured",
 ]
@@ -46,6 +47,8 @@ OBSERVED: Final = (
 #: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
 #: own: what the copy does is observed, as the work of a process of the run.)
 _MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
+#: What an HTTP client or an SDK does to reach its server.
+_OF_A_CLIENT: Final = frozenset(("connect", "lookup", "send"))
 #: What it is, in words, before its target.
 _WORDS: Final = {
     "connect": "a connection to",
@@ -302,6 +305,11 @@ def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
     found = [one for one in crossings if one.status in ("noted", "refused") and one.times > one.captured]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
     return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
+
+
+def reaches_the_network(one: Crossing) -> bool:
+    """Whether this is what HTTP clients and SDKs do: ``instrument()`` captures those that tracekit knows."""
+    return one.kind in _OF_A_CLIENT and one.status == "noted"
 
 
 def sentences(found: Sequence[Crossing], most: int) -> list[str]:

@@ -23,6 +23,7 @@ from ..errors import (
     TracekitError,
     UnconsumedStepsError,
 )
+from .boundary import Crossing, crossings_of, reaches_the_network, uncaptured
 from .callsite import at_prompt, caller, say
 from .index import Index
 from .matching import Comparison, differences, signature, steady
@@ -57,11 +58,14 @@ __all__ = [
     "never_asked_for",
     "no_more",
     "not_answered",
+    "not_captured",
     "nothing_recorded",
     "out_of_order",
     "without_outcome",
 ]
 
+#: Steps that a client of the network makes, which is captured where an integration patches it.
+_BY_A_CLIENT: Final = ("llm", "http")
 #: A message shows at most this many differing fields and lines of a text.
 _FIELDS: Final = 12
 _LINES: Final = 24
@@ -313,6 +317,18 @@ def no_more(run_id: str, kind: str, name: str, used: str, skipped: str | None = 
         kind=kind,
         name=name,
         next_action=changed if skipped is None else _ONCE,
+    )
+
+
+def not_captured(run_id: str, kind: str, name: str, crossing: Crossing) -> TraceExhaustedError:
+    """The program asks for what the recorded one asked for as well, at this line, and no step has it."""
+    return TraceExhaustedError(
+        f"the program asks for {kind} {name!r}, which was not captured when it was recorded: entry {crossing.entry} is {crossing.text}",
+        run_id=run_id,
+        location=caller(),
+        kind=kind,
+        name=name,
+        next_action="record again, with tracekit.instrument() called before the run: what asks here is captured now, and was not then",
     )
 
 
@@ -718,6 +734,8 @@ class Divergences:
         """``lane``, the recorded one of this number, asks for one more step of a kind than it has."""
         if self._trace.entry(len(self._trace))["type"] == "run.aborted":
             return self._failed.by(aborted_here(self._run_id, shown_as(self._trace.path), kind, name))
+        if kind in _BY_A_CLIENT and (crossing := self._crossed_here()) is not None:
+            return self._failed.by(not_captured(self._run_id, kind, name, crossing))
         count = len(self._index.intents.get((number, kind), ()))
         near = self._nearest_text(self._nearest(kind, data, None))
         where = lane.path or "the run's own line"
@@ -725,6 +743,12 @@ class Divergences:
         skipped = self._not_made_here(lane)
         used += self.thread_order if skipped is None else ""
         return self._failed.by(no_more(self._run_id, kind, name, used, skipped))
+
+    def _crossed_here(self) -> Crossing | None:
+        """What the recorded program asked the network for at this line, outside every step."""
+        where = caller()
+        found = uncaptured(crossings_of(self._trace.entries(damaged=True)))
+        return next((one for one in found if one.where == where and reaches_the_network(one)), None)
 
     def unanswered(self, scope: Scope, request: Request, left: Iterable[int]) -> ReplayError:
         """Off the recorded way, a step that none of those that are ``left`` answers."""

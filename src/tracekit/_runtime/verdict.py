@@ -549,6 +549,8 @@ class RunReport:
         self.warnings: Final[list[str]] = []
         #: What crossed the boundary of the process uncaptured: one Python warning for all of it, which never becomes an error.
         self.noted: list[str] = []
+        #: Whether some of that may be what a library asks, so that ``instrument()`` would have it captured.
+        self.reached_out = False
         #: What may well be meant so: kept in the trace alone.
         self.quiet: Final[list[str]] = []
         #: Those of both that say that a replay will lack something.
@@ -563,9 +565,10 @@ class RunReport:
             if uncaptured:
                 self.uncaptured.append(sentence)
 
-    def note(self, sentences: Iterable[str]) -> None:
-        """Say what crossed the boundary uncaptured."""
+    def note(self, sentences: Iterable[str], *, reached_out: bool) -> None:
+        """Say what crossed the boundary uncaptured; ``reached_out``: some of it went out into the network."""
         self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
+        self.reached_out = reached_out
 
 
 class Report:
