@@ -15,6 +15,7 @@ import pytest
 
 from tracekit import Run, record, replay, traced_tool
 from tracekit.errors import LiveCallBlockedError
+from tracekit.testing import no_network
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="who has started whom is known on Linux")
 
@@ -121,10 +122,21 @@ def test_a_process_that_was_there_gets_no_signal_of_a_replay(shell: subprocess.P
     assert len([one for one in noted(run) if f"process {shell.pid}, signal" in one]) == 2
     for signalled in (program, lambda: os.kill(os.getppid(), signal.SIGCONT)):
         os.kill(shell.pid, signal.SIGCONT)
-        with pytest.raises(LiveCallBlockedError, match="send to process"), replay(run, on_divergence="warn"):
+        with (
+            pytest.raises(LiveCallBlockedError, match="send to process") as refused,
+            replay(run, on_divergence="warn"),
+        ):
             signalled()
+        assert "allow_hosts" not in str(refused.value), "a process is no host"
+        assert "guard='off'" in str(refused.value)
     plain(shell, b"it goes on\n")
     assert shell.communicate()[0] == b"it goes on\n"
+
+
+def test_a_signal_goes_over_no_network(shell: subprocess.Popen[bytes]) -> None:
+    """Where a test's network is blocked, processes are free, and so are signals to them."""
+    with no_network():
+        os.kill(shell.pid, signal.SIGCONT)
 
 
 def test_its_own_signals_are_the_programs(tmp_path: Path) -> None:

@@ -1308,6 +1308,10 @@ _NEXT_PIPE: Final = (
     "let a @traced_tool write to that process, so that the replay answers it; or start the process in the run; or replay(..., "
     "guard='off')"
 )
+_NEXT_SIGNAL: Final = (
+    "let a @traced_tool send this signal, so that the replay answers it; or start that process in the run; or replay(..., guard='off'), "
+    "which guards nothing"
+)
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
 _NEXT_WRITTEN: Final = (
@@ -1495,8 +1499,13 @@ class NoNetwork(Guard):
         return (
             attempt.kind in ("connect", "lookup", "send", "native")
             and not _is_pipe(attempt)
+            and attempt.operation not in _SIGNALLING
             and super().blocks(attempt)
         )
+
+
+#: What sends a signal.
+_SIGNALLING: Final = ("os.kill", "os.killpg")
 
 
 def _is_pipe(attempt: Attempt) -> bool:
@@ -1750,8 +1759,10 @@ def _next(attempt: Attempt) -> str:
         return _NEXT_SQLITE
     if attempt.operation in ("os.fork", "os.forkpty"):
         return _NEXT_FORK
-    if attempt.kind == "send" and attempt.operation in _FEEDING:
+    if _is_pipe(attempt):
         return _NEXT_PIPE
+    if attempt.kind == "send" and attempt.operation in _SIGNALLING:
+        return _NEXT_SIGNAL
     return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
 
 

@@ -47,8 +47,6 @@ OBSERVED: Final = (
 #: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
 #: own: what the copy does is observed, as the work of a process of the run.)
 _MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
-#: What an HTTP client or an SDK does to reach its server.
-_OF_A_CLIENT: Final = frozenset(("connect", "lookup", "send"))
 #: What it is, in words, before its target.
 _WORDS: Final = {
     "connect": "a connection to",
@@ -70,7 +68,7 @@ class Crossing(NamedTuple):
 
     ``captured`` of them turned out to be captured: processes that joined the run, or could not be started. ``entry`` is its entry in the
     log. ``unattributed``: it was done by code of which nobody knows whether it belongs to the run (a thread that is none of it).
-    ``telemetry`` says whose that is, where its code is known.
+    ``telemetry`` says whose that is, where its code is known. ``operation`` is the function by which the first of them crossed.
     """
 
     status: str
@@ -84,6 +82,7 @@ class Crossing(NamedTuple):
     times: int = 1
     captured: int = 0
     telemetry: str | None = None
+    operation: str = ""
 
     @property
     def text(self) -> str:
@@ -178,21 +177,21 @@ class Boundary:
         try:
             # The lock of the log, not one more: a finalizer may come here from the middle of an entry.
             with self._log.journal.held():
-                counted = self._counted(_Key(status, kind, where, target, unattributed, telemetry), lane)
+                counted = self._counted(_Key(status, kind, where, target, unattributed, telemetry), lane, operation)
                 if not counted.entry:
-                    counted.entry = self._write(kind, counted.about(operation), place)
+                    counted.entry = self._write(kind, counted.about(), place)
             if counted.effect:
                 self._log.journal.sync(counted.entry)
         except LogWriteError:
             self._unwritten()
 
-    def _counted(self, key: _Key, lane: str | None) -> _Counted:
+    def _counted(self, key: _Key, lane: str | None, operation: str) -> _Counted:
         line = key[:3]
         if key not in self._found and self._targets[line] >= _TARGETS:
             key = key._replace(target=_OTHERS)
         counted = self._found.get(key)
         if counted is None:
-            counted = self._found[key] = _Counted(key, lane)
+            counted = self._found[key] = _Counted(key, lane, operation)
             self._targets[line] += 1
         counted.times += 1
         if lane is not None:
@@ -222,20 +221,21 @@ class Boundary:
 class _Counted:
     """What is counted together; see ``Crossing``."""
 
-    __slots__ = ("captured", "effect", "entry", "key", "lane", "times")
+    __slots__ = ("captured", "effect", "entry", "key", "lane", "operation", "times")
 
-    def __init__(self, key: _Key, lane: str | None) -> None:
+    def __init__(self, key: _Key, lane: str | None, operation: str) -> None:
         self.key: Final = key
         self.lane: Final = lane
+        self.operation: Final = operation
         self.effect: Final = key.status == "noted" and key.kind in _MAY_HAVE_EFFECT
         self.entry = 0
         self.times = 0
         self.captured = 0
 
-    def about(self, operation: str) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """The input of its entry."""
         key = self.key
-        about: dict[str, Any] = {"status": key.status, "operation": operation, "target": key.target}
+        about: dict[str, Any] = {"status": key.status, "operation": self.operation, "target": key.target}
         if key.where is not None:
             about["where"] = key.where
         if self.effect:
@@ -256,6 +256,7 @@ class _Counted:
             entry=self.entry,
             times=self.times,
             captured=self.captured,
+            operation=self.operation,
         )
 
 
@@ -288,6 +289,7 @@ def crossing_of(entry: Mapping[str, Any]) -> Crossing:
         lane if isinstance(lane, str) else None,
         entry["seq"],
         telemetry=telemetry if isinstance(telemetry, str) else None,
+        operation=str(about.get("operation")),
     )
 
 
@@ -309,7 +311,8 @@ def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
 
 def reaches_the_network(one: Crossing) -> bool:
     """Whether this is what HTTP clients and SDKs do: ``instrument()`` captures those that tracekit knows."""
-    return one.kind in _OF_A_CLIENT and one.status == "noted"
+    sends = one.kind == "send" and one.operation.startswith("socket.")  # neither a signal nor a pipe
+    return one.status == "noted" and (sends or one.kind in ("connect", "lookup"))
 
 
 def sentences(found: Sequence[Crossing], most: int) -> list[str]:
