@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.processes import python
-from tracekit import record, recovery, replay, traced_tool
+from tracekit import record, recovery, replay, resume, traced_tool
 from tracekit.cli import main
+from tracekit.errors import RecoveryRefusedError
 from tracekit.integration import Store, Trace
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -115,6 +116,21 @@ def test_scan_prints_json_lines(shop: Path) -> None:
     assert (call("scan").stdout, call("scan").exit_code) == ("", 0)
     (line,) = call("scan", "--all", "--json").stdout.splitlines()
     assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted", "irreversible_pending"]
+
+
+def test_a_refused_resumption_names_the_command_that_helps(shop: Path) -> None:
+    """The step in doubt with the ready-made ``settle``, as ``in-doubt`` has it, on the command line and in Python alike."""
+    (charge,) = [seq for seq, name in names(shop).items() if name == "charge"]
+    (listed,) = map(json.loads, CliRunner().invoke(main, ["in-doubt", "--json"]).stdout.splitlines())
+    assert f"`tracekit recovery settle shop {charge} --not-done --reason TEXT`" in listed["what_to_do"]
+    done = call("resume", "shop")
+    assert done.exit_code == 4
+    assert f"next: {listed['what_to_do']}" in done.output
+    with pytest.raises(RecoveryRefusedError) as refused, resume("shop"):
+        pass
+    assert refused.value.next_action == listed["what_to_do"]
+    assert call("settle", "shop", str(charge), "--not-done", "--reason", "the bank says so").exit_code == 0
+    assert call("resume", "shop", "--check").exit_code == 0
 
 
 def test_the_exit_code_of_scan_says_whether_something_is_in_doubt(shop: Path) -> None:

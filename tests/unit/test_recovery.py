@@ -19,7 +19,7 @@ import tracekit
 from tests.support import plain_writer
 from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
-from tracekit._runs.recovery import FOR, decision_on
+from tracekit._runs.recovery import _ADVICE, FOR, IN_DOUBT, decision_on
 from tracekit.errors import RecoveryRefusedError, TraceIntegrityError
 from tracekit.integration import Store, Trace
 from tracekit.recovery import Decision
@@ -708,6 +708,15 @@ def test_every_code_is_documented() -> None:
     found = {*re.findall(r'"code": "(\w+)"', text), *re.findall(r'_reason\(\s*f?"([\w]+)"', text), *FOR}
     assert len(found) > 20
     assert [code for code in sorted(found) if f"`{code}`" not in page] == []
+
+
+def test_each_reason_to_refuse_has_advice_of_its_own() -> None:
+    """What a person is told first fits the reason: nobody is told to give a run up that has only to be waited for."""
+    page = (Path(tracekit.__file__).parents[2] / "docs/reference/recovery.md").read_text(encoding="utf-8")
+    table = page.partition("## Reasons to refuse")[2].partition("\n\n`")[0]
+    codes = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
+    assert len(codes) > 20
+    assert codes - IN_DOUBT - {*_ADVICE} == set()
 
 
 @pytest.mark.parametrize("state", ["done", "pending", "failed"])

@@ -420,7 +420,7 @@ def _all_items(trace: Trace, step: RecoveredStep, tree: Any) -> None:
 
 def _refused(decision: Decision, text: str) -> RecoveryRefusedError:
     reason: Mapping[str, Any] = {"code": "not_settleable", "text": text}
-    return refused(decision, "settling it", (dict(reason),), "`tracekit recovery scan` lists the steps in doubt")
+    return refused(decision, "settling it", (dict(reason),), "`tracekit in-doubt` lists the steps in doubt")
 
 
 # -- aborting a dead run -----------------------------------------------------------------------------------------------

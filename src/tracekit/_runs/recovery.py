@@ -45,6 +45,7 @@ __all__ = [
     "LogOfSteps",
     "Segment",
     "UncertainStep",
+    "advice",
     "candidates",
     "decide",
     "decided",
@@ -700,6 +701,55 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
     inner = [log.steps[one] for one in in_doubt if seq in _in_doubt_around(log, one, in_doubt)]
     along = f"; both say it of what is inside it, too ({named(inner)})" if inner else ""
     return f"find out whether it happened, then say so: `{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}{along}"
+
+
+_ABORT: Final = "give the run up: `tracekit recovery abort RUN --reason TEXT`"
+_SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
+_SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
+_GIVE: Final = (
+    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` says what it gave (of a generator: the list of all its "
+    f"items); or {_ABORT}"
+)
+_BELOW: Final = f"`tracekit in-doubt` says whether a process of it has left something in doubt; then {_ABORT}"
+#: What to do about a reason that speaks against resuming, by its code. What is in doubt has its own (``_what_to_do``).
+_ADVICE: Final[dict[str, str]] = {
+    "running": "wait until it has ended",
+    "irreversible_inside": _GIVE,
+    "stream_in_progress": _GIVE,
+    "pending_orphaned": _SETTLE,
+    "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
+    "redacted_output": _SUPPLY,
+    "not_to_supply": "supply only what `tracekit recovery resume RUN --check` says is missing",
+    "opaque_output": _SUPPLY,
+    "unknown_effect": "upgrade tracekit, which does not know this effect",
+    "abort_begun": "finish it: `tracekit recovery abort RUN --reason TEXT`",
+    "damaged": "put an undamaged copy of the file in its place, if there is one; `tracekit verify RUN` says what is wrong with this one",
+    "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
+    "format_newer": "upgrade tracekit",
+    "no_entries": "nothing of the program had run yet: start it anew, and delete the file",
+    "held": "wait until that process has ended",
+    "elsewhere": "see that the process is dead, where it ran; then `tracekit recovery resume RUN --original-is-dead`",
+    "segments": _BELOW,
+    "process_started": f"look what became of that process; {_BELOW}",
+    "uncaptured_effect": f"look what became of it; then {_ABORT}",
+    "finished": "there is nothing to resume; `tracekit show RUN` shows it",
+    "imported": "record the program: `tracekit run`, or `pytest --tracekit-update` of a test",
+    "aborted": "start a new run",
+}
+
+
+def advice(decision: Decision, path: str) -> str:
+    """What to do first where a run can't be resumed, for people: a command with the run and the step in it, where one helps."""
+    first: Reason = next(iter(decision.refusals), {"code": "held"})
+    in_doubt = [step for step in decision.in_doubt if isinstance(step, int)]
+    if first["code"] in IN_DOUBT and first.get("step") in in_doubt:
+        with Trace(path) as trace:
+            verdict = store_of(path).judge_run(trace)
+            log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
+        outermost: int = [first["step"], *_in_doubt_around(log, first["step"], in_doubt)][-1]
+        return _what_to_do(path, outermost, log, verdict, in_doubt)
+    text = _ADVICE.get(first["code"], _ABORT).replace(" RUN", f" {shown_as(path)}")
+    return text.replace(" STEP", f" {first['step']}") if "step" in first else text
 
 
 def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:

@@ -36,7 +36,7 @@ from .block import called_from
 from .ending import End
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
-from .recovery import Decision, LogOfSteps, decided, decision_on, refused
+from .recovery import Decision, LogOfSteps, advice, decided, decision_on, refused
 from .run import Run, register, unregister
 
 __all__ = ["ResumeBlock", "resume"]
@@ -145,7 +145,7 @@ class ResumeBlock(RecordBlock):
         """The log, locked, and judged once more: another process may have gone on with it, or ended it, meanwhile."""
 
         def check(trace: Trace, verdict: Verdict) -> None:
-            self._check(decided(trace, verdict, **self._allowed))
+            self._check(decided(trace, verdict, **self._allowed), path)
             if verdict.state != "broken":
                 found = trace.reading
                 self._read = trace.file, found._replace(collected={kind: found.collected[kind] for kind in NEEDED})
@@ -162,16 +162,16 @@ class ResumeBlock(RecordBlock):
         except RecoveryRefusedError:
             raise
         except (TracekitError, OSError):  # what speaks against it as a whole comes first, in its own words
-            self._check(decision_on(path, **self._allowed))
+            self._check(decision_on(path, **self._allowed), path)
             raise
 
-    def _check(self, decision: Decision) -> None:
+    def _check(self, decision: Decision, path: str) -> None:
         if decision.decision != "resume":
             raise refused(
                 decision,
                 f"resuming run {decision.run_id}",
                 decision.refusals,
-                _ADVICE.get(str(decision.refusals[0]["code"]), _ABORT) if decision.refusals else _ABORT,
+                advice(decision, path),
             )
 
     def _go_on(self, journal: Journal, verdict: Verdict) -> None:
@@ -337,33 +337,6 @@ class ResumeBlock(RecordBlock):
 _PRICES: Final = (
     "the function that gave its budget's prices is not known: models are priced as the log says, others by genai-prices"
 )
-_ABORT: Final = "`tracekit recovery abort RUN --reason TEXT` gives it up"
-_SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
-_SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
-_GIVE: Final = (
-    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` says what it gave (of a generator: the list of all its "
-    "items); or `tracekit recovery abort RUN --reason TEXT`"
-)
-#: What to do next, by the code of the first reason.
-_ADVICE: Final[dict[str, str]] = {
-    "irreversible_pending": _SETTLE,
-    "irreversible_failed": _SETTLE,
-    "irreversible_timed_out": _SETTLE,
-    "class_missing": _SETTLE,
-    "irreversible_inside": _GIVE,
-    "stream_in_progress": _GIVE,
-    "pending_orphaned": _SETTLE,
-    "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
-    "redacted_output": _SUPPLY,
-    "not_to_supply": "supply only what `tracekit recovery scan RUN` says is missing",
-    "opaque_output": _SUPPLY,
-    "imported": "record the program: `tracekit run`, or `pytest --tracekit-update` of a test",
-    "finished": "there is nothing to resume; `tracekit show RUN` shows it",
-    "aborted": "start a new run",
-    "held": "wait until that process has ended",
-    "elsewhere": "see that the process is dead, where it ran; then `tracekit recovery resume RUN --original-is-dead`",
-    "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
-}
 
 
 def resume(

@@ -12,7 +12,7 @@ import orjson
 
 from .._journal.reader import Trace
 from .._journal.store import Store, shown_as
-from .._runs.recovery import Decision, InDoubt, UncertainStep, decision_on
+from .._runs.recovery import Decision, InDoubt, UncertainStep, advice, decision_on
 from .._runs.recovery import in_doubt as steps_in_doubt
 from ..errors import RecoveryRefusedError, TracekitError
 from . import output
@@ -91,6 +91,11 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         if decision.decision != "resume":
             for reason in decision.refusals:
                 message(f"tracekit: refused: {reason['text']}")
+            message(f"tracekit: next: {printable(advice(decision, path))}")
+            if len(decision.in_doubt) > 1:
+                message(
+                    f"tracekit: {len(decision.in_doubt)} steps are in doubt: `tracekit in-doubt` lists them, with what to do"
+                )
             message("tracekit: `tracekit docs recovery` says what each reason asks for")
             sys.exit(REFUSED)
         with Trace(path) as trace:
