@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -99,7 +100,7 @@ class TestRun:
         #: Where the recording of a test that failed was left.
         self.kept: Path | None = None
         #: What holds while the fixtures of the test alone end, where there are any.
-        self.after_replay: Final = ExitStack()
+        self.after_replay = ExitStack()
         self.has_fixtures = False
         self._block: Any = None
         self._run: Any = None
@@ -155,6 +156,13 @@ class TestRun:
         """Once more, from the beginning, in another mode."""
         self.mode, self.failure, self.kept = mode, None, None
         self._block = self._run = self._scope = None
+
+    def anew(self) -> TestRun:
+        """The same before it has begun: pytest keeps its tests, and this one's trace and steps go with whoever has asked for its run."""
+        other = copy(self)
+        other.after_replay, other.has_fixtures, other.recording = ExitStack(), False, False
+        other.reset(self.mode)
+        return other
 
     def open(self) -> None:
         """Begin to replay or record, as the mode says."""
@@ -436,10 +444,14 @@ class Traces:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         run = item.stash.get(_RUN, None)
         recorded = run is not None and (self.update or self.mode != "none")
-        if not self._block_network or recorded:
-            return (yield)
-        with no_network(allow_hosts=self._hosts):
-            return (yield)
+        try:
+            if not self._block_network or recorded:
+                return (yield)
+            with no_network(allow_hosts=self._hosts):
+                return (yield)
+        finally:
+            if run is not None:
+                item.stash[_RUN] = run.anew()
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:

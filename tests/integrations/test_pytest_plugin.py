@@ -721,3 +721,16 @@ def test_careful(careful):
     assert "tool 'send' was called after the end of a replay" in done.stdout
     assert "if tracekit_run.recording" in done.stdout
     assert suite.effects == ["for all"]
+
+
+def test_nothing_is_kept_of_a_replay_whose_test_has_ended(suite: Suite) -> None:
+    """Its trace and its steps are gone when the next test begins: a suite takes no more memory, the more tests it has. Who has asked for
+    the run of a test has all of it as long as that is wanted."""
+    suite.file("test_many.py", "import gc, pytest\nfrom agent import remind\nfrom tracekit.integration import Trace\nwanted = []\n"
+               "@pytest.mark.tracekit\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n):\n    remind(str(n))\n"
+               "def test_asked_for(tracekit_run):\n    wanted.append(tracekit_run)\n    remind('me')\n"
+               "def test_after_them():\n    gc.collect()\n"
+               "    assert sum(type(one) is Trace for one in gc.get_objects()) <= 1\n"
+               "    assert wanted[0].report is None or wanted[0].report.verdict.answer == 'exact'\n")  # fmt: skip
+    passed(suite.run("--record-mode=once"), 6)
+    passed(suite.run(), 6)
