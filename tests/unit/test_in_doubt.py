@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry
 
 from tests.support.cut import cut
 from tests.support.processes import python
@@ -22,6 +24,7 @@ from tests.support.tracing import entries, of_type
 from tracekit import record, recovery, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RecoveryRefusedError, RunNotFoundError, StepTimeoutError, TraceError
+from tracekit.monitoring import RunCollector
 from tracekit.recovery import InDoubt
 
 
@@ -247,6 +250,32 @@ def test_a_damaged_log_is_no_empty_one(tmp_path: Path) -> None:
     found = recovery.in_doubt(tmp_path)
     assert found.unreadable == (run.path,)
     assert [one.run_id for one in found.in_doubt] == [run.id]
+
+
+def _linked(path: Path) -> None:
+    path.symlink_to(path.parent / "a disk that is not mounted")
+
+
+def _looped(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("put", [_linked, _looped, Path.mkdir, os.mkfifo])
+def test_what_has_the_name_of_a_run_and_is_no_file_may_be_in_doubt(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    """A run that was moved to another disk and linked back: nobody who asks is told that nothing is in doubt, or that all have ended."""
+    run = timed_out(tmp_path)
+    os.remove(run.path)
+    put(Path(run.path))
+    assert recovery.in_doubt(tmp_path).unreadable == (run.path,)
+    for command, code in ((["in-doubt"], 1), (["recovery", "scan"], 2), (["list"], 0)):
+        done = python("-m", "tracekit", *command, "--store", str(tmp_path))
+        assert done.returncode == code, (command, done.stderr)
+        assert f"{run.path} has the name of a run and is no file" in done.stderr
+        assert "Nothing is in doubt" not in done.stderr
+        assert "has ended" not in done.stderr
+    registry = CollectorRegistry()
+    registry.register(RunCollector(tmp_path))
+    assert registry.get_sample_value("tracekit_runs", {"state": "unreadable"}) == 1
 
 
 def test_where_there_is_no_store_nothing_is_said(tmp_path: Path) -> None:

@@ -174,6 +174,10 @@ class StoreFigures:
 
     def _read(self, file: _File, stamp: _Stamp) -> None:
         """Read what is new in a file, and find out how it stands."""
+        if stamp == _NO_FILE:
+            file.stands("unreadable")
+            file.stamp = stamp
+            return
         try:
             held = _held(file.path)
             self._scan(file, stamp, held)
@@ -246,6 +250,8 @@ class StoreFigures:
 #: Which file it is, its size, and when it was changed.
 _Stamp = tuple[int, int, int]
 _NEVER: Final[_Stamp] = (0, 0, 0)
+#: Of what has the name of a trace and is no file: a link to nothing, a directory, a pipe.
+_NO_FILE: Final[_Stamp] = (-1, 0, -1)
 
 
 class _File:
@@ -363,7 +369,7 @@ class _Reader:
 
 
 def _listed(directory: str) -> dict[str, _Stamp] | None:
-    """The trace files of a directory, by name; ``None`` where it can't be listed."""
+    """What has the name of a trace file in a directory, by it; ``None`` where it can't be listed."""
     found: dict[str, _Stamp] = {}
     try:
         with os.scandir(directory) as files:
@@ -380,9 +386,9 @@ def _listed(directory: str) -> dict[str, _Stamp] | None:
 def _stamp_of(file: os.DirEntry[str]) -> _Stamp | None:
     try:
         facts = file.stat()
-    except OSError:  # pruned meanwhile, or a link to nothing
-        return None
-    return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+    except OSError:
+        return _NO_FILE if file.is_symlink() else None  # a link to nothing, or pruned meanwhile
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else _NO_FILE
 
 
 def _held(path: str) -> bool:

@@ -543,8 +543,8 @@ class UncertainStep(NamedTuple):
 
 
 class InDoubt(NamedTuple):
-    """What is in doubt in a store, the oldest run first; what is being made right now; the files that can't be read; and, apart, processes
-    in doubt of which nobody has said what they do."""
+    """What is in doubt in a store, the oldest run first; what is being made right now; the files that can't be read, and what has the name
+    of one and is none (a link to nothing, a directory); and, apart, processes in doubt of which nobody has said what they do."""
 
     in_doubt: tuple[UncertainStep, ...] = ()
     running: tuple[UncertainStep, ...] = ()
@@ -562,7 +562,7 @@ def in_doubt(store: Store) -> InDoubt:
             next_action="go to the directory that the program runs in, or name its store",
         )
     found: list[UncertainStep] = []
-    unreadable: list[str] = []
+    unreadable = [*store.no_files()]
     for path, segments in store.paths().items():
         for file in (path, *segments):
             try:

@@ -371,6 +371,14 @@ def named(store: str | None, *, existing: bool = False) -> Store:
     return found
 
 
+def no_files(store: Store) -> dict[str, str]:
+    """What has the name of a run and is no file that could be read, by its path; with what to say of it."""
+    what = (
+        "has the name of a run and is no file, but a link to nothing, a directory or a pipe: that run was not looked at"
+    )
+    return {path: f"{printable(path)} {what}" for path in store.no_files()}
+
+
 def _is_directory(path: str) -> bool:
     """Whether it is one; an error where this user may not know."""
     try:

@@ -189,13 +189,13 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
 
     with output.reported():
         where = named(store, existing=True)
-        unread = [f"{path} is no file" for path in where.no_files()]
+        unread = [*output.no_files(where).values()]
         in_doubt: list[str] = []
         found = _collect_in_doubt(_decisions(candidates(where, all=every), unread), in_doubt)
         if as_json:
             output.emit(decision.as_dict() for decision in found)
         else:
-            if not shown(found):
+            if not shown(found) and not unread:
                 output.message(f"Every run in {where.root} has ended.")
             _count(where)
         for problem in unread:
@@ -245,7 +245,8 @@ def in_doubt(store: str | None, as_json: bool) -> None:
     Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do; what is in doubt inside another
     step is listed under that, and settled with it ("inside" has its number). Apart: steps that a live process
     is making right now, and processes without a declared side effect. As JSON lines: the same, "state" in_doubt or running,
-    "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged); 2 if there is no store; else 0.
+    "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged or missing); 2 if there is no
+    store; else 0.
 
     \b
     Examples:
@@ -260,9 +261,12 @@ def in_doubt(store: str | None, as_json: bool) -> None:
             output.emit(one.as_dict() for one in (*found.in_doubt, *found.running, *found.undeclared))
         else:
             _print_steps(found, where)
+        no_files = output.no_files(where)
         for path in found.unreadable:
             output.message(
-                f"{printable(path)} can't be read whole, and may have more: `tracekit verify {printable(shown_as(path))}` says why"
+                no_files[path]
+                if path in no_files
+                else f"{printable(path)} can't be read whole, and may have more: `tracekit verify {printable(shown_as(path))}` says why"
             )
         sys.exit(output.DIFFERENT if found.in_doubt or found.unreadable else output.RIGHT)
 

@@ -176,6 +176,8 @@ def list_(
             _print(shown)
         if len(shown) < len(rows) and limit is None:
             output.message(f"… and {len(rows) - len(shown)} more: --limit 0 lists all")
+        for text in output.no_files(where).values():
+            output.message(text)
 
 
 def _sorted(rows: list[Row], key: str, reverse: bool, no_cost: bool) -> list[Row]:
