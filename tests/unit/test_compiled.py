@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hashlib
 import json
@@ -12,6 +13,8 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +421,96 @@ def entries_of(path: Path) -> list[Any]:
     return found
 
 
+READS = st.lists(
+    st.tuples(
+        st.sampled_from(["clock", "random"]),
+        st.integers(0, 1),
+        st.integers(0, 1),
+        st.sampled_from(["time.time", "é", "time.time:urllib3"]),
+        st.one_of(st.floats(), st.integers(), st.text(max_size=3)),
+    ),
+    max_size=12,
+)
+
+
+@given(reads=READS)
+def test_grouped(reads: list[Any]) -> None:
+    """Reads of one function and lane that come one after the other are one entry, whatever lies between two such groups."""
+    entries = compiled.grouped(reads, lambda values: repr(values).encode())
+    assert entries == pure.grouped(reads, lambda values: repr(values).encode())
+    assert len(entries) == len([*groupby(read[:4] for read in reads)])
+
+
+def test_grouped_refuses() -> None:
+    """What is no read is a mistake, and what the encoder raises comes out."""
+
+    def fails(values: list[Any]) -> bytes:
+        raise Gone
+
+    read = ("clock", 0, 0, "f", 1)
+    assert compiled.grouped([], fails) == []
+    with pytest.raises(Gone):
+        compiled.grouped([read], fails)
+    for reads in ([read[:4]], ["read"], (read,)):
+        with pytest.raises(TypeError):
+            compiled.grouped(reads, repr)
+    with pytest.raises(TypeError):
+        compiled.grouped([read], repr)  # a text, not bytes
+
+
+@pytest.mark.parametrize("form", [compiled, pure], ids=["C", "Python"])
+def test_nearest(form: Any) -> None:
+    """The nearest file that is known and not seen through decides; one of which nothing is known ends the search."""
+    spaces: dict[str, Any] = {}
+    for name in ("outer", "middle", "inner"):
+        exec(compile(f"def {name}(call): return call()", f"<{name}>", "exec"), spaces)
+    through = object()
+
+    def asked(known: dict[str, Any], depth: int = 1) -> Any:
+        ask = lambda: form.nearest(known, through, depth)  # noqa: E731
+        return spaces["outer"](lambda: spaces["middle"](lambda: spaces["inner"](ask)))
+
+    here = asked.__code__.co_filename
+    assert asked({"<inner>": 1, "<middle>": 2}) == 1
+    assert asked({"<inner>": None}) is None
+    assert asked({"<inner>": through, here: through, "<middle>": 2}) == 2
+    assert asked({"<inner>": through, here: through, "<middle>": through, "<outer>": False}) is False
+    assert asked({"<inner>": through, "<middle>": 2}) is through
+    assert asked({here: 3}, 0) == asked({here: 3}, 2) == 3
+    assert asked({"<middle>": 2}, 3) == 2
+    assert asked({}) is through
+    assert asked({here: 1}, 10_000) is through
+    with pytest.raises(TypeError):
+        form.nearest({}, through, "1")
+
+
+@pytest.mark.parametrize("form", [compiled, pure], ids=["C", "Python"])
+def test_owner(form: Any) -> None:
+    """A task has what it runs; outside of any it is the thread's."""
+    assert form.owner() == threading.get_ident()
+    found: list[Any] = []
+
+    async def main() -> None:
+        found.append(form.owner() == id(asyncio.current_task()))
+        asyncio.get_running_loop().call_soon(lambda: found.append(form.owner() == threading.get_ident()))
+        await asyncio.sleep(0)
+        other = threading.Thread(target=lambda: found.append(form.owner() == threading.get_ident()))
+        other.start()
+        other.join()
+
+    asyncio.run(main())
+    assert found == [True, True, True]
+
+
+@pytest.mark.parametrize("form", ["C", "Python"])
+def test_owner_where_asyncio_is_not_imported(form: str) -> None:
+    """To ask who runs imports nothing."""
+    code = "import sys; from tracekit._native import owner, FORM; print(FORM, owner() > 0, 'asyncio' in sys.modules)"
+    variables = {**os.environ, "TRACEKIT_PURE": str(int(form == "Python"))}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [form, "True", "False"]
+
+
 @pytest.fixture(params=["C", "Python"])
 def base(request: pytest.FixtureRequest) -> Any:
     """The class in both forms."""
@@ -502,6 +595,54 @@ def test_entries_are_appended(base: Any, tmp_path: Path, always: bool, asleep: b
         log.append(*entry)
     with pytest.raises(TypeError):
         log.append("one", 0, 2)
+
+
+def test_reads_are_kept(base: Any, tmp_path: Path) -> None:
+    """A read waits; who rests is woken by it, and where too many wait they are written."""
+    log = log_of(base, tmp_path / "log")
+    noted: list[str] = []
+    log._reads, log._asleep = deque(), False
+    log._wake, log._crowded = lambda: noted.append("wake"), lambda: noted.append("crowded")
+    log.read("clock", 0, 1, "time.time", 1.5)
+    assert list(log._reads) == [("clock", 0, 1, "time.time", 1.5)]
+    log._asleep = True
+    log.read("random", 0, 1, "random.random", 0.5)
+    log._asleep = False
+    log._reads.extend([("clock", 0, 1, "time.time", 1.5)] * (pure.PENDING - 3))
+    log.read("clock", 0, 1, "time.time", 1.5)
+    assert (noted, len(log._reads)) == (["wake"], pure.PENDING)
+    log.read("clock", 0, 1, "time.time", 1.5)
+    assert noted == ["wake", "crowded"]
+    log._crowded = [].pop
+    with pytest.raises(IndexError):
+        log.read("clock", 0, 1, "time.time", 1.5)
+    with pytest.raises(TypeError):
+        log.read("clock", 0, 1, "time.time")
+    del log._reads
+    with pytest.raises(AttributeError):
+        log.read("clock", 0, 1, "time.time", 1.5)
+
+
+def test_lines_of_several_entries(base: Any, tmp_path: Path) -> None:
+    """Each is chained to the one before, all have one time, which never goes back, and where the log ends then is said."""
+    log = log_of(base, tmp_path / "log")
+    data, end = log._lines(
+        (7, b"0" * 64, 2**62, 100), [("one", 0, 2, b',"a":1'), ("two", 3, 0, b""), ("one", 0, 1, b"")]
+    )
+    (tmp_path / "log").write_bytes(data)
+    assert entries_of(tmp_path / "log") == [
+        {"v": 1, "seq": 8, "type": "one", "lane": 0, "parent": 2, "a": 1},
+        {"v": 1, "seq": 9, "type": "two", "lane": 3},
+        {"v": 1, "seq": 10, "type": "one", "lane": 0, "parent": 1},
+    ]
+    assert {json.loads(line)["ts_ns"] for line in data.splitlines()} == {2**62}
+    assert end == (10, json.loads(data.splitlines()[-1])["hash"].encode(), 2**62, 100 + len(data))
+    assert log.calls == [("middle", "one"), ("middle", "two")]
+    before = time.time_ns()
+    assert before <= log._lines((0, b"0" * 64, 0, 0), [("one", 0, 2, b"")])[1][2] <= time.time_ns()
+    for wrong in ([("one", 0, 2)], [("one", "0", 2, b"")], [("one", 0, 2, "tail")], ["one"]):
+        with pytest.raises((TypeError, ValueError)):
+            log._lines(end, wrong)
 
 
 def test_entries_are_written(base: Any, tmp_path: Path) -> None:

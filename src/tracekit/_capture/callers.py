@@ -15,6 +15,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
 
 from .. import _reality
+from .._native import nearest
 from .._runtime.session import current
 from .plugins import (
     Telemetry,
@@ -177,16 +178,22 @@ def walk(frame: FrameType | None) -> bool:
     return False
 
 
-def asked_by_user(frame: FrameType, between: Set[str]) -> bool:
-    """Whether user code asks, who has called from ``frame``: modules of the standard library named ``between`` ask for their callers."""
-    above: FrameType | None = frame
-    while above is not None:
-        who = _askers.get(above.f_code.co_filename)
+def asked_by_user(between: Set[str], depth: int = 2) -> bool:
+    """Whether user code has called the function that calls this: modules of the standard library named ``between`` ask for their callers.
+
+    ``depth`` is counted as by ``reader``.
+    """
+    who = nearest(_askers, PASS, depth)
+    if who is not PASS:
+        return who is True
+    frame = _frame(depth)
+    while frame is not None:
+        who = _askers.get(frame.f_code.co_filename)
         if who is None:
-            who = _asker(above, between)
+            who = _asker(frame, between)
         if who is not PASS:
             return who is True
-        above = above.f_back
+        frame = frame.f_back
     return False
 
 
@@ -196,6 +203,14 @@ def _asker(frame: FrameType, between: Set[str]) -> Any:
     if not file.startswith("<") or file.startswith("<frozen "):  # other generated code is whoever's it was made for
         _askers[file] = who
     return who
+
+
+def _frame(depth: int) -> FrameType | None:
+    """The frame so many above the function that calls this; ``None`` where C has called, with no Python caller."""
+    try:
+        return _getframe(depth + 1)
+    except ValueError:
+        return None
 
 
 def called_back(depth: int, seam: CodeType | None) -> bool:
@@ -213,26 +228,27 @@ def reader(depth: int = 2) -> Literal[True] | str | None:
 
     An event loop's time limits are a package's, too: ``asyncio``. Other parts of the standard library, and what was excluded, are none.
     """
-    try:
-        frame = _getframe(depth)
-    except ValueError:  # called by C, with no Python caller
-        return None
-    file = frame.f_code.co_filename
-    who = _readers.get(file, PASS)
-    while who is _THROUGH:
-        above = frame.f_back
-        if above is None:
-            return None
-        frame, file = above, above.f_code.co_filename
+    who = nearest(_readers, _THROUGH, depth)
+    return _reader(depth + 1) if who is _THROUGH else who
+
+
+def _reader(depth: int) -> Literal[True] | str | None:
+    """The same, found frame by frame, and remembered where the file decides."""
+    frame = _frame(depth)
+    while frame is not None:
+        file = frame.f_code.co_filename
         who = _readers.get(file, PASS)
-    if who is PASS:
-        who = True if walk(frame) else _library_in(frame)
-        kind, library = _known(file), _libraries.get(file)
-        if kind is True or (kind is False and library is not None and library is not PASS):
-            _readers[file] = who
-        elif kind is PASS and library is PASS:  # whoever calls it decides
-            _readers[file] = _THROUGH
-    return who  # type: ignore[no-any-return]
+        if who is PASS:
+            who = True if walk(frame) else _library_in(frame)
+            kind, library = _known(file), _libraries.get(file)
+            if kind is True or (kind is False and library is not None and library is not PASS):
+                _readers[file] = who
+            elif kind is PASS and library is PASS:  # whoever calls it decides
+                _readers[file] = _THROUGH
+        if who is not _THROUGH:
+            return who  # type: ignore[no-any-return]
+        frame = frame.f_back
+    return None
 
 
 def mover() -> Literal[True] | str | None:

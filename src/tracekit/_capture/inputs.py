@@ -59,7 +59,7 @@ _getcwd: Final = os.getcwd
 def _asks() -> Scope | None:
     """The scope of the run, where the running code is user code and part of it, outside every step."""
     scope = current.get()
-    return scope if scope is not None and not scope.live and asked_by_user(_getframe(2), _BETWEEN) else None
+    return scope if scope is not None and not scope.live and asked_by_user(_BETWEEN, 3) else None
 
 
 @_reality.off_loop()
@@ -135,7 +135,7 @@ def _is_input(environment: Any, name: Any) -> bool:
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live or not asked_by_user(_getframe(1), _BETWEEN) or not _is_input(self, key):
+        if scope is None or scope.live or not asked_by_user(_BETWEEN) or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)

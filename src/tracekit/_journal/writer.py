@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import groupby
-from operator import itemgetter
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import orjson
 
 from .. import _reality
-from .._native import Chain
+from .._native import Chain, grouped
 from .._native import line as _line
+from .._native.pure import PENDING
 from .._reality import OwnThread, system
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
@@ -35,7 +35,6 @@ Durability = Literal["none", "effects", "always"]
 #: function and its value.
 _Entry = tuple[str, int, int, bytes]
 _Read = tuple[str, int, int, str, Any]
-_of_read: Final = itemgetter(0, 1, 2, 3)
 
 #: What the first entry is chained to.
 GENESIS: Final = b"0" * 64
@@ -62,12 +61,9 @@ _GONE: Final = (
 )
 
 _stat: Final = _reality.stat
-_join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
 _get_ident: Final = threading.get_ident
-#: How many reads of the clock and of random numbers wait to be written, at most, before whoever adds one writes them.
-_PENDING: Final = 4096
 #: How many bytes of entries are kept that could not be written, and that no effect depends on; and what one takes beside its own.
 _KEPT: Final = 64 << 20
 _ENTRY: Final = 256
@@ -190,16 +186,10 @@ class Journal(Chain):
             self.sync(seq)
         return seq
 
-    def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
-        """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
-        reads = self._reads
-        reads.append((kind, lane, parent, name, value))
-        if self._asleep:
-            self._wake()
-        elif len(reads) > _PENDING:
-            # A loop that reads faster than the file takes it waits here: what is pending would have no bound.
-            with suppress(LogWriteError):
-                self.flush()
+    def _crowded(self) -> None:
+        # A loop that reads faster than the file takes it waits here: what is pending would have no bound.
+        with suppress(LogWriteError):
+            self.flush()
 
     def held(self) -> threading.RLock:
         """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
@@ -301,7 +291,7 @@ class Journal(Chain):
         may be synced. ``LogWriteError`` where nothing will be written any more.
         """
         with self._lock:
-            for entry in (*self._entries_of(self._take_reads()), (kind, lane, parent, tail)):
+            for entry in (*grouped(self._take_reads(), self._encode_read), (kind, lane, parent, tail)):
                 seq = self._keep(entry)
             with suppress(LogWriteError):
                 self._settle()
@@ -359,7 +349,7 @@ class Journal(Chain):
     def _write_with_reads(self, *after: _Entry) -> int:
         """Write the pending reads of every lane, and the entries after them, in one go; the ``seq`` of the last."""
         taken = self._take_reads()
-        entries = [*self._entries_of(taken), *after]
+        entries = [*grouped(taken, self._encode_read), *after]
         entry = None
         try:
             if self._stopped:
@@ -368,15 +358,7 @@ class Journal(Chain):
                 if self._in_flight is not None or self._stopped:
                     self._settle()
                 end = self._end
-                seq, head, last, size = end
-                ts = max(_time_ns(), last)
-                lines: list[bytes] = []
-                for kind, lane, parent, tail in entries:
-                    seq += 1
-                    line, head = self._line((kind, lane, parent, tail), seq, ts, head)
-                    lines.append(line)
-                data = _join(lines)
-                entry = (seq, head, ts, size + len(data))
+                data, entry = self._lines(end, entries)
                 fd = self._fd
                 if self._end is not end:
                     continue
@@ -390,12 +372,12 @@ class Journal(Chain):
                 if self._in_flight is entry:
                     self._end = entry
                     self._in_flight = None
-                return seq
+                return entry[0]
             return self.seq
         except BaseException:
             there = entry is not None and (entry is self._end or entry is self._in_flight)
             if not there:
-                if len(taken) <= _PENDING:
+                if len(taken) <= PENDING:
                     self._reads.extendleft(reversed(taken))
                 else:  # a log that can't be written would let them grow without a bound
                     self.lost += len(taken)
@@ -409,20 +391,10 @@ class Journal(Chain):
     def _take_reads(self) -> list[_Read]:
         reads = self._reads
         taken: list[_Read] = []
-        for _ in range(
-            len(reads)
-        ):  # what other threads add meanwhile waits: one that reads without a pause would have no end
-            try:
-                taken.append(reads.popleft())
-            except IndexError:  # a signal handler has written them meanwhile
-                break
+        # What other threads add meanwhile waits: one that reads without a pause would have no end.
+        with suppress(IndexError):  # a signal handler has written them meanwhile
+            taken.extend(starmap(reads.popleft, repeat((), len(reads))))
         return taken
-
-    def _entries_of(self, reads: list[_Read]) -> Iterator[_Entry]:
-        """Neighbours of one function and lane share an entry."""
-        for (kind, lane, parent, name), group in groupby(reads, _of_read):
-            tail = b',"name":%b,"values":%b' % (orjson.dumps(name), self._encode_read([read[4] for read in group]))
-            yield kind, lane, parent, tail
 
     # -- when it fails ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,22 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from .pure import Chain, brackets, columns, digest, line, noted, of_text, parts, plain, quick_look, spaced
+    from .pure import (
+        Chain,
+        brackets,
+        columns,
+        digest,
+        grouped,
+        line,
+        nearest,
+        noted,
+        of_text,
+        owner,
+        parts,
+        plain,
+        quick_look,
+        spaced,
+    )
 
 __all__ = [
     "FORM",
@@ -17,9 +32,12 @@ __all__ = [
     "brackets",
     "columns",
     "digest",
+    "grouped",
     "line",
+    "nearest",
     "noted",
     "of_text",
+    "owner",
     "parts",
     "plain",
     "quick_look",

@@ -267,7 +267,7 @@ typedef struct {
     PyThread_type_lock roused; /* held while nobody has been roused */
 } Chain;
 
-/* (seq, hash, ts, size) of the entry after `end`, and its line. A new reference, and one in `line`. */
+/* (seq, hash, ts, size) of the entry after `end`, and its line. A new reference, and one in `line`. Its time is now where it has none. */
 static PyObject *
 next_end(NativeState *state, PyObject *end, Entry *entry, PyObject **line)
 {
@@ -282,14 +282,15 @@ next_end(NativeState *state, PyObject *end, Entry *entry, PyObject **line)
     if (numbers(objects, into, 3) < 0) {
         return NULL;
     }
-    now = PyObject_CallNoArgs(state->time_ns);
-    if (now == NULL) {
-        return NULL;
-    }
-    entry->ts = PyLong_AsLongLong(now);
-    Py_DECREF(now);
-    if (entry->ts == -1 && PyErr_Occurred()) {
-        return NULL;
+    if (!entry->ts) {
+        if ((now = PyObject_CallNoArgs(state->time_ns)) == NULL) {
+            return NULL;
+        }
+        entry->ts = PyLong_AsLongLong(now);
+        Py_DECREF(now);
+        if (entry->ts == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
     }
     entry->head = PyTuple_GetItem(end, 1);
     entry->seq = before + 1;
@@ -362,6 +363,17 @@ write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, Py
     return 0;
 }
 
+/* What stands between `seq` and the time in entries of a kind. A new reference. */
+static PyObject *
+middle_of(NativeState *state, Chain *chain, PyObject *kind)
+{
+    PyObject *middle = PyDict_GetItemWithError(chain->middles, kind);
+    if (middle != NULL) {
+        return Py_NewRef(middle);
+    }
+    return PyErr_Occurred() ? NULL : PyObject_CallMethodObjArgs((PyObject *)chain, state->method[MIDDLE], kind, NULL);
+}
+
 PyDoc_STRVAR(write_doc, "_write($self, kind, lane, parent, tail, /)\n--\n\nSee pure.Chain._write.");
 
 static PyObject *
@@ -385,11 +397,8 @@ chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
     if (numbers(args + 1, into, 2) < 0) {
         return NULL;
     }
-    PyObject *middle = PyDict_GetItemWithError(chain->middles, args[0]);
-    if (middle != NULL) {
-        Py_INCREF(middle);
-    } else if (PyErr_Occurred()
-               || (middle = PyObject_CallMethodObjArgs(self, state->method[MIDDLE], args[0], NULL)) == NULL) {
+    PyObject *middle = middle_of(state, chain, args[0]);
+    if (middle == NULL) {
         return NULL;
     }
     entry.middle = middle;
@@ -451,6 +460,166 @@ append_held(NativeState *state, Chain *chain, PyObject *const *args, int sync)
     PyObject *seq = entry == NULL ? NULL : PyObject_CallMethodObjArgs(self, state->method[WRITE_WITH_READS], entry, NULL);
     Py_XDECREF(entry);
     return seq;
+}
+
+PyDoc_STRVAR(read_doc, "read($self, kind, lane, parent, name, value, /)\n--\n\nSee pure.Chain.read.");
+
+static PyObject *
+chain_read(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 5 || (names != NULL && PyTuple_Size(names))) {
+        PyErr_SetString(PyExc_TypeError, "read() takes kind, lane, parent, name and value");
+        return NULL;
+    }
+    if (chain->reads == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a Chain needs _reads");
+        return NULL;
+    }
+    PyObject *reads = Py_NewRef(chain->reads), *read = PyTuple_Pack(5, args[0], args[1], args[2], args[3], args[4]);
+    PyObject *done = read == NULL ? NULL : PyObject_CallMethodObjArgs(reads, state->method[APPEND], read, NULL);
+    Py_XDECREF(read);
+    Py_ssize_t pending = done == NULL ? -1 : PyObject_Size(reads);
+    Py_DECREF(reads);
+    Py_XDECREF(done);
+    if (pending < 0) {
+        return NULL;
+    }
+    if (!chain->asleep && pending <= state->pending) {
+        Py_RETURN_NONE;
+    }
+    return PyObject_CallMethodObjArgs(self, state->method[chain->asleep ? WAKE : CROWDED], NULL);
+}
+
+/* Whether a read goes into the entry of the one before. */
+static int
+is_of_the_same(PyObject *read, PyObject *before)
+{
+    int same = 1;
+    for (Py_ssize_t i = 0; i < 4 && same > 0; i++) {
+        same = PyObject_RichCompareBool(PyTuple_GetItem(read, i), PyTuple_GetItem(before, i), Py_EQ);
+    }
+    return same;
+}
+
+/* The entry of some reads, of which `read` is the first. */
+static PyObject *
+entry_of(NativeState *state, PyObject *read, PyObject *values, PyObject *encode)
+{
+    PyObject *name = PyObject_CallFunctionObjArgs(state->dumps, PyTuple_GetItem(read, 3), NULL);
+    PyObject *data = name == NULL ? NULL : PyObject_CallFunctionObjArgs(encode, values, NULL);
+    PyObject *tail = NULL, *entry = NULL;
+    if (data != NULL && !PyBytes_Check(data)) {
+        PyErr_SetString(PyExc_TypeError, "values are encoded as bytes");
+    } else if (data != NULL) {
+        static const char before[] = ",\"name\":", between[] = ",\"values\":";
+        Py_ssize_t size = PyBytes_Size(name), more = PyBytes_Size(data);
+        tail = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(LENGTH(before) + LENGTH(between)) + size + more);
+        if (tail != NULL) {
+            char *at = put(PyBytes_AsString(tail), before, LENGTH(before));
+            at = put(put(at, PyBytes_AsString(name), (size_t)size), between, LENGTH(between));
+            put(at, PyBytes_AsString(data), (size_t)more);
+            entry = PyTuple_Pack(4, PyTuple_GetItem(read, 0), PyTuple_GetItem(read, 1), PyTuple_GetItem(read, 2), tail);
+        }
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(data);
+    Py_XDECREF(tail);
+    return entry;
+}
+
+PyDoc_STRVAR(grouped_doc, "grouped(reads, encode, /)\n--\n\nSee pure.grouped.");
+
+static PyObject *
+grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "grouped() takes a list of reads, and what encodes their values");
+        return NULL;
+    }
+    NativeState *state = PyModule_GetState(module);
+    PyObject *reads = PyList_GetSlice(args[0], 0, PY_SSIZE_T_MAX), *entries = PyList_New(0);
+    Py_ssize_t at = 0, size = reads == NULL ? 0 : PyList_Size(reads);
+    int right = reads != NULL && entries != NULL;
+    while (right && at < size) {
+        PyObject *first = PyList_GetItem(reads, at), *read = first, *values = PyList_New(0);
+        int same = values == NULL ? -1 : 1;
+        while (same > 0) {
+            if (!PyTuple_Check(read) || PyTuple_Size(read) != 5) {
+                PyErr_SetString(PyExc_TypeError, "a read is kind, lane, parent, name and value");
+                same = -1;
+            } else if ((same = read == first ? 1 : is_of_the_same(read, first)) > 0) {
+                same = PyList_Append(values, PyTuple_GetItem(read, 4)) < 0 ? -1 : ++at < size;
+                read = at < size ? PyList_GetItem(reads, at) : NULL;
+            }
+        }
+        PyObject *entry = same < 0 ? NULL : entry_of(state, first, values, args[1]);
+        Py_XDECREF(values);
+        right = entry != NULL && PyList_Append(entries, entry) == 0;
+        Py_XDECREF(entry);
+    }
+    Py_XDECREF(reads);
+    if (!right) {
+        Py_CLEAR(entries);
+    }
+    return entries;
+}
+
+PyDoc_STRVAR(lines_doc, "_lines($self, end, entries, /)\n--\n\nSee pure.Chain._lines.");
+
+static PyObject *
+chain_lines(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 2 || (names != NULL && PyTuple_Size(names)) || !PyList_Check(args[1]) || chain->middles == NULL) {
+        PyErr_SetString(PyExc_TypeError, "_lines() takes an end and a list of entries");
+        return NULL;
+    }
+    PyObject *entries = PyList_GetSlice(args[1], 0, PY_SSIZE_T_MAX), *end = Py_NewRef(args[0]);
+    PyObject *lines = PyList_New(0), *result = NULL;
+    Py_ssize_t size = entries == NULL ? 0 : PyList_Size(entries);
+    int right = entries != NULL && lines != NULL;
+    Entry entry = {.ts = 0};
+    long long *const into[] = {&entry.lane, &entry.parent};
+    for (Py_ssize_t i = 0; right && i < size; i++) {
+        PyObject *given = PyList_GetItem(entries, i), *line = NULL, *after = NULL, *middle = NULL;
+        if (!PyTuple_Check(given) || PyTuple_Size(given) != 4) {
+            PyErr_SetString(PyExc_TypeError, "an entry is kind, lane, parent and tail");
+        } else {
+            PyObject *const objects[] = {PyTuple_GetItem(given, 1), PyTuple_GetItem(given, 2)};
+            entry.tail = PyTuple_GetItem(given, 3);
+            if (numbers(objects, into, 2) == 0 && (middle = middle_of(state, chain, PyTuple_GetItem(given, 0))) != NULL) {
+                entry.middle = middle;
+                after = next_end(state, end, &entry, &line);
+            }
+        }
+        Py_XDECREF(middle);
+        right = after != NULL && PyList_Append(lines, line) == 0;
+        Py_XDECREF(line);
+        if (after != NULL) {
+            Py_DECREF(end);
+            end = after;
+        }
+    }
+    if (right) {
+        PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
+        PyObject *data = nothing == NULL ? NULL : PyObject_CallMethodObjArgs(nothing, state->method[JOIN], lines, NULL);
+        result = data == NULL ? NULL : PyTuple_Pack(2, data, end);
+        Py_XDECREF(nothing);
+        Py_XDECREF(data);
+    }
+    Py_XDECREF(entries);
+    Py_XDECREF(lines);
+    Py_DECREF(end);
+    return result;
 }
 
 PyDoc_STRVAR(append_doc, "append($self, kind, lane, parent, tail, sync=False, /)\n--\n\nSee pure.Chain.append.");
@@ -621,6 +790,8 @@ static PyMemberDef chain_members[] = {
 static PyMethodDef chain_methods[] = {
     {"append", (PyCFunction)(void (*)(void))chain_append, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, append_doc},
     {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
+    {"_lines", (PyCFunction)(void (*)(void))chain_lines, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, lines_doc},
+    {"read", (PyCFunction)(void (*)(void))chain_read, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, read_doc},
     {"_rest", (PyCFunction)(void (*)(void))chain_rest, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, rest_doc},
     {"_rouse", chain_rouse, METH_NOARGS, rouse_doc},
     {NULL, NULL, 0, NULL},
@@ -647,6 +818,7 @@ static PyType_Spec chain_spec = {
 
 static PyMethodDef functions[] = {
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
+    {"grouped", (PyCFunction)(void (*)(void))grouped, METH_FASTCALL, grouped_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
     {NULL, NULL, 0, NULL},

@@ -18,14 +18,16 @@ add_constants(NativeState *state)
         return -1;
     }
     state->in_order = PyObject_GetAttrString(pure, "IN_ORDER");
-    PyObject *levels = PyObject_GetAttrString(pure, "LEVELS"), *containers = PyObject_GetAttrString(pure, "CONTAINERS");
-    Py_DECREF(pure);
-    if (levels != NULL && containers != NULL) {
-        state->levels = PyLong_AsSsize_t(levels);
-        state->containers = PyLong_AsSsize_t(containers);
+    static const char *const names[] = {"LEVELS", "CONTAINERS", "PENDING"};
+    Py_ssize_t *const into[] = {&state->levels, &state->containers, &state->pending};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        PyObject *number = PyObject_GetAttrString(pure, names[i]);
+        if (number != NULL) {
+            *into[i] = PyLong_AsSsize_t(number);
+            Py_DECREF(number);
+        }
     }
-    Py_XDECREF(levels);
-    Py_XDECREF(containers);
+    Py_DECREF(pure);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -68,14 +70,26 @@ module_exec(PyObject *module)
     }
     state->time_ns = PyObject_GetAttrString(reality, "time_ns");
     Py_DECREF(reality);
+    PyObject *sys = PyImport_ImportModule("sys");
+    if (sys == NULL) {
+        return -1;
+    }
+    state->getframe = PyObject_GetAttrString(sys, "_getframe");
+    Py_DECREF(sys);
+    PyObject *threading = PyImport_ImportModule("threading");
+    if (threading == NULL) {
+        return -1;
+    }
+    state->get_ident = PyObject_GetAttrString(threading, "get_ident");
+    Py_DECREF(threading);
     state->has_sha256 = tracekit_has_sha256();
     state->has_ssse3 = tracekit_has_ssse3();
     if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
-        || add_names(state) < 0) {
+        || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
         return -1;
     }
     if (tracekit_add_journal(module) < 0 || tracekit_add_lines(module) < 0 || tracekit_add_values(module) < 0
-        || tracekit_add_secrets(module) < 0) {
+        || tracekit_add_callers(module) < 0 || tracekit_add_secrets(module) < 0) {
         return -1;
     }
     /* Which sources it was made of: a test says where an installation is older than its checkout. */
@@ -90,6 +104,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->in_order);
     Py_VISIT(state->sha256);
     Py_VISIT(state->time_ns);
+    Py_VISIT(state->getframe);
+    Py_VISIT(state->get_ident);
     for (size_t i = 0; i < METHODS; i++) {
         Py_VISIT(state->method[i]);
     }
@@ -104,6 +120,8 @@ module_clear(PyObject *module)
     Py_CLEAR(state->in_order);
     Py_CLEAR(state->sha256);
     Py_CLEAR(state->time_ns);
+    Py_CLEAR(state->getframe);
+    Py_CLEAR(state->get_ident);
     for (size_t i = 0; i < METHODS; i++) {
         Py_CLEAR(state->method[i]);
     }

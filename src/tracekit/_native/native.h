@@ -8,19 +8,24 @@
 
 #include <string.h>
 
-/* Methods that are called, and their names. */
+/* Methods and attributes that are asked for, and their names. */
 enum {
-    DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, METHODS
+    DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, APPEND, CROWDED,
+    JOIN, F_BACK, CO_FILENAME,
+    ASYNCIO_EVENTS, ASYNCIO_TASKS, RUNNING_LOOP, CURRENT_TASK, METHODS
 };
 #define METHOD_NAMES                                                                                                   \
     {"digest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
-     "_wake", "__enter__", "__exit__"}
+     "_wake", "__enter__", "__exit__", "append", "_crowded", "join", "f_back", "co_filename", \
+     "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task"}
 
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
     PyObject *in_order;  /* its options for keys as they come: pure.IN_ORDER */
-    Py_ssize_t levels, containers; /* pure.LEVELS, pure.CONTAINERS */
+    Py_ssize_t levels, containers, pending; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING */
+    PyObject *getframe;  /* sys._getframe */
+    PyObject *get_ident; /* threading.get_ident */
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
     int has_sha256;      /* whether sha256.c has a faster way */
@@ -41,6 +46,8 @@ int tracekit_add_journal(PyObject *module);
 int tracekit_add_lines(PyObject *module);
 /* values.c */
 int tracekit_add_values(PyObject *module);
+/* callers.c */
+int tracekit_add_callers(PyObject *module);
 /* secrets.c */
 int tracekit_add_secrets(PyObject *module);
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from _thread import allocate_lock
 from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
+from sys import _getframe
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import orjson
@@ -13,8 +17,10 @@ from .. import _reality
 from .._lazy import expression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections import deque
+    from collections.abc import Callable
     from threading import Lock, RLock
+    from types import FrameType
     from typing import Self
 
 __all__ = [
@@ -22,9 +28,12 @@ __all__ = [
     "brackets",
     "columns",
     "digest",
+    "grouped",
     "line",
+    "nearest",
     "noted",
     "of_text",
+    "owner",
     "parts",
     "plain",
     "quick_look",
@@ -49,6 +58,23 @@ def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, 
         body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
     head = sha256(head + body).hexdigest().encode()
     return _join((body, b',"hash":"', head, b'"}\n')), head
+
+
+#: How many reads of the clock and of random numbers wait to be written, at most, before whoever adds one writes them.
+PENDING: Final = 4096
+_of_read: Final = itemgetter(0, 1, 2, 3)
+
+
+def grouped(
+    reads: list[tuple[str, int, int, str, Any]], encode: Callable[[list[Any]], bytes]
+) -> list[tuple[str, int, int, bytes]]:
+    """The entries of reads of clocks and random numbers, each with kind, lane, parent, function and value: neighbours of one function and
+    lane share one. ``encode`` makes JSON of their values."""
+    entries = []
+    for (kind, lane, parent, name), group in groupby(reads, _of_read):
+        tail = b',"name":%b,"values":%b' % (_orjson_dumps(name), encode([read[4] for read in group]))
+        entries.append((kind, lane, parent, tail))
+    return entries
 
 
 def of_text(step: int, text: str) -> bytes | None:
@@ -115,7 +141,7 @@ class Chain:
     #: Reentrant: a signal handler or a finalizer may append while its own thread is in here.
     _lock: RLock
     #: What comes before the next entry.
-    _reads: Sized
+    _reads: deque[tuple[str, int, int, str, Any]]
     #: Whether each entry is synced; else whether the background does it, and whether it must be woken.
     _always: bool
     _lazy: bool
@@ -197,6 +223,33 @@ class Chain:
                 self._end = entry
                 self._in_flight = None
             return seq
+
+    def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
+        """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
+        reads = self._reads
+        reads.append((kind, lane, parent, name, value))
+        if self._asleep:
+            self._wake()
+        elif len(reads) > PENDING:
+            self._crowded()
+
+    def _lines(
+        self, end: tuple[int, bytes, int, int], entries: list[tuple[str, int, int, bytes]]
+    ) -> tuple[bytes, tuple[int, bytes, int, int]]:
+        """The lines of entries that come after ``end``, and where the log ends with them."""
+        lines: list[bytes] = []
+        seq, head, last, size = end
+        ts = max(_time_ns(), last)
+        for kind, lane, parent, tail in entries:
+            seq += 1
+            made, head = line(head, seq, self._middles.get(kind) or self._middle(kind), ts, lane, parent, tail)
+            lines.append(made)
+        data = _join(lines)
+        return data, (seq, head, ts, size + len(data))
+
+    def _crowded(self) -> None:
+        """More reads wait than may."""
+        raise NotImplementedError
 
     def _look(self) -> None:
         """Raise unless the file is there as it was written."""
@@ -443,6 +496,35 @@ def spaced(content: bytes, data: bytes) -> bool:
             return False
         pieces[at] = piece.replace(b",", b", ").replace(b":", b": ")
     return _join(pieces) == content
+
+
+# -- who is running ----------------------------------------------------------------------------------------------------
+
+
+def owner() -> int:
+    """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
+    task = _reality.running_task()
+    return get_ident() if task is None else id(task)
+
+
+def nearest(known: dict[str, Any], through: object, depth: int) -> Any:
+    """What is ``known`` of the file of the code that runs ``depth`` frames above the function that calls this.
+
+    Where that is ``through``, the frame above it decides. ``through`` too where nothing is known of a file, or no frame is left.
+    """
+    try:
+        frame: FrameType | None = _getframe(depth + 1)
+    except ValueError:  # called by C, with no Python caller
+        return through
+    while frame is not None:
+        who = known.get(frame.f_code.co_filename, _UNKNOWN)
+        if who is not through:
+            return through if who is _UNKNOWN else who
+        frame = frame.f_back
+    return through
+
+
+_UNKNOWN: Final = object()
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._native import of_text
 from .._reality import system
-from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
+from .._values import contains_opaque, dumps_in_order, exception_to_json, quick, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
 from .boundary import Boundary
@@ -1301,7 +1301,7 @@ def _not_executed(error: LogWriteError, spec: Spec) -> None:
 
 def encode_reads(values: list[Any]) -> bytes:
     """The values of clock and random reads as JSON."""
-    return dumps_in_order(to_json(values))
+    return quick(values) or dumps_in_order(to_json(values))
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------

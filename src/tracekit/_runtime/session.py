@@ -8,15 +8,13 @@ Capture points know nothing of replay, sessions know nothing of SDKs.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from threading import get_ident
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from .._reality import running_task
+from .._native import owner
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
 from .lane import CALLBACK, IMPORT, NOBODY, ROOT, Lane, started
@@ -72,7 +70,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_modules: Final[Mapping[str, Any]] = sys.modules
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
@@ -872,12 +869,6 @@ class Session(Protocol):
 # -- who is running ----------------------------------------------------------------------------------------------------
 
 
-def owner() -> int:
-    """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
-    task = running_task()
-    return get_ident() if task is None else id(task)
-
-
 @contextmanager
 def entered(scope: Scope, *, ends: bool = False) -> Iterator[None]:
     """A block whose steps are in ``scope``, by whoever runs it; ``ends``: its line of execution ends with the block."""
@@ -904,8 +895,7 @@ def here() -> Scope | None:
 def settled(scope: Scope) -> Scope:
     """``scope``, which the context variable has, in the lane of who is running."""
     lane = scope.lane
-    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # ``running_loop``, without a call
-    me = get_ident() if ask is None or ask() is None else owner()
+    me = owner()
     if lane.owner == me:
         return scope
     if lane.owner == 0:
