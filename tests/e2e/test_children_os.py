@@ -243,7 +243,7 @@ os.waitpid(pid, 0)
     assert "the process true" in done.stderr
     done = python("-m", "tracekit", "replay", "last", cwd=tmp_path)
     assert done.returncode == 1
-    assert "in the process /fork#1: [live-call-blocked]" in done.stderr
+    assert "[live-call-blocked] in the process /fork#1: " in done.stderr
     assert "/bin/true (os.exec)" in done.stderr
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,46 @@ sys.exit(0)
     assert replayed.returncode == 1
     assert "went on" not in replayed.stdout
     assert place.effects() == 3
+
+
+_OFTEN = {
+    "its own": "look('changed' if CHANGED else 'as it was')",
+    "caught": "try:\n    look('changed' if CHANGED else 'as it was')\nexcept BaseException:\n    print('goes on')",
+    "a child's": "print(subprocess.run([sys.executable, 'child.py']).returncode >= 0)",
+    "a child's, not seen": "print(subprocess.run([sys.executable, 'child.py'], capture_output=True).returncode >= 0)",
+    "a pool's": "with ProcessPoolExecutor(1) as pool:\n    pool.submit(work).result()",
+}
+
+
+@pytest.mark.parametrize("whose", _OFTEN)
+def test_a_failure_is_reported_once(place: Place, whose: str) -> None:
+    """With its advice, when it happens, in whichever process that is; where the program went on and printed more, its end reminds of it."""
+    begin = """
+import os, subprocess, sys
+from concurrent.futures import ProcessPoolExecutor
+from tracekit import traced_tool
+CHANGED = os.path.exists("changed")
+
+@traced_tool(side_effect="read_only")
+def look(what):
+    return what
+
+def work():
+    look("changed" if CHANGED else "as it was")
+
+"""
+    place.program(begin + "work()\n", "child.py")
+    script = place.program(
+        f"{begin}def main():\n{textwrap.indent(_OFTEN[whose], '    ')}\n\nif __name__ == '__main__':\n    main()\n"
+    )
+    recorded = place.cli("run", script, fresh=True)
+    assert recorded.returncode == 0, recorded.stderr
+    (place.directory / "changed").touch()
+    replayed = place.cli("replay", "last", fresh=True)
+    assert replayed.returncode == 1
+    said = replayed.stderr
+    assert (said.count("[divergence]"), said.count("is not the recorded step"), said.count("  next: ")) == (1, 1, 1)
+    assert said.endswith("its program went on all the same\n") == (whose == "caught")
 
 
 def test_a_program_that_hangs_after_a_divergence(place: Place) -> None:

@@ -955,7 +955,7 @@ class ReplayedProcess(JoinedProcess):
                 os.kill(os.getpid(), signal.SIGKILL)
             report = _report_on(failure)
             # A pool's worker that dies of it would leave the program waiting for ever.
-            raise RuntimeError(f"tracekit: {failure}") from None
+            raise RuntimeError(f"tracekit: the replay has failed {self._in_words(failure, lane)}") from None
         finally:
             if block.started or report["failure"] is not None:
                 written = {**report, "verdict": _verdict(block)}
@@ -979,6 +979,17 @@ class ReplayedProcess(JoinedProcess):
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def tell_failure(self, failure: BaseException) -> bool:
+        """A notice, in case the parent does not come to its end: that one reports it."""
+        say(f"the replay has failed {self._in_words(failure, self._lane)}")
+        return True
+
+    @staticmethod
+    def _in_words(failure: BaseException, lane: str) -> str:
+        where = getattr(failure, "location", None)
+        code = failure.code if isinstance(failure, TracekitError) else type(failure).__name__
+        return f"in the process {lane} ({code}{f' at {where}' if where else ''})"
+
     def failed(self, error: BaseException) -> None:
         self._error = error
 
@@ -993,8 +1004,7 @@ class ReplayedProcess(JoinedProcess):
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)
         _write_report(self._report, {**_report_on(failure, tuple(self._warnings())), "verdict": _verdict(self._block)})
-        if failure is not None:
-            sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
+        if failure is not None:  # which the parent reports
             self._leave(1)
 
     def _failure_at_end(self) -> BaseException | None:

@@ -598,11 +598,10 @@ class FirstFailure:
             if not isinstance(error, InexactReplayError):  # that is the verdict's own
                 self.blame(error, code)
             # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
-            if not self._state.ended or code == "late":
+            early = not self._state.ended or code == "late"
+            if early and not process.role.tell_failure(error):
                 brief = error.fresh()
-                brief.next_action = None  # that comes at the end, in the words of whoever reports it
-                if process.role.reports_failures:
-                    brief.what = error.what.partition("\n")[0]
+                brief.next_action = None  # that comes with the exception
                 say(f"the replay has failed: {brief}")
             self._stop(error)
         return error

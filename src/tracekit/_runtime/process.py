@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
 from .effects import EffectTree
@@ -73,8 +73,9 @@ class ProcessRole:
         self.ordinal = 0
         self.ordinaling = threading.RLock()
 
-    #: Whether it says at the end, however the program ends, why a replay has failed.
-    reports_failures: ClassVar[bool] = False
+    def tell_failure(self, failure: BaseException) -> bool:
+        """Report on standard error, now, why a replay has failed; whether that is done. Otherwise an exception leaves the block with it."""
+        return False
 
     # -- the runs that its program opens ---------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
-from .._runtime.callsite import at_prompt, caller, is_user_frame
+from .._runtime.callsite import at_prompt, caller, is_user_frame, say
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
@@ -391,10 +391,35 @@ _STRICT: Final = expression(r'leave ("[\w", ]+") out of strict')
 _NAMES: Final = expression(r'"(\w+)"')
 
 
-class ReplayedRuns(ProcessRole):
-    """A replayed program: its runs, each replayed from its own file when the program opens it."""
+class FollowedRuns(ProcessRole):
+    """A program that follows recorded runs: why that fails is reported once, when it happens."""
 
-    reports_failures = True
+    def __init__(self, program: str | None = None, command: Program | None = None) -> None:
+        super().__init__(program, command)
+        self._told: Final[list[BaseException]] = []
+        self._went_on = False
+
+    def tell_failure(self, failure: BaseException) -> bool:
+        say(f"the replay has failed\n{command_line_text(failure)}")
+        self._told.append(failure)
+        return True
+
+    def program_ended(self, error: BaseException | None) -> None:
+        """The program has ended, with ``error`` where that is not ``None``; its runs may still be open."""
+        self._went_on = error is None and bool(self._told)
+
+    def report(self, failure: BaseException) -> None:
+        """Report a failure at the end of the program, if that has not been done; else remind of it where other output came after it."""
+        if not any(failure is one for one in self._told):
+            print(command_line_text(failure), file=sys.stderr)
+        elif self._went_on:
+            print(
+                "tracekit: the replay has failed, as reported above; its program went on all the same", file=sys.stderr
+            )
+
+
+class ReplayedRuns(FollowedRuns):
+    """A replayed program: its runs, each replayed from its own file when the program opens it."""
 
     def __init__(
         self,
@@ -515,6 +540,8 @@ class Watched(Protocol):
         """For how long (s) no thread or task has made progress, for no known reason."""
         ...
 
+    def report(self, failure: BaseException) -> None: ...
+
 
 #: After so long (s) without progress a replay reports what it waits for; it is ended ``--grace`` seconds later.
 _REPORTED_AFTER: Final = 10.0
@@ -550,7 +577,7 @@ class Watchdog:
                     3,
                 )
             if failure is not None and waited >= self._grace:
-                print(command_line_text(failure), file=sys.stderr)
+                self._runs.report(failure)
                 self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
 
     def _end(self, why: str, code: int) -> None:
@@ -641,7 +668,7 @@ def _refuse(target: Sibling, code: str, text: str) -> None:
     )
 
 
-class ResumedRuns(ProcessRole):
+class ResumedRuns(FollowedRuns):
     """A resumed program and its runs: finished ones are replayed, the one that crashed is resumed, later ones are recorded."""
 
     def __init__(
@@ -816,6 +843,7 @@ class _EndOfResumption:
         self.watchdog: Final = Watchdog(runs, grace)
 
     def __call__(self, ended: Ended) -> None:
+        self._runs.program_ended(ended.error)
         try:
             if self.block is not None:
                 if ended.error is None:
@@ -860,7 +888,7 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
     failure = resumed_runs.failure
     error = ended.error
     if failure is not None:
-        print(command_line_text(failure), file=sys.stderr)
+        resumed_runs.report(failure)
         return 1
     block = resumed_runs.resumed
     if isinstance(error, TracekitError):
@@ -1159,6 +1187,7 @@ class _EndOfReplay:
     def __call__(self, ended: Ended) -> int:
         if self.in_fork:
             return ended.status
+        self._runs.program_ended(ended.error)
         if self._runs.debugger is not None:
             self._runs.debugger.ended()
         try:
@@ -1257,7 +1286,7 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         if replay_block.new_run_id is not None:
             print(f"tracekit: recorded what came of it as run {replay_block.new_run_id}", file=sys.stderr)
     if failure is not None:
-        print(command_line_text(failure), file=sys.stderr)
+        replayed_runs.report(failure)
     elif not replayed_runs.opened:
         before = f"{len(reports)} run{'' if len(reports) == 1 else 's'} before it"
         nothing = f" of it was replayed, only {before}" if reports else " was replayed"
