@@ -279,7 +279,7 @@ def another_result(
         recorded=recorded,
         actual=actual,
         differences=found,
-        next_action="every step matched and the result differs: look for what is not captured (a page of the documentation)",
+        next_action="every step matched: look for what decides the result and is not captured (`tracekit docs not-captured`)",
     )
 
 

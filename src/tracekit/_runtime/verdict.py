@@ -77,6 +77,22 @@ _WORDS: Final = {
     "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
 }  # fmt: skip
 
+_CHANGED: Final = "look at what changed in the code; record again if the change is meant"
+_ORDER: Final = (
+    "where nothing changed in the code, threads, tasks or processes took turns in another order: what they share without a future or a "
+    "queue (a lock, a list, a flag) is not recorded, so let them hand it over by one of these"
+)
+#: What to do about reasons of a code, where it need not be that the code has changed.
+_ADVICE: Final = {
+    "reordered": f"{_ORDER}; else {_CHANGED}",
+    "undelivered": f"{_ORDER}; else {_CHANGED}",
+    "shared_argument": f"{_ORDER}; else {_CHANGED}",
+    "late": "wait for the thread or task that makes the call before the block ends",
+    "exception": "import the module of its type before the replay, so that the program gets an exception of that type",
+    "environment": "replay with the versions that it was recorded with; or record again",
+    "redacted": "no replay has the value that was taken out of the recording",
+}
+
 Answer = Literal["exact", "exact but for", "inexact", "unknown"]
 
 
@@ -166,7 +182,7 @@ class ReplayVerdict:
         chosen = sorted(codes & self.strict)
         named = ", ".join(f'"{code}"' for code in chosen)
         leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
-        action = "look at what changed in the code; record again if the change is meant"
+        action = "; ".join(dict.fromkeys(_ADVICE.get(one.code, _CHANGED) for one in self.reasons))
         todays = self._options_for_today() if codes == {"input"} else {}
         if todays:
             import shlex
