@@ -193,6 +193,14 @@ for customer in ("acme", "bolt", "cog"):
         replayed = place.cli("replay", path.stem)
         assert replayed.returncode == 0, replayed.stderr
         assert replayed.stdout == recorded.stdout
+        told = {
+            line.split()[2].strip(",:"): line
+            for line in replayed.stderr.splitlines()
+            if line.startswith("tracekit: replayed")
+        }
+        assert [run for run, line in told.items() if "the run asked for" in line] == [path.stem]
+        assert sum("another run of the program" in line for line in told.values()) == 2
+    assert f"replaying last ({place.runs[-1].stem}): " in place.cli("replay", "last").stderr
     assert place.effects() == 3
 
 

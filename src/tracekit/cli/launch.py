@@ -521,9 +521,14 @@ class ReplayedRuns(FollowedRuns):
         return max((replay_block.session.schedule.stalled for replay_block in self.started), default=0.0)
 
     @property
+    def asked(self) -> list[ReplayBlock]:
+        """The replays of the very run that is to be replayed; others of the program's may be beside it."""
+        return [replay_block for replay_block in self.started if replay_block.session.trace.path == self._path]
+
+    @property
     def opened(self) -> bool:
-        """Whether the program has opened the run that is to be replayed; others of the program's may have been, beside it."""
-        return any(replay_block.session.trace.path == self._path for replay_block in self.started)
+        """Whether the program has opened the run that is to be replayed."""
+        return bool(self.asked)
 
     def expected(self, error: BaseException) -> bool:
         """Whether a recorded run ended with this error too."""
@@ -1358,6 +1363,7 @@ def _raised_facts(error: BaseException) -> dict[str, Any]:
 
 
 def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
+    asked = {block.report.run_id for block in replayed_runs.asked}
     for report in reports:
         matched = report.matched
         steps = f"{matched['consumed']} step{'' if matched['consumed'] == 1 else 's'} matched"
@@ -1366,7 +1372,10 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
             steps += f", {matched['in_processes']} of them in {processes}"
         if matched["skipped"]:
             steps += f", {matched['skipped']} inside them"
-        print(f"tracekit: replayed {report.run_id}: {report.verdict.line} ({steps})", file=sys.stderr)
+        which = ""
+        if len(reports) > 1:
+            which = ", the run asked for" if report.run_id in asked else ", another run of the program"
+        print(f"tracekit: replayed {report.run_id}{which}: {report.verdict.line} ({steps})", file=sys.stderr)
         for reason in report.verdict.reasons[:_MAX_REASONS]:
             where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
             print(plain(f"tracekit:   {reason.code}: {reason.text}{where}"), file=sys.stderr)

@@ -15,7 +15,7 @@ import click
 
 from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
-from .._journal.store import Store
+from .._journal.store import SUFFIX, Store, before_last
 from .._runs.environment import Program
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
@@ -263,7 +263,8 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
         program, cwd = program_of(trace, where, path, command, options["entry"], verb)
         environment = hash_seed(trace)
         lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
-    message(f"tracekit: replaying {run}: {options['entry'] or program}")
+    which = f"{run} ({os.path.basename(path)[: -len(SUFFIX)]})" if before_last(run) is not None else run
+    message(f"tracekit: replaying {which}: {options['entry'] or program}")
     if lost:
         what = f"-m {program.module}" if program.module else program.script
         message(
