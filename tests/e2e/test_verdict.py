@@ -389,6 +389,46 @@ print("sk-proj-" + "a1B2" * 12)
     assert (strictly.returncode, "[inexact-replay]" in strictly.stderr) == (1, True), strictly.stderr
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_the_order_in_which_threads_print_is_compared(place: Place, named: bool) -> None:
+    """Each prints the same in another order, by what is not recorded: a remark with both lines, unless nobody could see a difference."""
+    script = place.program(
+        TOOL
+        + f"""
+import ctypes, threading
+turns, said, usleep = open("turns").read().split(), [], ctypes.CDLL(None).usleep
+
+def say(name):
+    while len(said) < turns.index(name):
+        usleep(100)
+    print("line of", name if {named} else "a thread")
+    said.append(name)
+
+charge(1)
+print("begins")
+threads = [threading.Thread(target=say, args=(name,)) for name in turns]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("ends")
+"""
+    )
+    (place.directory / "turns").write_text("a b c")
+    recorded = place.cli("run", script)
+    assert recorded.returncode == 0, recorded.stderr
+    same = place.cli("replay", place.run, "--strict", "output")
+    assert (same.returncode, same.stdout) == (0, recorded.stdout), same.stderr
+    (place.directory / "turns").write_text("a c b")
+    program = (place.directory / script).read_text().replace("for name in turns]", "for name in sorted(turns)]")
+    (place.directory / script).write_text(program)
+    other = place.cli("replay", place.run, "--live-files", "turns")
+    assert (other.returncode, "1 other output" in other.stderr) == (0, named), other.stderr
+    assert ("line 3 of all output was 'line of b', and is 'line of c'" in other.stderr) == named
+    strictly = place.cli("replay", place.run, "--live-files", "turns", "--strict", "output")
+    assert strictly.returncode == int(named)
+
+
 def test_strict_output_of_a_recording_that_kept_none_is_unknown() -> None:
     """What a block printed is not kept: asked to judge it, the verdict is unknown, not exact."""
     run = recorded(lambda: look(1))

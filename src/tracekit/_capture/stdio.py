@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from hashlib import sha256
 from io import TextIOWrapper
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from .._runtime.process import process
@@ -17,7 +18,16 @@ from .._runtime.step import Spec
 from .calls import Captured, shell_of
 from .patch import looking_like
 
-__all__ = ["Difference", "Out", "PrintedLines", "capture_input", "capture_output", "differences", "observed"]
+__all__ = [
+    "Difference",
+    "Out",
+    "PrintedLines",
+    "capture_input",
+    "capture_output",
+    "differences",
+    "observed",
+    "other_order",
+]
 
 # -- what is printed ---------------------------------------------------------------------------------------------------
 #
@@ -31,24 +41,32 @@ _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
 #: How many lines of one line of execution are kept, and how many characters of text of all of them.
 _LINES: Final = 10_000
 _TEXT: Final = 64 << 10
+#: Of how many lines, over all lines of execution, the order is kept.
+_ORDERED: Final = 100_000
 
 Redact = Callable[[str], tuple[str, Any]]
 
 
 class PrintedLines:
-    """The lines that one run prints, kept by lane."""
+    """The lines that one run prints, kept by lane, and in which order the lanes printed them."""
 
     def __init__(self) -> None:
         self._lanes: Final[dict[str, _Lines]] = {}
+        #: Of each line the lane that has ended it, over all lanes.
+        self._order: Final[list[str]] = []
         self._room = _TEXT
 
     def write(self, lane: str, text: str, redact: Redact) -> None:
-        lines = self._lanes.setdefault(lane, _Lines())
+        lines = self._lanes.get(lane) or self._lanes.setdefault(lane, _Lines())
         *whole, lines.open = (lines.open + text).split("\n")
         if len(lines.open) > _TEXT:
             whole, lines.open = [*whole, lines.open], ""
         for line in whole:
             self._add(lines, redact(line)[0])
+        if whole and len(self._order) < _ORDERED:
+            self._order.extend(
+                (lane,) * len(whole)
+            )  # last, so that hardly anything comes between it and the writing itself
 
     def _add(self, lines: _Lines, line: str) -> None:
         if len(lines.hashes) >= _LINES:
@@ -66,6 +84,16 @@ class PrintedLines:
                 self._add(lines, redact(lines.open)[0])
                 lines.open = ""
         return {lane: lines.as_dict() for lane, lines in self._lanes.items()}
+
+    def order(self) -> list[list[int]]:
+        """Which lane printed how many lines in a row, again and again, by the numbers of the lanes in the order of their names.
+
+        Empty where one lane alone has printed.
+        """
+        if len(self._lanes) < 2:
+            return []
+        numbers = {lane: number for number, lane in enumerate(sorted(self._lanes))}
+        return [[numbers[lane], sum(1 for _ in lines)] for lane, lines in groupby(self._order)]
 
 
 class _Lines:
@@ -107,6 +135,47 @@ def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[
         number = min(len(was[0]), len(now[0])) if number is None else number
         found.append(Difference(lane, number + 1, _line(was, number), _line(now, number)))
     return found
+
+
+class OtherOrder(NamedTuple):
+    """The first line, of those of all lanes together, in whose place another one was printed: its number from 1, and both texts."""
+
+    number: int
+    recorded: str | None
+    actual: str | None
+
+    def __str__(self) -> str:
+        return (
+            f"several threads or tasks print, and took turns in another order: line {self.number} of all output was "
+            f"{_shown(self.recorded)}, and is {_shown(self.actual)}"
+        )
+
+
+def other_order(
+    recorded: Mapping[str, Any], order: Any, actual: Mapping[str, Any], order_now: list[list[int]]
+) -> OtherOrder | None:
+    """Where lanes that print the same lines print them in another order. That of an older recording is not known: ``None``."""
+    both = zip(_in_order(recorded, order), _in_order(actual, order_now), strict=False)
+    for number, ((was, text), (now, text_now)) in enumerate(both, 1):
+        if was != now:
+            return OtherOrder(number, text, text_now)
+    return None
+
+
+def _in_order(printed: Mapping[str, Any], order: Any) -> Iterator[tuple[Any, str | None]]:
+    """All lines that are kept, in the order in which they were printed, each with its text; a trace may say anything of them."""
+    lanes = [_read(printed[lane]) for lane in sorted(printed)]
+    next_line = [0] * len(lanes)
+    for turn in order if isinstance(order, list) else ():
+        lane, count = turn if isinstance(turn, list) and len(turn) == 2 else (None, 0)
+        if type(lane) is not int or type(count) is not int or not 0 <= lane < len(lanes):
+            return
+        for _ in range(count):
+            at = next_line[lane]
+            if at >= len(lanes[lane][0]):  # it printed more than is kept
+                return
+            yield lanes[lane][0][at], _line(lanes[lane], at)
+            next_line[lane] += 1
 
 
 def _read(about: Any) -> tuple[list[Any], list[Any], Any]:

@@ -414,7 +414,10 @@ class RecordBlock(Block[Run]):
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
         if stdio.observed():
-            meta["printed"] = session.state.extras.of(stdio.PrintedLines).as_dict(session.redactor.redact_text)
+            printed = session.state.extras.of(stdio.PrintedLines)
+            meta["printed"] = printed.as_dict(session.redactor.redact_text)
+            if order := printed.order():
+                meta["printed_order"] = order
         return ending.End(meta, error, result, undoing is not None, segments)
 
 

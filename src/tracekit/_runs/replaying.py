@@ -460,14 +460,19 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _compare_output(self, session: Replay) -> None:
         """What the program printed, where both the recording and this process kept it."""
-        recorded = (last_entry(session.trace).get("meta") or {}).get("printed")
+        meta = last_entry(session.trace).get("meta") or {}
+        recorded = meta.get("printed")
         if not isinstance(recorded, dict) or not stdio.observed():
             if "output" in session.report.verdict.strict:
                 session.report.unknown("output_not_kept", "what the program printed was not kept, then or now")
             return
-        now = session.state.extras.of(stdio.PrintedLines).as_dict(session.redactor.redact_text)
-        for one in stdio.differences(recorded, now):
+        printed = session.state.extras.of(stdio.PrintedLines)
+        now = printed.as_dict(session.redactor.redact_text)
+        found = stdio.differences(recorded, now)
+        for one in found:
             session.report.remark("output", str(one), lane=one.lane, line=one.number)
+        if not found and (other := stdio.other_order(recorded, meta.get("printed_order"), now, printed.order())):
+            session.report.remark("output", str(other), line=other.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Compare how the program ended with how the recorded one did, where it has an end."""
