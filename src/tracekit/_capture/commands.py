@@ -102,10 +102,12 @@ def classify(classes: Mapping[str, str]) -> None:
         if side_effect not in _CLASSES:
             raise ValueError(f"processes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible")
     _declared[:0] = classes.items()
+    _side_effect_of.cache_clear()
 
 
 def forget_classes() -> None:
     _declared.clear()
+    _side_effect_of.cache_clear()
 
 
 def side_effect_of(words: Sequence[str], *, one_program: bool) -> tuple[str, bool]:
@@ -113,12 +115,17 @@ def side_effect_of(words: Sequence[str], *, one_program: bool) -> tuple[str, boo
 
     ``one_program``: the words are those of one program. Of a text in which a shell finds more than that, a pattern must be the whole.
     """
+    return _side_effect_of(tuple(words), one_program)
+
+
+@lru_cache(1000)
+def _side_effect_of(words: tuple[str, ...], one_program: bool) -> tuple[str, bool]:
     text = " ".join(words)
     short = " ".join([os.path.basename(words[0]), *words[1:]])
     for pattern, side_effect in _declared:
         if pattern in (text, short) or (one_program and (fnmatchcase(text, pattern) or fnmatchcase(short, pattern))):
             return side_effect, True
-    return ("read_only", True) if one_program and _is_harmless(tuple(words)) else ("irreversible", False)
+    return ("read_only", True) if one_program and _is_harmless(words) else ("irreversible", False)
 
 
 def stays_out(words: Sequence[str], *, one_program: bool) -> bool:
@@ -168,13 +175,15 @@ def _is_python(program: str) -> bool:
         return False
 
 
+#: What a command that is one text is given as.
+TEXTS: Final = (str, bytes, os.PathLike)
 #: How the streams of a process are given, but for those that it inherits.
 _STREAMS: Final = {-1: "pipe", -2: "stdout", -3: "null"}
 
 
 def described(session: Session, command: Any, words: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """The command of a process as its step has it: words, directory, and where its streams go."""
-    if isinstance(command, str | bytes | os.PathLike):
+    if type(command) is not list and isinstance(command, TEXTS):
         shown: Any = os.fsdecode(command)
     else:
         program = "python" if words[0] == sys.executable else words[0]
@@ -309,11 +318,12 @@ class ProcessSteps:
 
     def _wrapped(self, file: Any, name: str, size: int) -> Any:
         text: dict[str, Any] | None = None
-        if isinstance(file, io.TextIOWrapper):
+        kind = type(file)
+        if kind is not io.BufferedReader and isinstance(file, io.TextIOWrapper):
             text = {"encoding": file.encoding, "errors": file.errors, "line_buffering": file.line_buffering}
             text["write_through"] = file.write_through
             file = file.detach()
-        buffered = not isinstance(file, io.RawIOBase)
+        buffered = kind is io.BufferedReader or not isinstance(file, io.RawIOBase)
         if buffered:
             file = file.detach()
         found: Any = _Writer(file, self, name) if name == "stdin" else _Reader(file, self, name)
@@ -516,10 +526,12 @@ class _Pipe(io.RawIOBase):
         return self._file.name
 
     def fileno(self) -> int:
-        scope = self._process.here()
         number: int = self._file.fileno()
         # Python itself asks when a pipe is handed on to another process: in a replay nobody writes to it.
-        if scope is not None and sys._getframe(1).f_globals.get("__name__") != "subprocess":
+        if current.get() is None or sys._getframe(1).f_globals.get("__name__") == "subprocess":
+            return number
+        scope = self._process.here()
+        if scope is not None:
             scope.session.state.extras.of(Descriptors).add(number, self)
         return number
 

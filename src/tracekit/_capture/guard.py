@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from errno import ECONNREFUSED, ENOENT
@@ -28,7 +28,7 @@ from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import STDLIB, telemetry
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
-from .plugins import Integration, Native, discover, is_observer, is_wrapper
+from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -469,40 +469,60 @@ _KEEPING: Final = frozenset(
 _CLOSING: Final = frozenset({"_do_shutdown", "unwrap"})
 
 
+#: What a frame of the stack is, by its file and its module: nobody (a seam of ours, a wrapper), the standard library's, and of the rest
+#: whether it stands around others' calls, is tracekit's, is an installed package's. A bit each.
+_NOBODY, _STANDARD, _AROUND, _OURS, _PACKAGE = 1, 2, 4, 8, 16
+
+
+def _sort_of(file: str, module: str) -> int:
+    sort = _NOBODY if module.startswith(_SEAMS) or is_wrapper(module) else 0
+    installed = any(mark in file for mark in _INSTALLED)
+    if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):
+        sort |= _STANDARD
+    if is_observer(module):
+        sort |= _AROUND
+    if module.startswith("tracekit") and (file.startswith(_TRACEKIT) or module.startswith("tracekit_")):
+        sort |= _OURS
+    return sort | (_PACKAGE if installed else 0)
+
+
 class Caller:
     """The call stack seen from a guarded operation, read once.
 
     ``location`` is the innermost ``file:line`` of the user's own code, else of a package; ``own`` says which.
     """
 
-    __slots__ = ("_nearest", "_standard", "location", "own")
+    __slots__ = ("_names", "_nearest", "_standard", "location", "own")
 
     def __init__(self) -> None:
         self.location: str | None = None
         self.own = False
-        self._nearest = ""  # the module nearest to the operation that is not the standard library's
-        self._standard: list[tuple[str, str]] = []  # (module, function) of the standard library, before that
+        nearest = ""
+        #: Of the standard library, before there: the modules, and the functions beside them.
+        self._standard: list[str] = []
+        self._names: list[str] = []
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not self.own:
-            self._read(frame)
+        while frame is not None:
+            code, module = frame.f_code, frame.f_globals.get("__name__", "")
+            sort = sort_by_place.get((code.co_filename, module))
+            if sort is None:
+                sort = sort_by_place[code.co_filename, module] = _sort_of(code.co_filename, str(module))
+            if sort & _STANDARD and not sort & _NOBODY:
+                if not nearest:
+                    self._standard.append(module)
+                    self._names.append(code.co_name)
+            elif not sort & _NOBODY:
+                if not sort & _AROUND:
+                    nearest = nearest or module or code.co_filename
+                if not sort & _OURS:
+                    self.own = not sort & _PACKAGE
+                    if self.own or self.location is None:
+                        self.location = f"{code.co_filename}:{frame.f_lineno}"
+                    if self.own:
+                        break
             frame = frame.f_back
-
-    def _read(self, frame: FrameType) -> None:
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        if module.startswith(_SEAMS) or is_wrapper(module):
-            return
-        installed = any(mark in file for mark in _INSTALLED)
-        if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):
-            if not self._nearest:
-                self._standard.append((module, frame.f_code.co_name))
-            return
-        if not is_observer(module):  # which wraps others' calls
-            self._nearest = self._nearest or module or file
-        if module.startswith("tracekit") and (file.startswith(_TRACEKIT) or module.startswith("tracekit_")):
-            return
-        self.own = not installed
-        if self.own or self.location is None:
-            self.location = f"{file}:{frame.f_lineno}"
+        #: The module nearest to the operation that is not the standard library's.
+        self._nearest = nearest
 
     def passes(self, kind: Kind) -> bool:
         """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
@@ -523,31 +543,33 @@ class Caller:
     @property
     def probes(self) -> bool:
         """Whether the interpreter asks the host what it is, which is no work of the program's."""
-        return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES
+        return self._nearest in _PROBES or not _PROBES.isdisjoint(self._standard)
 
     @property
     def keeps(self) -> bool:
         """Whether a file is changed that is none of the program's: by the import system, a log, a debugger, a test runner."""
-        by_itself = any(module.startswith(_KEEPERS) for module, _ in self._standard)
+        by_itself = any(module.startswith(_KEEPERS) for module in self._standard)
         return by_itself or self._nearest.partition(".")[0] in _KEEPING or self._nearest.startswith(_DEBUGGERS)
 
     @property
     def leaks(self) -> bool:
         """Whether the socket is a helper's that closes it after an ``OSError`` only: nobody else can."""
-        return any(module == "socket" and name in _MAKERS for module, name in self._standard)
+        return self._in_socket(_MAKERS)
 
     @property
     def _tracker(self) -> bool:
         """Multiprocessing's own helper, which runs nothing of the program."""
         nearest = self._nearest.rpartition(".")[2]  # a pool of a package's own brings its own, by the same name
-        return nearest == "resource_tracker" or any(
-            module == "multiprocessing.resource_tracker" for module, _ in self._standard
-        )
+        return nearest == "resource_tracker" or "multiprocessing.resource_tracker" in self._standard
 
     def _plumbing(self, kind: Kind) -> bool:
-        pairs = any(module == "socket" and name in _PAIRS for module, name in self._standard)
-        closes = kind == "send" and any(name in _CLOSING for _, name in self._standard)
-        return pairs or closes
+        return self._in_socket(_PAIRS) or (kind == "send" and not _CLOSING.isdisjoint(self._names))
+
+    def _in_socket(self, names: Set[str]) -> bool:
+        """Whether a function of ``socket`` with one of these names runs."""
+        return any(
+            module == "socket" and name in names for module, name in zip(self._standard, self._names, strict=True)
+        )
 
 
 # -- exchanged entrances -----------------------------------------------------------------------------------------------

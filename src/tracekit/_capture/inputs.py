@@ -337,6 +337,8 @@ def _opening(original: Any) -> Any:
         if scope is None:
             return original(*args, **kwargs)
         path = args[0] if args else kwargs.get("file")
+        if type(path) is int:
+            return original(*args, **kwargs)
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
         if type(mode) is not str or not isinstance(path, str | os.PathLike) or len(args) > 7 or kwargs.get("opener"):
             return original(*args, **kwargs)

@@ -58,6 +58,7 @@ __all__ = [
     "sends_telemetry",
     "settings",
     "shown",
+    "sort_by_place",
     "supply_placeholders",
     "task_sources",
     "telemetry_of",
@@ -755,6 +756,8 @@ _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 callers_by_file: Final[dict[str, Any]] = {}
 #: The same, of who hands something to another thread.
 movers_by_file: Final[dict[str, Any]] = {}
+#: What code is by its file and module; ``guard`` keeps it.
+sort_by_place: Final[dict[tuple[str, Any], int]] = {}
 
 
 class _Packages:
@@ -804,6 +807,7 @@ def _forget_telemetry() -> None:
         packages.forget()
     callers_by_file.clear()
     movers_by_file.clear()
+    sort_by_place.clear()
 
 
 def exports_telemetry(module: str, function: str) -> bool:

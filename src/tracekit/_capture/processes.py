@@ -18,7 +18,7 @@ from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, passing
+from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, passing, settled
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs
@@ -282,8 +282,7 @@ def _observer_of(started: Any) -> tuple[Any, Scope] | None:
     session = scope.session
     if observer is None or observer.session.state is not session.state or session.state.ended:
         return None
-    scope = here()
-    return None if scope is None else (observer, scope)
+    return observer, settled(scope)
 
 
 def _learnt(process: Any, scope: Scope) -> None:
@@ -339,10 +338,10 @@ def _poll(original: Any) -> Any:
 
 
 def _wait(original: Any) -> Any:
+    from subprocess import TimeoutExpired
+
     @functools.wraps(original)
     def wait(self: Any, timeout: float | None = None) -> Any:
-        from subprocess import TimeoutExpired
-
         at = _observer_of(self)
         if at is None:
             steps = vars(self).get(_STEPS)
@@ -383,10 +382,10 @@ def _collected(ask: Any, process: Any, captured: CapturedProcess, *args: Any) ->
 
 
 def _communicate(original: Any) -> Any:
+    from subprocess import TimeoutExpired
+
     @functools.wraps(original)
     def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:
-        from subprocess import TimeoutExpired
-
         at = _observer_of(self)
         if at is None:
             return original(self, input, timeout)
@@ -932,7 +931,7 @@ def _active(quoted: re.Match[str]) -> str:
 
 def words_of(command: Any) -> list[str]:
     """A command as a list of words; leading ``NAME=value`` settings of a shell command are left out."""
-    if isinstance(command, str | bytes | os.PathLike):
+    if type(command) is not list and isinstance(command, commands.TEXTS):
         import shlex
 
         text = os.fsdecode(command)
@@ -944,7 +943,11 @@ def words_of(command: Any) -> list[str]:
         while len(words) > 1 and _SETTING.match(words[0]):
             del words[0]
         return words or [""]
-    return [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
+    return [word if type(word) is str else _word(word) for word in command] or [""]
+
+
+def _word(word: Any) -> str:
+    return os.fsdecode(word) if isinstance(word, commands.TEXTS) else ""
 
 
 def program_name(words: list[str]) -> str:
@@ -952,7 +955,11 @@ def program_name(words: list[str]) -> str:
     name = os.path.basename(words[0])
     if name.startswith("python") or words[0] == sys.executable:
         name = _script(words[1:]) or "python"
-    return "".join("_" if letter in "/#@+" else letter for letter in name)
+    return name.translate(_IN_PATHS)
+
+
+#: What has a meaning in the path of a lane.
+_IN_PATHS: Final = str.maketrans("/#@+", "____")
 
 
 def _script(words: list[str]) -> str:
@@ -1433,7 +1440,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     scope = here() or scope
     session = scope.session
     words, options = words_of(command), commands.one_of(_ARGUMENTS, args, kwargs)
-    text = isinstance(command, str | bytes | os.PathLike)
+    text = type(command) is not list and isinstance(command, commands.TEXTS)
     one_program = getattr(words, "simple", False) if text else not options.get("shell")
     found = _begun(scope, command, words, options, one_program=one_program)
     size = options.get("bufsize", -1)

@@ -977,11 +977,13 @@ class _Passing:
 _PASSING: Final = _Passing()
 
 
-@contextmanager
-def passing() -> Iterator[None]:
+class passing:
     """A block whose traffic is let through as it is: whoever opens it has said what it is (ambient traffic, tracekit's own)."""
-    token = below.set(_PASSING)
-    try:
-        yield
-    finally:
-        below.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> None:
+        self._token = below.set(_PASSING)
+
+    def __exit__(self, *error: object) -> None:
+        below.reset(self._token)
