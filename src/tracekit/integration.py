@@ -163,10 +163,10 @@ if TYPE_CHECKING:
     from ._runtime.step import HasSpecs as HasSpecs
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
-    from ._values import contains_opaque as not_serialisable
     from ._values import dumps as canonical_json
     from ._values import exception_from_json as exception_from_json
     from ._values import from_json as from_json
+    from ._values import not_serialisable as not_serialisable
     from ._values import register as register_codec
     from ._values import to_json as to_json
 
@@ -283,7 +283,7 @@ _HOMES: Final = {
     "message": "_capture.http",
     "named": "_capture.notes",
     "next_run": "_runtime.process",
-    "not_serialisable": "_values:contains_opaque",
+    "not_serialisable": "_values:not_serialisable",
     "opened": "_capture.transports",
     "outside": "_capture.http",
     "own_code": "_capture.callers",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import _reality
 from ._journal.store import Store
-from ._runs.figures import STATES, Doubt, Figures, Histogram, StoreFigures
+from ._runs.figures import STATES, Figures, Histogram, StepInDoubt, StoreFigures
 from ._runs.recovery import store_at
 from .errors import RunStateError
 from .failures import FailureType
@@ -235,7 +235,7 @@ def _doubts(figures: Figures, now: int) -> Iterator[Metric]:
     yield _gauge("tracekit_running_oldest_seconds", "Age of the oldest run that goes on; 0 if none does", age)
 
 
-def _age(doubts: Iterable[Doubt], now: int) -> float:
+def _age(doubts: Iterable[StepInDoubt], now: int) -> float:
     return max((max(0.0, (now - doubt.since) / 1e9) for doubt in doubts), default=0.0)
 
 

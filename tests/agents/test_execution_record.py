@@ -578,7 +578,7 @@ def test_a_partial_execution_of_a_run_that_has_ended_is_not_sent_to_recovery() -
 
 def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of many requests is read once, whatever is asked of it; a file that has changed since is read again."""
-    monkeypatch.setattr(Trace, "settled", True)
+    monkeypatch.setattr(Trace, "unchanging", True)
     read: list[str] = []
     verify = Trace._verify
     monkeypatch.setattr(Trace, "_verify", lambda self: read.append(self.path) or verify(self))  # type: ignore[func-returns-value]
@@ -598,7 +598,7 @@ def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.Monke
 
 def test_a_run_that_goes_on_has_its_new_executions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of a file is what it was: while the run is being written each look sees what has come."""
-    monkeypatch.setattr(Trace, "settled", True)
+    monkeypatch.setattr(Trace, "unchanging", True)
     with tracekit.record("town") as run:
         for n in range(3):
             ask(who=str(n))

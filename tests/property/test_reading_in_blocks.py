@@ -638,7 +638,7 @@ def test_entries_are_taken_in_blocks_at_all(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(reader, "columns", compiled.columns)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join(PLAIN))
-    blocks = [one for one in reader.Scan(str(path), reader.DEFAULT).blocks(()) if isinstance(one, reader.Block)]
+    blocks = [one for one in reader.Scan(str(path), reader.DEFAULT).blocks(()) if isinstance(one, reader.EntryBlock)]
     assert [(block.first, len(block)) for block in blocks] == [(2, len(PLAIN) - 1)]
     assert blocks[0].entry(3) == json.loads(PLAIN[4])
 

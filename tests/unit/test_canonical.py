@@ -30,7 +30,7 @@ import pytest
 
 from tests.support.ids import shown
 from tracekit import _values as codec
-from tracekit._values import contains_opaque, dumps, dumps_in_order, fingerprint
+from tracekit._values import dumps, dumps_in_order, fingerprint, not_serialisable
 from tracekit.errors import NotReplayableError
 from tracekit.integration import from_json, to_json
 
@@ -414,7 +414,7 @@ def test_what_cannot_be_recorded_is_opaque(kind: str) -> None:
     assert "can't be recorded" in notes[0]
     line = orjson.loads(dumps(tree))
     assert line["kept"] == {"$t": "tuple", "v": [1]}
-    assert contains_opaque(line)
+    assert not_serialisable(line)
     with pytest.raises(NotReplayableError, match="could not be recorded"):
         from_json(line)
 
@@ -429,8 +429,8 @@ def test_opaque_texts_are_short_and_have_no_addresses() -> None:
     assert (
         to_json(object()) == to_json(object()) == {"$t": "opaque", "type": "builtins:object", "repr": "<object object>"}
     )
-    assert contains_opaque(to_json([object()])) == "builtins:object: <object object>"
-    assert contains_opaque({"a": ["opaque"]}) is None
+    assert not_serialisable(to_json([object()])) == "builtins:object: <object object>"
+    assert not_serialisable({"a": ["opaque"]}) is None
 
     class Long:
         def __repr__(self) -> str:
@@ -451,7 +451,7 @@ def test_cycles_and_depth() -> None:
         deeper = (deeper,)
     for value in (cycle, deep, deeper, {"a": cycle}):
         notes: list[str] = []
-        assert contains_opaque(orjson.loads(dumps(to_json(value, notes))))
+        assert not_serialisable(orjson.loads(dumps(to_json(value, notes))))
         assert notes
 
 
@@ -480,7 +480,7 @@ def test_little_stack_is_no_error() -> None:
     degraded = 0
     for spare in range(60, 12, -1):
         tree = down(limit - used() - spare)
-        degraded += contains_opaque(tree) is not None
+        degraded += not_serialisable(tree) is not None
         dumps(tree)
     assert degraded
 

@@ -39,21 +39,21 @@ __all__ = [
     "by_tracekit",
     "by_user",
     "called_back",
-    "caller",
     "exclude",
     "exclude_package",
     "forget",
     "include",
     "include_package",
     "installed",
-    "is_own",
     "is_telemetry",
+    "is_user_frame",
     "mover",
     "own_code",
     "packaged",
     "pass_through",
     "reader",
     "telemetry",
+    "user_frame",
     "walk",
 ]
 
@@ -131,7 +131,7 @@ def by_user() -> bool:
     return kind if kind is True or kind is False else walk(_getframe(2))
 
 
-def caller(depth: int = 1) -> FrameType | None:
+def user_frame(depth: int = 1) -> FrameType | None:
     """The nearest frame of user code, from ``depth`` frames above the caller of this function."""
     try:
         frame: FrameType | None = _getframe(depth + 1)
@@ -142,14 +142,14 @@ def caller(depth: int = 1) -> FrameType | None:
     return frame
 
 
-def is_own(frame: FrameType) -> bool:
+def is_user_frame(frame: FrameType) -> bool:
     """Whether a frame is of user code."""
     return _kind_of(frame) is True
 
 
 def importing() -> bool:
     """Whether the nearest user code that runs is an installed package's which is being imported: what a process does once."""
-    frame = caller()
+    frame = user_frame()
     while frame is not None and packaged(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
             return True

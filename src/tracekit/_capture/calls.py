@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from .._runtime.callsite import caller
 from .._runtime.effects import Begun
 from .._runtime.process import process
-from .._runtime.session import Outcome, Scope, current, enter, here, settled
+from .._runtime.session import Outcome, Scope, current, enter, here, in_own_lane
 from .._runtime.step import Request, Spec
 from .._values import to_json
 from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
@@ -652,7 +652,7 @@ def _function_wrapper(captured: Captured) -> Any:
                 return function(*args, **kwargs)  # out of the way, at once
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
-        scope = settled(scope)
+        scope = in_own_lane(scope)
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:

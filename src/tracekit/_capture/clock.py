@@ -17,7 +17,7 @@ from sys import _getframe
 from typing import Any, Final, Literal
 
 from .. import _reality
-from .._runtime.session import STEADY, Scope, current, settled
+from .._runtime.session import STEADY, Scope, current, in_own_lane
 from . import exchange
 from .callers import by_user, reader
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
@@ -44,7 +44,7 @@ _MEASURES: Final = ("perf_counter", "process_time", "thread_time")
 
 
 def _answer(scope: Scope, name: str, real: Callable[[], Any], who: Literal[True] | str = True) -> Any:
-    session, scope = scope.session, settled(scope)
+    session, scope = scope.session, in_own_lane(scope)
     return session.clock_read(scope, name, real) if who is True else session.library_clock(scope, name, who, real)
 
 
@@ -57,9 +57,9 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
             return _inside(scope, name, real) if steady else real()
         who = by_user() if measures else reader()
         if who is True:
-            return scope.session.clock_read(settled(scope), name, real)
+            return scope.session.clock_read(in_own_lane(scope), name, real)
         # Of the standard library's waits each has its own clock.
-        return scope.session.library_clock(settled(scope), name, who, real) if who else real()
+        return scope.session.library_clock(in_own_lane(scope), name, who, real) if who else real()
 
     measures = name.partition(".")[2].startswith(_MEASURES)
     steady = name in STEADY
@@ -290,7 +290,7 @@ def _loop_time(real: Any) -> Hook:
         if package is True:
             return _answer(scope, "loop.time", partial(real, loop))
         if package is not None:
-            scope = settled(scope)
+            scope = in_own_lane(scope)
         elif clock is None:
             return real(loop)
         return scope.session.library_clock(scope, "loop.time", package, partial(real, loop))

@@ -21,7 +21,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost
 from .._runtime.step import Request, Spec
-from .._values import contains_opaque, dumps, to_json
+from .._values import dumps, not_serialisable, to_json
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REFUSALS",
     "ArgumentPassing",
-    "Block",
+    "BlockBody",
     "Compensation",
     "Completed",
     "Done",
@@ -70,12 +70,12 @@ __all__ = [
     "UndoableSteps",
     "Work",
     "acting",
+    "call_plan",
     "came_to",
-    "course",
-    "follow",
-    "follow_async",
     "in_time_async",
     "merged",
+    "run_plan",
+    "run_plan_async",
     "undoable_steps",
     "wrap_contracted",
 ]
@@ -267,12 +267,14 @@ class Compensation:
     def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
         """Undo step ``of``, which was given up; raises what the compensation raises."""
 
-        came_to(follow(course(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))))
+        came_to(run_plan(call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))))
 
     async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
 
         came_to(
-            await follow_async(course(self.invocation(scope.inside(of, live=True), of, input, output, acting.get())))
+            await run_plan_async(
+                call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+            )
         )
 
 
@@ -601,7 +603,7 @@ class Terms:
         """What identifies this call under an ``exactly_once`` contract: its key, or its arguments before redaction."""
         what = "input" if key is None else "key"
         tree = to_json(bound if key is None else key)
-        if contains_opaque(tree) is not None:
+        if not_serialisable(tree) is not None:
             raise self._broken(
                 "exactly_once",
                 "its arguments can't all be encoded, so two calls can't be distinguished: say idempotency_key="
@@ -1082,7 +1084,7 @@ class Wait(NamedTuple):
     asynchronous: bool
 
 
-class Body:
+class FunctionBody:
     """The live call of a function."""
 
     __slots__ = ("_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
@@ -1139,7 +1141,7 @@ class Body:
             self.suspended = driven.suspended
 
 
-class Block:
+class BlockBody:
     """A live body that is the program's own ``with`` block: the driver stops here, and continues when the block has ended."""
 
     __slots__ = ("ended", "outcome_info")
@@ -1199,7 +1201,7 @@ class Pause:
 #
 # Calls of tools that are declared with more than a side-effect class: checked, limited in time, retried, replaced by fallbacks.
 #
-# The decisions between attempts are made in one place (``course``), from what is in the log, so that a replay decides the same. Two
+# The decisions between attempts are made in one place (``call_plan``), from what is in the log, so that a replay decides the same. Two
 # drivers carry them out, synchronously or with ``await``.
 
 #: The first wait before a retry, the longest (each is twice the one before), and the longest that a server may ask for (s).
@@ -1214,10 +1216,10 @@ _HOPELESS: Final = frozenset(
 
 # -- the plan of a call ------------------------------------------------------------------------------------------------
 
-Plan: TypeAlias = "Generator[Wait | Body | Block | Pause, Any, Done]"
+Plan: TypeAlias = "Generator[Wait | FunctionBody | BlockBody | Pause, Any, Done]"
 
 
-def course(call: Invocation) -> Plan:
+def call_plan(call: Invocation) -> Plan:
     """The plan of one call, as a generator: attempts, pauses, fallbacks. Returns the outcome; raises if the call is not allowed."""
     terms, scope, undoable = call.terms, call.scope, None
     done: Done | None = None
@@ -1289,7 +1291,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
         one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes, awaited=awaited)
         body = body_of(one, body)
-    work = Block() if call.function is None else Body(call, body, one, asynchronous)
+    work = BlockBody() if call.function is None else FunctionBody(call, body, one, asynchronous)
     scoped = current.set(body)
     try:
         result = yield work
@@ -1344,7 +1346,7 @@ def _failed(
     call: Invocation,
     step: Any,
     error: BaseException,
-    work: Body | Block,
+    work: FunctionBody | BlockBody,
     one: OpenCall | None,
 ) -> Done:
     spec = call.captured.spec
@@ -1424,7 +1426,7 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
     return None if requested > _PATIENCE else max(wait, requested)
 
 
-def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | Body | Block | Pause, Any, bool]:
+def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | FunctionBody | BlockBody | Pause, Any, bool]:
     """Undo what a failed attempt may have done, before it is made again; false if that failed."""
     compensation = call.captured.spec.compensation
     if compensation is None:
@@ -1433,7 +1435,7 @@ def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | Body | Block
     if undoable is not None:
         undoable.forget_inside(done.seq)
     try:
-        undone = yield from course(compensation.invocation(call.scope, done.seq, call.bound, None, call.instance))
+        undone = yield from call_plan(compensation.invocation(call.scope, done.seq, call.bound, None, call.instance))
     except BaseException:
         if undoable is not None:
             undoable.undone(done.seq, failed=True)
@@ -1462,7 +1464,7 @@ def _try_fallbacks(call: Invocation, done: Done) -> Plan:
             before = one.captured
             tried.append(before.spec.name)
             try:
-                last = yield from course(_fallback_call(call, terms, one))
+                last = yield from call_plan(_fallback_call(call, terms, one))
             except REFUSALS as refusal:
                 raise refusal from done.error
             if last.error is None:
@@ -1513,8 +1515,8 @@ def _error_text(error: BaseException) -> str:
 # -- drivers: synchronous and asynchronous -----------------------------------------------------------------------------
 
 
-def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) -> Any:
-    """Drive a plan to its outcome (a ``Done``), or to the ``Block`` that is the body of the call."""
+def run_plan(plan: Plan, sent: Any = None, thrown: BaseException | None = None) -> Any:
+    """Drive a plan to its outcome (a ``Done``), or to the ``BlockBody`` that is the body of the call."""
     while True:
         try:
             wait = plan.send(sent) if thrown is None else plan.throw(thrown)
@@ -1522,7 +1524,7 @@ def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) ->
             return stop.value
         finally:
             thrown = None  # no frame of its traceback holds it
-        if isinstance(wait, Block):
+        if isinstance(wait, BlockBody):
             return wait
         try:
             sent = wait.take()
@@ -1530,7 +1532,7 @@ def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) ->
             sent, thrown = None, error
 
 
-async def follow_async(plan: Plan) -> Any:
+async def run_plan_async(plan: Plan) -> Any:
     """Drive a plan to its outcome with ``await``."""
     sent: Any = None
     thrown: BaseException | None = None
@@ -1541,7 +1543,7 @@ async def follow_async(plan: Plan) -> Any:
             return stop.value
         finally:
             thrown = None
-        if isinstance(wait, Block):
+        if isinstance(wait, BlockBody):
             return wait
         try:
             sent = await wait.take_async() if wait.asynchronous else wait.take()
@@ -1599,10 +1601,10 @@ class ReplaceableCall:
         wrapped = function.__wrapped__  # type: ignore[attr-defined]
         call = Invocation(captured, wrapped, None, bound, args, kwargs, here())
         call.followed = self._followed
-        return self._awaited(call) if captured.shape == "coroutine" else self._came(follow(course(call)))
+        return self._awaited(call) if captured.shape == "coroutine" else self._came(run_plan(call_plan(call)))
 
     async def _awaited(self, call: Invocation) -> Any:
-        return self._came(await follow_async(course(call)))
+        return self._came(await run_plan_async(call_plan(call)))
 
     def _came(self, done: Done) -> Any:
         self.final, self.stuck = "final" in done.about, done.stuck
@@ -1618,7 +1620,7 @@ class ReplaceableCall:
 
 
 def wrap_contracted(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped``, a function or coroutine function with terms, with each call going through ``course``."""
+    """``wrapped``, a function or coroutine function with terms, with each call going through ``call_plan``."""
     captured.wrapped_as = wrapped
     wrapper = _coroutine(captured) if captured.shape == "coroutine" else _function(captured)
     return tool(wrapped, wrapper, captured)
@@ -1629,7 +1631,7 @@ def _function(captured: Captured) -> Any:
         bound = captured.arguments(instance, args, kwargs)
         if bound is None:
             return function(*args, **kwargs)  # raises
-        return came_to(follow(course(Invocation(captured, function, instance, bound, args, kwargs, here()))))
+        return came_to(run_plan(call_plan(Invocation(captured, function, instance, bound, args, kwargs, here()))))
 
     return wrapper
 
@@ -1639,7 +1641,7 @@ def _coroutine(captured: Captured) -> Any:
 
     async def run(function: Any, instance: Any, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return came_to(
-            await follow_async(course(Invocation(captured, function, instance, bound, args, kwargs, here())))
+            await run_plan_async(call_plan(Invocation(captured, function, instance, bound, args, kwargs, here())))
         )
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

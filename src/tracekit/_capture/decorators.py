@@ -20,7 +20,7 @@ from .calls import Captured, Point, called, is_method, parameters_of, shape_of, 
 if TYPE_CHECKING:
     from .._policy.contract import ExecutionContract, SideEffectClass
     from .._runtime.spending import Budget
-    from .contracted import Block, Plan
+    from .contracted import BlockBody, Plan
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -300,7 +300,7 @@ class Effect:
         self._scope: Scope | None = None
         #: The call, held up at its body while the block runs; and which step of the log answers it, where one does.
         self._plan: Plan | None = None
-        self._block: Block | None = None
+        self._block: BlockBody | None = None
         self._answered = 0
         #: What the effect came to: set by the block when ``live``, given by the recording in a replay.
         self.output: Any = None
@@ -319,27 +319,27 @@ class Effect:
         return self.output
 
     def __enter__(self) -> Effect:
-        from .contracted import follow
+        from .contracted import run_plan
 
-        return self._entered(follow(self._call("function")))
+        return self._entered(run_plan(self._call("function")))
 
     async def __aenter__(self) -> Effect:
-        from .contracted import follow_async
+        from .contracted import run_plan_async
 
-        return self._entered(await follow_async(self._call("coroutine")))
+        return self._entered(await run_plan_async(self._call("coroutine")))
 
     def _call(self, shape: str) -> Plan:
-        from .contracted import Invocation, course
+        from .contracted import Invocation, call_plan
 
         self._scope = here()
         point = Point(self._spec, shape, require_run=_required(False))
-        self._plan = course(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
+        self._plan = call_plan(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
         return self._plan
 
     def _entered(self, came: Any) -> Effect:
-        from .contracted import Block, came_to
+        from .contracted import BlockBody, came_to
 
-        if isinstance(came, Block):
+        if isinstance(came, BlockBody):
             self._block = came
             return self
         self._answered = came.seq
@@ -365,7 +365,7 @@ class Effect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        from .contracted import follow
+        from .contracted import run_plan
 
         plan, block = self._plan, self._block
         self._plan = self._block = None
@@ -380,7 +380,7 @@ class Effect:
                 "say `e.perform(function, …)` or `if e.live: …` in it"
             )
             block.outcome_info = {"info": {"unasked": True}}
-        follow(plan, self.output, error)
+        run_plan(plan, self.output, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None

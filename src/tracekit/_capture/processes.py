@@ -18,7 +18,7 @@ from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, passing, settled
+from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, in_own_lane, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs
@@ -282,7 +282,7 @@ def _observer_of(started: Any) -> tuple[Any, Scope] | None:
     session = scope.session
     if observer is None or observer.session.state is not session.state or session.state.ended:
         return None
-    return observer, settled(scope)
+    return observer, in_own_lane(scope)
 
 
 def _learnt(process: Any, scope: Scope) -> None:

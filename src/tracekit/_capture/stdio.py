@@ -19,8 +19,8 @@ from .calls import Captured, shell_of
 from .patch import looking_like
 
 __all__ = [
-    "Difference",
     "Out",
+    "PrintedDifference",
     "PrintedLines",
     "capture_input",
     "capture_output",
@@ -111,7 +111,7 @@ class _Lines:
         return {"lines": self.hashes, "text": self.text, **({"more": self.more} if self.more else {})}
 
 
-class Difference(NamedTuple):
+class PrintedDifference(NamedTuple):
     """The first printed line of a lane that differs: its number from 1, and both texts, ``None`` where there is none."""
 
     lane: str
@@ -124,7 +124,7 @@ class Difference(NamedTuple):
         return f"line {self.number} of the output{where} was {_shown(self.recorded)}, and is {_shown(self.actual)}"
 
 
-def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
+def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[PrintedDifference]:
     """The first line that differs, for each lane."""
     found = []
     for lane in sorted({*recorded, *actual}):
@@ -133,7 +133,7 @@ def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[
         if number is None and was[0] == now[0] and was[2] == now[2]:
             continue
         number = min(len(was[0]), len(now[0])) if number is None else number
-        found.append(Difference(lane, number + 1, _line(was, number), _line(now, number)))
+        found.append(PrintedDifference(lane, number + 1, _line(was, number), _line(now, number)))
     return found
 
 

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 __all__ = [
     "TAIL",
     "Blobs",
-    "Block",
     "BlockCollector",
     "Collector",
+    "EntryBlock",
     "Follower",
     "Limits",
     "RawEntry",
-    "Reading",
     "Scan",
     "Trace",
+    "TraceReading",
     "Verdict",
     "not_found",
     "open_trace",
@@ -95,7 +95,7 @@ _CODES: Final = (
 )
 
 
-class Block:
+class EntryBlock:
     """Entries that verify, one after the other, as columns: they were not parsed. ``parents`` and ``steps`` are 0 where there is none."""
 
     __slots__ = ("_begin", "_codes", "_data", "_marks", "ends", "first", "lanes", "parents", "place", "steps")
@@ -227,7 +227,7 @@ class Scan:
         with self._open() as file:
             yield from self._lines(file, None if self._after is None else _place(self._after))
 
-    def blocks(self, keys: tuple[tuple[bytes, int], ...]) -> Iterator[RawEntry | Block]:
+    def blocks(self, keys: tuple[tuple[bytes, int], ...]) -> Iterator[RawEntry | EntryBlock]:
         """The same entries, those that are as a journal writes them in blocks; ``keys`` of their ``meta`` are marked with these bits."""
         with self._open() as file:
             place = None if self._after is None else _place(self._after)
@@ -248,7 +248,7 @@ class Scan:
 
     def _blocks(
         self, file: BinaryIO, place: Place | None, keys: tuple[tuple[bytes, int], ...]
-    ) -> Iterator[RawEntry | Block]:
+    ) -> Iterator[RawEntry | EntryBlock]:
         pieces, limits = _Pieces(file), self.limits
         most = limits.line + 1
         within = min(most, limits.expanded // 48), limits.depth
@@ -257,7 +257,7 @@ class Scan:
             found = None if place is None else columns(pieces.data, start, place, within, _CODES, keys)
             if found is not None:
                 assert place is not None
-                block = Block(pieces.data, place.offset - start, found)
+                block = EntryBlock(pieces.data, place.offset - start, found)
                 pieces.at, place = found[0], block.place
                 self.good_end = place.offset
                 yield block
@@ -773,7 +773,7 @@ class Verdict(NamedTuple):
 _INSTANT: Final = 100_000_000, 2_000_000_000
 
 
-class Reading(NamedTuple):
+class TraceReading(NamedTuple):
     """What was found out by reading a trace through: its verdict, where its entries end, and what was made of them."""
 
     verdict: Verdict
@@ -798,7 +798,7 @@ class BlockCollector(Collector, Protocol):
     #: The keys in an entry's ``meta``, at any depth, that it wants to see.
     watched: ClassVar[tuple[bytes, ...]]
 
-    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+    def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
         """Take the entries of a block; an entry with one of these ``marks`` may have a key that is watched.
 
         ``load`` gives any entry up to the last one of the block, now or later.
@@ -834,7 +834,7 @@ def _kept_as(kind: type[Any]) -> str:
     return f"{kind.__name__} {fingerprint_of(*kind.made_by)}"
 
 
-def _add_each(add: Callable[[Mapping[str, Any]], object], block: Block) -> None:
+def _add_each(add: Callable[[Mapping[str, Any]], object], block: EntryBlock) -> None:
     for at in range(len(block)):
         add(block.entry(at))
 
@@ -903,18 +903,18 @@ class Trace:
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
     @property
-    def settled(self) -> bool:
+    def unchanging(self) -> bool:
         """Whether the file was left alone for so long that any further change will show in ``file``: time stamps are coarse."""
         stamp = (self._packed or system.fstat(self._fd)).st_ctime_ns
         return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> TraceReading:
         """What reading it through has found, of one that verifies; to be handed to another trace of the same ``file``."""
-        return Reading(self.check(), self._offsets, self._collected)
+        return TraceReading(self.check(), self._offsets, self._collected)
 
     @reading.setter
-    def reading(self, known: Reading) -> None:
+    def reading(self, known: TraceReading) -> None:
         self._verdict, self._offsets, collected = known
         self._collected = {**collected}
 
@@ -945,12 +945,12 @@ class Trace:
         adds = [collector.add for collector in collectors.values()]
         takes, keys = self._takes(collectors.values())
         first: dict[str, Any] = {}
-        last: RawEntry | Block | None = None
+        last: RawEntry | EntryBlock | None = None
         taken: Any
         try:
             for last in scanned.blocks(keys):
                 calls: Sequence[Callable[[Any], object]]
-                if isinstance(last, Block):
+                if isinstance(last, EntryBlock):
                     offsets.extend(last.ends)
                     calls, taken = takes, last
                 else:
@@ -968,7 +968,7 @@ class Trace:
                         break
         except TraceIntegrityError as error:
             self._error = error
-        if isinstance(last, Block):
+        if isinstance(last, EntryBlock):
             last = last.raw(len(last) - 1)
         self._collected.update(collectors)
         good = RawEntry(0, 0, 0, {}, GENESIS) if last is None else last
@@ -980,9 +980,9 @@ class Trace:
 
     def _takes(
         self, collectors: Iterable[Collector]
-    ) -> tuple[list[Callable[[Block], object]], tuple[tuple[bytes, int], ...]]:
+    ) -> tuple[list[Callable[[EntryBlock], object]], tuple[tuple[bytes, int], ...]]:
         """How each takes a block, and the keys that are marked for them."""
-        takes: list[Callable[[Block], object]] = []
+        takes: list[Callable[[EntryBlock], object]] = []
         keys: dict[bytes, int] = {}
         bits = (1 << number for number in range(6))
         for collector in collectors:
@@ -1040,9 +1040,9 @@ class Trace:
             return base._replace(problem=f"the last line is torn: {scanned.torn} bytes were left out", line=count + 1)
         if kind not in ENDS:
             return base._replace(problem="the run has no end" if count else "the file holds no entry")
-        return self._sealed(base._replace(end=kind), last)
+        return self._complete(base._replace(end=kind), last)
 
-    def _sealed(self, base: Verdict, last: RawEntry) -> Verdict:
+    def _complete(self, base: Verdict, last: RawEntry) -> Verdict:
         said, segments = _summary(last.data)
         if type(said) is int and said != base.count:
             problem = f"says that the run has {said} entries; there are {base.count}"

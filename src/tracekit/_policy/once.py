@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Awaited",
-    "Call",
     "DuplicateStep",
     "ExactlyOnce",
     "FirstStep",
+    "KeyedCall",
+    "KeyedResult",
+    "LiveValue",
     "LoggedCall",
     "Once",
     "PeerCalls",
-    "Piece",
-    "Result",
     "calls_of",
     "inherit_keys",
     "place_of",
@@ -64,7 +64,7 @@ __all__ = [
 # A call that happens once, and the calls that it answers.
 
 
-class Piece(NamedTuple):
+class LiveValue(NamedTuple):
     """One value that came of a call: the live object, and its JSON where that says it all; and the entry's ``meta``."""
 
     value: Any
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
     meta: Mapping[str, Any]
 
     @classmethod
-    def of(cls, value: Any, meta: Mapping[str, Any] | None) -> Piece:
+    def of(cls, value: Any, meta: Mapping[str, Any] | None) -> LiveValue:
         return cls(value, quick(value), meta or {})
 
     def given(self, spec: Spec) -> Any:
@@ -80,16 +80,16 @@ class Piece(NamedTuple):
         return self.value if self.data is None else from_json(loads(self.data), spec.hint())
 
 
-class Result(NamedTuple):
+class KeyedResult(NamedTuple):
     """What came of a call: what it returned, or raised, and the pieces before that."""
 
-    returned: Piece | None
+    returned: LiveValue | None
     raised: BaseException | None = None
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[LiveValue, ...] = ()
     lazy: str | None = None
 
 
-class Call:
+class KeyedCall:
     """One call under a key, from before its intent record is on the log until its outcome is.
 
     ``of`` is what a duplicate refers to: its ``seq``, or run and ``seq`` where that is another run's. ``lane``, ``owner`` and
@@ -107,9 +107,9 @@ class Call:
         #: Why it can neither be made nor answered.
         self.refusal: ContractViolationError | None = None
         #: The calls that something inside this one waits for.
-        self.waiting: list[Call] = []
-        self.pieces: list[Piece] = []
-        self._result: Result | None = None
+        self.waiting: list[KeyedCall] = []
+        self.pieces: list[LiveValue] = []
+        self._result: KeyedResult | None = None
         self._log: tuple[LoggedCall, Trace] | None = None
         self._lock: Final = RLock()
         self._waiters: list[Any] = []
@@ -119,7 +119,7 @@ class Call:
         self._has_ended.acquire()
 
     @classmethod
-    def answered(cls, of: Mapping[str, Any], result: Result) -> Call:
+    def answered(cls, of: Mapping[str, Any], result: KeyedResult) -> KeyedCall:
         """A call that another run has made."""
         call = cls(None, 0, 0)
         call.of, call._result = of, result
@@ -127,7 +127,7 @@ class Call:
         return call
 
     @classmethod
-    def logged(cls, logged: LoggedCall, log: Trace) -> Call:
+    def logged(cls, logged: LoggedCall, log: Trace) -> KeyedCall:
         """A call that this run made before it was resumed."""
         call = cls(None, 0, 0)
         call.seq = call.of = logged.seq
@@ -136,16 +136,16 @@ class Call:
         return call
 
     @classmethod
-    def supplied(cls, seq: int, output: Any) -> Call:
+    def supplied(cls, seq: int, output: Any) -> KeyedCall:
         """A call that this run made before it was resumed, with the output that a person supplies."""
         call = cls(None, 0, 0)
         call.seq = call.of = seq
-        call._result = Result(Piece(output, None, {}))
+        call._result = KeyedResult(LiveValue(output, None, {}))
         call._is_open.release()
         return call
 
     @classmethod
-    def undecided(cls, refusal: ContractViolationError) -> Call:
+    def undecided(cls, refusal: ContractViolationError) -> KeyedCall:
         """A call of which the log does not say whether it was made: every duplicate is refused."""
         call = cls(None, 0, 0)
         call.refusal = refusal
@@ -177,7 +177,7 @@ class Call:
     def pending(self) -> bool:
         return self._result is None and self._log is None
 
-    def end(self, result: Result) -> None:
+    def end(self, result: KeyedResult) -> None:
         """End the call with its result: every duplicate is answered. The first end counts."""
         with self._lock:
             if self._result is not None:
@@ -205,7 +205,7 @@ class Call:
         await future
         return True
 
-    def result(self, spec: Spec) -> Result:
+    def result(self, spec: Spec) -> KeyedResult:
         if self._result is None:
             assert self._log is not None
             logged, log = self._log
@@ -225,9 +225,9 @@ class Call:
             line = line.parent
         return False
 
-    def waits_for(self) -> set[Call]:
+    def waits_for(self) -> set[KeyedCall]:
         """This call and all that it waits for, by way of others too."""
-        found: set[Call] = set()
+        found: set[KeyedCall] = set()
         stack = [self]
         while stack:
             call = stack.pop()
@@ -247,7 +247,7 @@ class FirstStep(AroundStep):
 
     __slots__ = ("_name", "_run_id", "call")
 
-    def __init__(self, inner: Step, name: str, run_id: str, call: Call) -> None:
+    def __init__(self, inner: Step, name: str, run_id: str, call: KeyedCall) -> None:
         super().__init__(inner)
         self._name: Final = name
         self._run_id: Final = run_id
@@ -255,10 +255,10 @@ class FirstStep(AroundStep):
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.inner.chunk(output, info=info)
-        self.call.pieces.append(Piece.of(output, info))
+        self.call.pieces.append(LiveValue.of(output, info))
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        piece = Piece.of(output, info)
+        piece = LiveValue.of(output, info)
         try:
             self.inner.done(output, info=info, data=data)
         except BaseException as error:
@@ -281,13 +281,13 @@ class FirstStep(AroundStep):
             raise
         self._end(None, error, info)
 
-    def _end(self, returned: Piece | None, error: BaseException | None, info: Mapping[str, Any] | None) -> None:
+    def _end(self, returned: LiveValue | None, error: BaseException | None, info: Mapping[str, Any] | None) -> None:
         pieces = tuple(self.call.pieces)
         lazy = next(
             (facts.get("lazy") for facts in (info, *(piece.meta for piece in pieces)) if facts and "lazy" in facts),
             None,
         )
-        self.call.end(Result(returned, error, pieces, lazy))
+        self.call.end(KeyedResult(returned, error, pieces, lazy))
 
     def _left(self) -> ContractViolationError:
         return ContractViolationError(
@@ -307,7 +307,7 @@ class DuplicateStep(Step):
     live: Final = False
     deferred: Final = False
 
-    def __init__(self, once: Once, scope: Scope, request: Request, seq: int, call: Call) -> None:
+    def __init__(self, once: Once, scope: Scope, request: Request, seq: int, call: KeyedCall) -> None:
         self._once: Final = once
         self.session: Final = once.session
         self.scope: Final = scope
@@ -390,7 +390,7 @@ class DuplicateStep(Step):
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
-    def _result(self) -> Result | None:
+    def _result(self) -> KeyedResult | None:
         """``None`` where what the log has of the call can't be given: ``answer`` says why."""
         try:
             return self.call.result(self.spec)
@@ -435,7 +435,7 @@ class DuplicateStep(Step):
             )
         return _copy(raised)
 
-    def _write(self, returned: Piece | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
+    def _write(self, returned: LiveValue | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
         session, spec = self.session, self.spec
         value = None if returned is None else returned.given(spec)
         if not session.state.ended:
@@ -504,32 +504,32 @@ class LoggedCall:
     def ended(self) -> bool:
         return self.outcome != 0
 
-    def result(self, log: Trace, spec: Spec) -> Result:
+    def result(self, log: Trace, spec: Spec) -> KeyedResult:
         """What came of it, rebuilt; ``ContractViolationError`` where the log does not have it whole."""
         try:
             return self._result(log, spec)
         except NotReplayableError as error:
             raise self._not_given(error.what) from None
 
-    def settled(self, said: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> Call | None:
+    def settled(self, said: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> KeyedCall | None:
         """It, as a person says of it after its run had ended; ``None`` where it was not made."""
         if not said["done"]:
             return None
-        return Call.answered(place, Result(Piece(from_json(said.get("output"), spec.hint()), None, {})))
+        return KeyedCall.answered(place, KeyedResult(LiveValue(from_json(said.get("output"), spec.hint()), None, {})))
 
-    def _result(self, log: Trace, spec: Spec) -> Result:
+    def _result(self, log: Trace, spec: Spec) -> KeyedResult:
         pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
         entry = log.entry(self.outcome)
         meta = entry.get("meta") or {}
         lazy = next((facts["lazy"] for facts in (meta, *(piece.meta for piece in pieces)) if "lazy" in facts), None)
         if "error" in entry:
             entry = Originals(log.path).of(entry, log.expand, "error")
-            return Result(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
+            return KeyedResult(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
         if meta.get("abandoned"):
-            return Result(None, self._not_given("it was left before its end"), pieces, lazy)
-        return Result(self._piece(log, self.outcome, spec), None, pieces, lazy)
+            return KeyedResult(None, self._not_given("it was left before its end"), pieces, lazy)
+        return KeyedResult(self._piece(log, self.outcome, spec), None, pieces, lazy)
 
-    def _piece(self, log: Trace, seq: int, spec: Spec) -> Piece:
+    def _piece(self, log: Trace, seq: int, spec: Spec) -> LiveValue:
         entry = log.entry(seq)
         meta = entry.get("meta") or {}
         if meta.get("redacted"):
@@ -537,7 +537,7 @@ class LoggedCall:
             if originals.lack(entry, "output"):
                 raise self._not_given("a secret was taken out of it, which the log does not have")
             entry = originals.of(entry, log.expand, "output")
-        return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
+        return LiveValue(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
 
     def _not_given(self, why: str) -> ContractViolationError:
         return ContractViolationError(
@@ -634,7 +634,7 @@ class PeerCalls:
         self._keys: Final = keys
         self._me: Final = me
 
-    def ask(self, file: str, digest: str, spec: Spec) -> Call | None:
+    def ask(self, file: str, digest: str, spec: Spec) -> KeyedCall | None:
         """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
         with self._session.log.journal.held():
             pass  # there is a log that others can look into before there is a key
@@ -668,7 +668,7 @@ class PeerCalls:
             return file_beside(self._session.log.path, has.segment)
         return Store(self._session.log.journal.root).path(has.run_id, has.segment)
 
-    def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> Call | None:
+    def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> KeyedCall | None:
         """What the log of ``has`` says; ``None`` where it did not make the call, and will not unless it is ``writing``."""
         from .._journal.reader import Trace
 
@@ -685,7 +685,7 @@ class PeerCalls:
                 if said is not None and said.get("hash") == log.entry(call.seq)["hash"]:
                     return call.settled(said, spec, place_of(has, call.seq))
             if call is not None and call.ended:
-                return Call.answered(place_of(has, call.seq), call.result(log, spec))
+                return KeyedCall.answered(place_of(has, call.seq), call.result(log, spec))
         if writing:
             return None if call is None else Awaited(self, digest, has, call.seq)  # as long as that process lives
         if call is not None:
@@ -787,7 +787,7 @@ class PeerCalls:
         )
 
 
-class Awaited(Call):
+class Awaited(KeyedCall):
     """A call that another process is making. Whoever waits looks at that one's log, now and then, for as long as that process lives.
 
     ``inherited`` is one that the parent of a forked process is making: it has no key file, so nobody else may ever make it here.
@@ -982,7 +982,7 @@ class Once:
         self._keys: Final = Keys(journal.root, sync=journal.durability != "none")
         self._peers: Final = PeerCalls(session, self._keys, self.me)
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
-        self._calls: Final[dict[str, Call]] = {}
+        self._calls: Final[dict[str, KeyedCall]] = {}
         self.shared = past is not None and bool(beside(file_beside(journal.path, None)))
         #: Whether each key that this recording has has its file; one thread sees to it.
         self._published = self.shared
@@ -1002,10 +1002,10 @@ class Once:
             if self._undoing(call) != 0:
                 child._calls[digest] = self._inherited(child, digest, call)
 
-    def _inherited(self, child: Once, digest: str, call: Call) -> Call:
+    def _inherited(self, child: Once, digest: str, call: KeyedCall) -> KeyedCall:
         undoing = self._undoing(call)
         if undoing:
-            return Call.undecided(self._half_undone(call, undoing))
+            return KeyedCall.undecided(self._half_undone(call, undoing))
         if call.pending and call.refusal is None and call.seq and call.thread != get_ident():
             has = Owner(self.me.run_id, self.me.segment, call.seq)
             return Awaited(child._peers, digest, has, call.seq, inherited=True)
@@ -1017,7 +1017,7 @@ class Once:
                 contract="exactly_once",
                 next_action="fork when the call has ended",
             )
-            return Call.undecided(refusal)
+            return KeyedCall.undecided(refusal)
         if type(call.of) is int and call.refusal is None:
             call.of = place_of(self.me, call.of)
         return call
@@ -1064,23 +1064,23 @@ class Once:
         except ContractViolationError as error:
             raise self.session.refuse(scope, request, error) from None
 
-    def _enter(self, digest: str, scope: Scope) -> tuple[Call, bool]:
+    def _enter(self, digest: str, scope: Scope) -> tuple[KeyedCall, bool]:
         """The call that has the key, and whether that is this one."""
         with self._lock:
             call = self._calls.get(digest)
             undoing = None if call is None else self._undoing(call)
             if call is None or call.stale or undoing == 0:
-                call = self._calls[digest] = Call(scope.lane, owner(), get_ident())
+                call = self._calls[digest] = KeyedCall(scope.lane, owner(), get_ident())
                 return call, True
             if undoing:
                 raise self._half_undone(call, undoing)
             return call, False
 
-    def _undoing(self, call: Call) -> int | None:
+    def _undoing(self, call: KeyedCall) -> int | None:
         """The step that undoes a call of this run, 0 where it is done, ``None`` where there is none."""
         return self.session.undone.get(call.of) if type(call.of) is int else None
 
-    def _half_undone(self, call: Call, undoing: int) -> ContractViolationError:
+    def _half_undone(self, call: KeyedCall, undoing: int) -> ContractViolationError:
         return ContractViolationError(
             f"the call under this key (step {call.of}) was undone, or not: its compensation (step {undoing}) has no certain end; it was "
             "not executed",
@@ -1090,7 +1090,7 @@ class Once:
             next_action="find out what was done; another idempotency key makes another call",
         )
 
-    def _first(self, call: Call, digest: str, scope: Scope, request: Request) -> FirstStep | None:
+    def _first(self, call: KeyedCall, digest: str, scope: Scope, request: Request) -> FirstStep | None:
         """Make the call. ``None``: another run has made it, and answers from now on."""
         spec = request.spec
         file = self._file(digest, _in_store(spec))
@@ -1125,7 +1125,7 @@ class Once:
             return digest if in_store else None
         return self._keys.digest(self.me.run_id.encode(), digest.encode())
 
-    def _put(self, digest: str, call: Call, instead: Call | None) -> None:
+    def _put(self, digest: str, call: KeyedCall, instead: KeyedCall | None) -> None:
         with self._lock:
             if instead is None:
                 del self._calls[digest]
@@ -1133,7 +1133,7 @@ class Once:
                 self._calls[digest] = instead
         call.not_made()
 
-    def _duplicate(self, call: Call, scope: Scope, request: Request) -> DuplicateStep:
+    def _duplicate(self, call: KeyedCall, scope: Scope, request: Request) -> DuplicateStep:
         if call.refusal is not None:
             raise call.refusal.fresh()
         if call.pending and (call.owner == owner() or call.encloses(scope.lane)):
@@ -1142,7 +1142,7 @@ class Once:
         seq = self.session.intend(scope, request)
         return DuplicateStep(self, scope, request, seq, call)
 
-    def _inside_itself(self, call: Call, spec: Spec) -> ContractViolationError:
+    def _inside_itself(self, call: KeyedCall, spec: Spec) -> ContractViolationError:
         return ContractViolationError(
             f"{spec.name!r} was called again under the key of a call that has not ended (step {call.of}), by that call's own code; "
             "it was not executed, and waiting for the first one would never end",
@@ -1152,7 +1152,7 @@ class Once:
             next_action="let the tool not call itself with the same input, or give the two calls different idempotency keys",
         )
 
-    def _in_its_thread(self, call: Call, spec: Spec) -> ContractViolationError:
+    def _in_its_thread(self, call: KeyedCall, spec: Spec) -> ContractViolationError:
         return ContractViolationError(
             f"{spec.name!r} was called in the thread in which run {call.of['run_id']} is making this call"  # type: ignore[index]
             f" (step {call.of['seq']}), and can't end meanwhile; it was not executed",  # type: ignore[index]
@@ -1221,18 +1221,22 @@ class Once:
             next_action=f"bring {path} back as it was beside that run, then resume it",
         )
 
-    def _recorded(self, call: LoggedCall, past: Trace) -> Call | None:
+    def _recorded(self, call: LoggedCall, past: Trace) -> KeyedCall | None:
         """What the log says of a key; ``None`` where the call may be made (again)."""
         if call.undoing:
-            undecided = Call.undecided(self._half_undone(Call.logged(call, past), call.undoing))
+            undecided = KeyedCall.undecided(self._half_undone(KeyedCall.logged(call, past), call.undoing))
             undecided.of = call.seq
             return undecided
         if call.ended:
             supplied = self.session.supplied
-            return Call.supplied(call.seq, supplied[call.seq]) if call.seq in supplied else Call.logged(call, past)
+            return (
+                KeyedCall.supplied(call.seq, supplied[call.seq])
+                if call.seq in supplied
+                else KeyedCall.logged(call, past)
+            )
         if call.side_effect in ("read_only", "reversible"):
             return None
-        return Call.undecided(
+        return KeyedCall.undecided(
             ContractViolationError(
                 f"{call.name!r} ({call.side_effect}) began in run {self.session.run_id} at step {call.seq} and the log does not say "
                 "whether it was made; it was not executed again",

@@ -25,7 +25,7 @@ from .._journal.reader import Verdict
 from .._runtime.boundary import uncaptured
 from .reading import FileView, RunView, StepView, plain
 
-__all__ = ["Account", "Action", "Basis", "Check", "Finding", "Identity", "account_of"]
+__all__ = ["Account", "Action", "Basis", "Finding", "Identity", "PolicyCheck", "account_of"]
 
 EFFECTS: Final = frozenset(("reversible", "irreversible"))
 _DECISIONS: Final = frozenset(("decision", "router.decision"))
@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 Answer = Literal["allowed", "denied", "unclear"]
 
 
-class Check(NamedTuple):
+class PolicyCheck(NamedTuple):
     """A question to a policy, and what it answered; ``unclear`` is whatever says neither, and allows nothing."""
 
     step: StepView
@@ -82,7 +82,7 @@ class Action(NamedTuple):
     effect: bool
     identity: Identity | None
     basis: Basis | None
-    policy: Check | None
+    policy: PolicyCheck | None
     policy_how: str | None
     inside: int | str | None
     undone_by: tuple[StepView, ...]
@@ -166,7 +166,7 @@ class Account:
         return self._identities
 
     @cached_property
-    def checks(self) -> Sequence[Check]:
+    def checks(self) -> Sequence[PolicyCheck]:
         """Every question to a policy, with its answer."""
         return [_read_check(step, self._meant) for step in self.view.steps(kinds=("policy.check",))]
 
@@ -334,13 +334,13 @@ _NAMED_IN: Final = ("action", "tool", "tool_name", "operation", "function")
 _ARGUMENTS_IN: Final = ("payload", "arguments", "args", "parameters", "params", "input")
 
 
-def _read_check(step: StepView, meant: Mapping[str, str]) -> Check:
+def _read_check(step: StepView, meant: Mapping[str, str]) -> PolicyCheck:
     asked, said = plain(step.input), plain(step.output)
     reason = None
     if isinstance(said, Mapping):
         reason = next((str(said[key]) for key in _REASONS if said.get(key)), None)
     action = _action(asked)
-    return Check(step, _answer(said), reason, action if action is None else meant.get(action, action))
+    return PolicyCheck(step, _answer(said), reason, action if action is None else meant.get(action, action))
 
 
 def _answer(said: Any, depth: int = 0) -> Answer:
@@ -385,13 +385,13 @@ def _names(action: str | None, tool: str) -> bool:
 class _Policies:
     """Which check decides on which effect."""
 
-    def __init__(self, checks: Sequence[Check], tools: Iterable[str]) -> None:
+    def __init__(self, checks: Sequence[PolicyCheck], tools: Iterable[str]) -> None:
         self._checks: Final = checks
         self._tools: Final = {*tools}
 
-    def of(self, step: StepView) -> tuple[Check | None, str | None]:
+    def of(self, step: StepView) -> tuple[PolicyCheck | None, str | None]:
         before = [one for one in self._checks if self._precedes(one.step, step)]
-        latest: dict[str, Check] = {one.step.name: one for one in before if self._is_about(one, step)}
+        latest: dict[str, PolicyCheck] = {one.step.name: one for one in before if self._is_about(one, step)}
         if latest:  # what one policy denies, no other one allows
             worst = min((one.answer for one in latest.values()), key=("denied", "unclear", "allowed").index)
             found = max((one for one in latest.values() if one.answer == worst), key=lambda one: one.step.ts_ns)
@@ -415,7 +415,7 @@ class _Policies:
         # What the run itself had asked before it started the process; what it asked later may have been too late.
         return check.file.segment is None and type(begun) is int and check.seq <= begun
 
-    def _is_about(self, check: Check, step: StepView) -> bool:
+    def _is_about(self, check: PolicyCheck, step: StepView) -> bool:
         if not (_names(check.action, step.name) or check.step.name == step.name):
             return False
         asked = plain(check.step.input)
@@ -429,7 +429,7 @@ class _Policies:
             given[key] == value for key, value in about.items() if key in given
         )
 
-    def _has_its_arguments(self, check: Check, step: StepView) -> bool:
+    def _has_its_arguments(self, check: PolicyCheck, step: StepView) -> bool:
         given, about = plain(step.input), _payload(plain(check.step.input))
         return (
             bool(about)
@@ -437,7 +437,7 @@ class _Policies:
             and all(key in given and given[key] == about[key] for key in about)
         )
 
-    def _is_next(self, check: Check, step: StepView) -> bool:
+    def _is_next(self, check: PolicyCheck, step: StepView) -> bool:
         one = check.step
         if one.file is not step.file or one.lane_number != step.lane_number or one.agent != step.agent:
             return False
@@ -454,7 +454,7 @@ def _payload(asked: Any) -> Mapping[str, Any]:
     return next((asked[key] for key in _ARGUMENTS_IN if isinstance(asked.get(key), Mapping)), {})
 
 
-def _judged(step: StepView, check: Check | None) -> Iterator[Finding]:
+def _judged(step: StepView, check: PolicyCheck | None) -> Iterator[Finding]:
     what = f"{step.kind} {step.name} ({step.side_effect})"
     if check is None:
         yield Finding("no-policy", f"{what} was made, and no recorded policy check allows it", step.place)

@@ -156,12 +156,12 @@ class Block(ABC, Generic[E]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._settle()
+        await self._drain()
         stopped = isinstance(error, ServerStopped)
         self._exit(None if stopped else error)
         return stopped or None  # type: ignore[return-value]  # as above
 
-    async def _settle(self) -> None:
+    async def _drain(self) -> None:
         """Wait for open lanes of this loop to end."""
 
     def _start(self) -> E:

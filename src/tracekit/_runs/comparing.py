@@ -17,7 +17,7 @@ from .._runtime.matching import differences
 from .._values import dumps
 from .reading import Change, FileView, RunView, StepView, alignment, plain
 
-__all__ = ["Comparison", "EndDifference", "Op", "StepDifference", "changes", "compare"]
+__all__ = ["EndDifference", "Op", "RunComparison", "StepDifference", "changes", "compare"]
 
 Op = Literal["added", "removed", "changed", "moved"]
 
@@ -78,7 +78,7 @@ class _Lane:
         return self._file.steps[self._seqs[at]]
 
 
-class Comparison:
+class RunComparison:
     """Two runs beside each other. ``steps`` differ, ``ends`` too; ``same`` is how many steps are in both as they are."""
 
     def __init__(self, before: RunView, now: RunView, *, transport: bool) -> None:
@@ -181,9 +181,9 @@ class Comparison:
         return found
 
 
-def compare(before: RunView, now: RunView, *, transport: bool = False) -> Comparison:
+def compare(before: RunView, now: RunView, *, transport: bool = False) -> RunComparison:
     """What differs between two runs; with ``transport`` dates, ids of requests and rate limits too."""
-    return Comparison(before, now, transport=transport)
+    return RunComparison(before, now, transport=transport)
 
 
 def _processes(before: RunView, now: RunView) -> Iterator[tuple[FileView | None, FileView | None]]:

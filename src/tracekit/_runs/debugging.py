@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .._runtime.lane import Lane
     from .._runtime.threads import ThreadMonitor
 
-__all__ = ["SINK", "Place", "RemoteDebugger", "StepPlace", "joined", "places"]
+__all__ = ["SINK", "CodeLine", "RemoteDebugger", "StepPlace", "joined", "places"]
 
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
@@ -67,7 +67,7 @@ _MOST: Final = 1000
 # -- where the program is ----------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of the program's own code: its frame, the path of the lane that it is in, and whether it is of who makes the step."""
 
     frame: FrameType
@@ -75,14 +75,14 @@ class Place(NamedTuple):
     own: bool
 
 
-def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[Place]:
+def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[CodeLine]:
     """Where the program makes a step: its lines from the innermost one outwards, from ``frame`` on.
 
     A task's or a pool's call has its own lines first, then those of the lane that has started it, which waits for it, as a rule. So there
     is a line of the program's also where only a library's is in the thread that makes the step.
     """
     every = _all_places(scope, threads, frame)
-    for kind in (_in_checkout, callers.is_own, _is_others):
+    for kind in (_in_checkout, callers.is_user_frame, _is_others):
         found = [one for one in every if kind(one.frame)]
         if found:
             return found
@@ -97,13 +97,13 @@ def _is_others(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith(_TRACEKIT)
 
 
-def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[Place]:
+def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[CodeLine]:
     lane: Lane | None = scope.lane
     task = _reality.running_task()
     outermost = None if task is None else _frame_of(task.get_coro())
-    found: list[Place] = []
+    found: list[CodeLine] = []
     while frame is not None:
-        found.append(Place(frame, scope.lane.path, True))
+        found.append(CodeLine(frame, scope.lane.path, True))
         inner, frame = frame, frame.f_back
         if inner is outermost:
             break
@@ -119,7 +119,7 @@ def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -
         for one in others:
             if id(one) not in seen:
                 seen.add(id(one))
-                found.append(Place(one, lane.path, False))
+                found.append(CodeLine(one, lane.path, False))
         lane = lane.parent
     return found
 
@@ -358,7 +358,7 @@ class RemoteDebugger:
             how, there = goes_on
             how(there)
 
-    def _serve(self, replay: Replay, found: list[Place]) -> _GoesOn | None:
+    def _serve(self, replay: Replay, found: list[CodeLine]) -> _GoesOn | None:
         """Answer until the program is to go on; returns how it goes on line by line, and in which frame."""
         while True:
             asked = self._hear()
@@ -375,7 +375,7 @@ class RemoteDebugger:
             elif what == "variables":
                 self._say("variables", variables=self._variables(found, asked))
             elif what == "lines":
-                place: Place = found[asked["frame"]]
+                place: CodeLine = found[asked["frame"]]
                 if place.own:
                     self._to = _NEXT
                     return self._lines, place.frame
@@ -394,7 +394,7 @@ class RemoteDebugger:
 
     # -- values ----------------------------------------------------------------------------------------------------------
 
-    def _evaluated(self, found: list[Place], asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _evaluated(self, found: list[CodeLine], asked: Mapping[str, Any]) -> dict[str, Any]:
         frame = found[asked["frame"]].frame if found else None
         spaces = ({}, {}) if frame is None else (frame.f_globals, frame.f_locals)
         text = asked["text"].strip()
@@ -410,7 +410,7 @@ class RemoteDebugger:
         except BaseException as error:
             return {"text": traceback.format_exception_only(error)[-1].strip(), "failed": True, "of": 0}
 
-    def _variables(self, found: list[Place], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _variables(self, found: list[CodeLine], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         if "of" in asked:
             items = _children(self._values[asked["of"] - 1])
         else:
@@ -622,7 +622,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _about(place: Place) -> dict[str, Any]:
+def _about(place: CodeLine) -> dict[str, Any]:
     frame = place.frame
     return {
         "file": frame.f_code.co_filename,

@@ -26,7 +26,7 @@ from ..errors import RunNotFoundError, TraceError, TraceIntegrityError
 from .failures import FailureReader
 from .recovery import last_settled, uncertain_steps
 
-__all__ = ["RUN_SECONDS", "STATES", "STEP_SECONDS", "Doubt", "Figures", "Histogram", "StoreFigures", "Totals"]
+__all__ = ["RUN_SECONDS", "STATES", "STEP_SECONDS", "Figures", "Histogram", "StepInDoubt", "StoreFigures", "Totals"]
 
 #: What a run can be. ``died``: it has no end, and nobody writes it. ``unreadable``: of a newer format, or not to be opened.
 STATES: Final = ("running", "complete", "failed", "aborted", "died", "broken", "unreadable")
@@ -95,7 +95,7 @@ class Totals:
         return name
 
 
-class Doubt(NamedTuple):
+class StepInDoubt(NamedTuple):
     """An irreversible step without a known outcome; ``running``: it is being made right now. ``since`` in ns since the epoch."""
 
     running: bool
@@ -107,7 +107,7 @@ class Figures(NamedTuple):
     """The store at one instant: runs by state, what is in doubt, when the oldest run that goes on began (``None``: none does)."""
 
     runs: Mapping[str, int]
-    doubts: tuple[Doubt, ...]
+    doubts: tuple[StepInDoubt, ...]
     oldest_running: int | None
     bytes: int
     files: int
@@ -158,7 +158,7 @@ class StoreFigures:
     def _figures(self, *, readable: bool = True) -> Figures:
         files = self._files
         runs = dict.fromkeys(STATES, 0)
-        doubts: list[Doubt] = []
+        doubts: list[StepInDoubt] = []
         began: list[int] = []
         broken = {file.run for file in files.values() if file.run is not None and file.state == "broken"}
         for name, file in files.items():
@@ -271,7 +271,7 @@ class _File:
         #: How many entries are in the totals, and how many were when it was found dead.
         self.counted = 0
         self.crashed = -1
-        self.doubts: tuple[Doubt, ...] = ()
+        self.doubts: tuple[StepInDoubt, ...] = ()
 
     def stands(self, state: str) -> None:
         self.state = state
@@ -342,18 +342,18 @@ class _Reader:
             histogram = to[key] = Histogram(bounds)
         histogram.add(ns / 1e9)
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[StepInDoubt, ...]:
         """What is in doubt, or being made, in a file that somebody writes."""
         log = self.log
         assert log is not None
         found = [
-            Doubt(False, not (seq in log.steps and log.steps[seq].undeclared), self._since.get(seq, 0))
+            StepInDoubt(False, not (seq in log.steps and log.steps[seq].undeclared), self._since.get(seq, 0))
             for seq in steps_in_doubt(log, live=True)
         ]
         return tuple(
             found
             + [
-                Doubt(True, not step.undeclared, self._since[step.seq])
+                StepInDoubt(True, not step.undeclared, self._since[step.seq])
                 for step in log.steps.values()
                 if step.effect and step.state == "pending"
             ]
@@ -399,12 +399,13 @@ def _held(path: str) -> bool:
         return False
 
 
-def _doubts(path: str) -> tuple[Doubt, ...]:
+def _doubts(path: str) -> tuple[StepInDoubt, ...]:
     """What is in doubt in a file that nobody writes."""
     try:
         steps, _ = uncertain_steps(path)
     except Exception:  # as in `_read`; a file that can't be judged is counted as damaged or unreadable
         return ()
     return tuple(
-        Doubt(step.state == "running", step.declared, int(step.time.timestamp() * 1_000_000) * 1000) for step in steps
+        StepInDoubt(step.state == "running", step.declared, int(step.time.timestamp() * 1_000_000) * 1000)
+        for step in steps
     )

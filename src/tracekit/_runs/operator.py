@@ -20,7 +20,7 @@ from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, below
-from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
+from .._values import dumps, dumps_in_order, from_json, not_serialisable, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
 from . import block
 from .children import RecordedChildren
@@ -248,8 +248,8 @@ def settle(
     if (output is _MISSING) == (not not_done):
         raise ValueError("a step was done, with output=…, or not_done=True")
     tree = None if not_done else to_json(output)
-    if contains_opaque(tree) is not None:
-        raise ValueError(f"this output can't be recorded: {contains_opaque(tree)}")
+    if not_serialisable(tree) is not None:
+        raise ValueError(f"this output can't be recorded: {not_serialisable(tree)}")
     return settle_as(run, step, tree, done=not not_done, reason=reason, by=by, store=store).seq
 
 

@@ -64,7 +64,7 @@ from .wording import (
 )
 
 if TYPE_CHECKING:
-    from .comparing import Comparison, StepDifference
+    from .comparing import RunComparison, StepDifference
 
 __all__ = ["GENERATOR", "badge", "head", "page", "safe", "summary", "whole_page"]
 
@@ -86,7 +86,7 @@ _SAFE: Final = 2**53
 
 def page(
     runs: Sequence[RunView],
-    comparison: Comparison | None = None,
+    comparison: RunComparison | None = None,
     *,
     answers: Sequence[Mapping[str, Any]] = (),
     whole: bool = False,
@@ -557,7 +557,7 @@ class _Data:
 
     # -- differences -----------------------------------------------------------------------------------------------------
 
-    def comparison(self, found: Comparison, runs: Sequence[RunView]) -> dict[str, Any]:
+    def comparison(self, found: RunComparison, runs: Sequence[RunView]) -> dict[str, Any]:
         """What differs between two of the runs."""
         sides = [runs.index(found.before), runs.index(found.now)]
         ends = [

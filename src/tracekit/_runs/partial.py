@@ -33,7 +33,7 @@ from .ending import End, end_log
 from .environment import command_facts, environment_and_argv, this_program
 from .wording import time_span
 
-__all__ = ["BranchedReplay", "Live", "PartialReplay", "branch", "seal_branch"]
+__all__ = ["BranchedReplay", "Live", "PartialReplay", "branch", "end_branch"]
 
 # -- partial replays ----------------------------------------------------------------------------------------------------
 #
@@ -809,7 +809,7 @@ def _replayable_by(origin: Mapping[str, Any], new: Recording) -> dict[str, Any]:
     return found
 
 
-def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None, result: Any) -> None:
+def end_branch(partial: PartialReplay, store: Store, error: BaseException | None, result: Any) -> None:
     """End the new run: completed with ``result``, or failed with ``error``."""
     new, differences = partial.new, len(partial.replay.report.differences)
     end_log(new, store, lambda: End({"steps": new.steps, "differences": differences}, error, result))

@@ -257,7 +257,7 @@ class _Source(Protocol):
     def expand(self, value: Any, *, before: int | None = None) -> Any: ...
 
 
-class Lane(NamedTuple):
+class LaneView(NamedTuple):
     """A line of execution: ``path`` says which task or thread of which it is (``worker#2/fetch#1``; empty for the run's own)."""
 
     number: int
@@ -265,7 +265,7 @@ class Lane(NamedTuple):
     label: str
 
 
-_OWN: Final = Lane(0, "", "")
+_OWN: Final = LaneView(0, "", "")
 #: So many ``meta`` are kept at hand, and so many rows of steps that were dropped.
 _METAS: Final = 64
 _ROWS: Final = 1000
@@ -285,7 +285,7 @@ class FileView:
         self.found: Final = found
         self.segment: Final = segment
         self.steps: Final = _Steps(self)
-        self.lanes: Final[dict[int, Lane]] = {0: _OWN}
+        self.lanes: Final[dict[int, LaneView]] = {0: _OWN}
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         #: The model calls of each lane, in order.
@@ -330,7 +330,7 @@ class FileView:
         label = f"{born.get('name', '?')}#{born.get('n', 1)}"
         above = self.lanes.get(born.get("parent", 0), _OWN)
         path = f"{above.path}/{label}" if above.path else label
-        self.lanes[born["id"]] = Lane(born["id"], path, label)
+        self.lanes[born["id"]] = LaneView(born["id"], path, label)
 
     def forget(self, step: StepView) -> None:
         """Drop a step that has ended, for whoever reads along with a run of any length. Lanes stay: what they start refers to them."""
@@ -640,7 +640,7 @@ class StepView:
         return self.file.place(self.seq)
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> LaneView:
         """The line of execution that it was made in."""
         return self.file.lanes.get(self.lane_number, _OWN)
 

@@ -143,7 +143,7 @@ class _Lent:
         enclose(self._run._session, self)
         return self._run
 
-    async def settle_for(self, run: Run) -> None:
+    async def drain_for(self, run: Run) -> None:
         """The run goes on."""
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
@@ -337,11 +337,11 @@ class RecordBlock(Block[Run]):
             name = options["agent"] or "agent"
             session.identify(name, options["identity"])
 
-    async def _settle(self) -> None:
+    async def _drain(self) -> None:
         if self._instead is None:
             await drain_async(self._session)
         else:
-            await self._instead.settle_for(self.run)
+            await self._instead.drain_for(self.run)
 
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:
@@ -371,9 +371,9 @@ class RecordBlock(Block[Run]):
 
     def _end_log(self, error: BaseException | None) -> None:
         """Write how the run has ended; ``error`` is what the program leaves the block with."""
-        self._seal(self._session, error)
+        self._close(self._session, error)
 
-    def _seal(self, session: Recording, error: BaseException | None) -> None:
+    def _close(self, session: Recording, error: BaseException | None) -> None:
         if session.state.discarded:
             world.leave()
             return

@@ -14,7 +14,7 @@ from .. import _reality
 from .._journal.durable import make_directory, sync_directory
 from .._journal.entry import ENDS, imported_from
 from .._journal.keys import Keys, Owner, settlement_in
-from .._journal.reader import Block, Trace, Verdict
+from .._journal.reader import EntryBlock, Trace, Verdict
 from .._journal.store import (
     SEGMENT,
     SUFFIX,
@@ -43,7 +43,7 @@ __all__ = [
     "Decision",
     "InDoubt",
     "LogOfSteps",
-    "Segment",
+    "SegmentDecision",
     "UncertainStep",
     "advice",
     "candidates",
@@ -121,7 +121,7 @@ class Decision(NamedTuple):
         return {key: [*value] if isinstance(value, tuple) else value for key, value in self._asdict().items()}
 
 
-class Segment(NamedTuple):
+class SegmentDecision(NamedTuple):
     """The file of a child process: its decision, and whether a tool of the run started it (which answers from the log)."""
 
     decision: Decision
@@ -161,7 +161,7 @@ class LogOfSteps:
     #: See ``reader.BlockCollector``.
     watched: ClassVar = RecoveredLog.watched
 
-    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+    def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
         self.log.take(block, marks, load, self.add)
 
 
@@ -170,7 +170,7 @@ def decide(
     verdict: Verdict,
     *,
     holder: int | bool | None = None,
-    segments: Iterable[Segment] = (),
+    segments: Iterable[SegmentDecision] = (),
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
     secret: Callable[[], str | None] | None = None,
@@ -321,7 +321,7 @@ def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
     return {"code": "lost_tail", "text": text, **about}
 
 
-def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
+def _of_segments(segments: Iterable[SegmentDecision]) -> Iterator[Reason]:
     """Child processes can't be resumed: one that did not end cleanly leaves its work undone, and none is started again."""
     for segment, inside in segments:
         if segment.state != "complete":
@@ -335,7 +335,7 @@ def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
         yield _segment(segment, text)
 
 
-def _in_doubt_below(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
+def _in_doubt_below(run_id: str, segments: Iterable[SegmentDecision]) -> Iterator[Reason]:
     """Child processes of a run that has ended: those with an effect in doubt."""
     for segment, _ in segments:
         if segment.in_doubt:
@@ -876,7 +876,7 @@ def decided(
     return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
 
 
-def _segments(path: str, segments: Sequence[str] | None) -> list[Segment]:
+def _segments(path: str, segments: Sequence[str] | None) -> list[SegmentDecision]:
     if segments is None:
         segments = beside(path)
     found = []
@@ -885,7 +885,7 @@ def _segments(path: str, segments: Sequence[str] | None) -> list[Segment]:
         meta = first_entry(segment).get("meta")
         lane = meta.get("lane") if isinstance(meta, dict) else None
         inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
-        found.append(Segment(decision_on(segment, segments=())._replace(run_id=name), inside))
+        found.append(SegmentDecision(decision_on(segment, segments=())._replace(run_id=name), inside))
     return found
 
 

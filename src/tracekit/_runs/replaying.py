@@ -232,7 +232,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         taken.callback(self._scope_out)
         session.schedule.begin()
         reached = options["guard"] != "process" or options["allow_hosts"] or self._partial is not None
-        session.threads.sealed = not reached and not self._lineage()[0]
+        session.threads.closed_off = not reached and not self._lineage()[0]
         if self._partial is None and self._imported is None:
             session.state.children = self._children = children.ReplayedChildren(
                 session, options, *self._lineage(), had_children=self._had_children
@@ -276,8 +276,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         assert self._run is not None
         return self._run
 
-    async def settle_for(self, run: Run) -> None:
-        await self._settle()
+    async def drain_for(self, run: Run) -> None:
+        await self._drain()
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
@@ -379,10 +379,10 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.schedule.end(with_process=self.ends_process)
             self._taken.close()
             if self._partial is not None:
-                from .partial import seal_branch
+                from .partial import end_branch
 
                 result = NO_RESULT if self._run is None or self._run.result is UNSET else self._run.result
-                seal_branch(self._partial, _branches(self.options), error, result)
+                end_branch(self._partial, _branches(self.options), error, result)
         try:
             self._conclude(session, error)
         finally:
@@ -439,7 +439,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             )
         )
 
-    async def _settle(self) -> None:
+    async def _drain(self) -> None:
         if not self._is_parents:
             await drain_async(self._seen)
 

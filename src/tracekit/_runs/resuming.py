@@ -10,7 +10,7 @@ from typing import Any, Final
 from .. import _reality
 from .._capture import callers, instrumentation, randomness, world
 from .._capture import guard as guards
-from .._journal.reader import Reading, Trace, Verdict
+from .._journal.reader import Trace, TraceReading, Verdict
 from .._journal.store import Store, first_entry, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
@@ -67,7 +67,7 @@ class ResumeBlock(RecordBlock):
         self._guard: guards.Guard | None = None
         self._resumption: Resumption | None = None
         #: Which file was read through for the decision, and what was found.
-        self._read: tuple[tuple[int, ...], Reading] | None = None
+        self._read: tuple[tuple[int, ...], TraceReading] | None = None
 
     def _again(self) -> ResumeBlock:
         return ResumeBlock(
@@ -103,8 +103,8 @@ class ResumeBlock(RecordBlock):
             self.session.identify(options["agent"] or "agent", options["identity"])
         return run
 
-    async def settle_for(self, run: Run) -> None:
-        await self._settle()
+    async def drain_for(self, run: Run) -> None:
+        await self._drain()
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
@@ -302,7 +302,7 @@ class ResumeBlock(RecordBlock):
             failure = session.replay.unfollowed()
         self._let_go()
         if failure is None and followed:
-            self._seal(session, error)
+            self._close(session, error)
             return
         self._leave_open(session)
         if failure is not None and failure is not error:

@@ -130,7 +130,7 @@ class _Part:
         register(session, run)
         return run
 
-    async def settle_for(self, run: Run) -> None:
+    async def drain_for(self, run: Run) -> None:
         """The run goes on."""
 
     def end_for(self, run: Run, error: BaseException | None) -> None:

@@ -117,7 +117,7 @@ def _in_child() -> None:
             continue
         session.state.extras.of(_Forks).successor = child
     if followed:
-        ending.at_hard_exit(_seal_all)
+        ending.at_hard_exit(_end_all)
 
 
 def _joined(parent: Recording, store: Store, ticket: Mapping[str, Any]) -> Recording:
@@ -164,7 +164,7 @@ def end_part(session: Recording, error: BaseException | None = None) -> None:
     if isinstance(role, RecordedProcess) and role.session is session:
         role.end()
     else:
-        seal(session, error)
+        end_segment(session, error)
 
 
 class Segment:
@@ -265,7 +265,7 @@ class Segment:
         self.session.log.journal = journal
         follow(self.session, self.store)
         if self.own_line is None:
-            at_end(lambda: seal(self.session))
+            at_end(lambda: end_segment(self.session))
         return journal
 
     def _create(self) -> Journal:
@@ -283,10 +283,10 @@ class Segment:
                 self.lane = self.own_line.path = f"{lane}+{n}"
 
 
-def _seal_all() -> None:
+def _end_all() -> None:
     for session, _ in _followed():
         with suppress(Exception):
-            seal(session)
+            end_segment(session)
 
 
 def at_end(call: Callable[[], object]) -> None:
@@ -297,7 +297,7 @@ def at_end(call: Callable[[], object]) -> None:
         multiprocessing.Finalize(None, call, exitpriority=0)
 
 
-def seal(session: Recording, error: BaseException | None = None) -> None:
+def end_segment(session: Recording, error: BaseException | None = None) -> None:
     """Write the end of a child's segment, completed or with ``error``. Idempotent; nothing is written where the child wrote nothing."""
     journal, store = session.log.journal, session.state.extras.of(_Forks).store
     if session.state.ended or store is None or session not in process.sessions or journal.seq == 0:
@@ -365,10 +365,10 @@ class RecordedProcess(JoinedProcess):
         try:
             value = handed.call(call, args, kwargs)
         except BaseException as error:
-            seal(session, error if isinstance(error, Exception) else None)
+            end_segment(session, error if isinstance(error, Exception) else None)
             raise
         else:
-            seal(session)
+            end_segment(session)
             return value
         finally:
             current.reset(token)
@@ -386,7 +386,7 @@ class RecordedProcess(JoinedProcess):
         with suppress(Exception):  # a disk that is full keeps nobody from leaving
             if not self._pool:  # the pool ends those as soon as they are idle, perhaps in the middle of this
                 self.segment.open()
-            seal(session, error)
+            end_segment(session, error)
 
     def withdraw(self) -> None:
         session = self.session

@@ -18,7 +18,7 @@ import orjson
 from .._journal.entry import FAMILIES, REFUSALS, SINGLES, span_id, trace_id
 from .reading import FileView, Message, StepView, error_text, plain
 
-__all__ = ["Context", "Event", "FileSpans", "Link", "Span", "context_of"]
+__all__ = ["Context", "FileSpans", "Link", "Span", "SpanEvent", "context_of"]
 
 Kind = Literal["internal", "client", "producer", "consumer"]
 Attributes = dict[str, Any]
@@ -67,7 +67,7 @@ _USAGE: Final = {
 _LONGEST: Final = 500
 
 
-class Event(NamedTuple):
+class SpanEvent(NamedTuple):
     """Something that happened in a span, at one instant."""
 
     name: str
@@ -94,7 +94,7 @@ class Span(NamedTuple):
     end: int
     attributes: Attributes
     error: tuple[str, str] | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[SpanEvent, ...] = ()
     links: tuple[Link, ...] = ()
 
 
@@ -140,7 +140,7 @@ class FileSpans:
         #: Whether the view keeps the steps whose spans have been returned.
         self._keep: Final = keep
         self._open: Final[dict[int, StepView]] = {}
-        self._events: Final[dict[int, list[Event]]] = {}
+        self._events: Final[dict[int, list[SpanEvent]]] = {}
         #: The attempts of a router that go on, by their lane.
         self._attempts: Final[dict[int, StepView]] = {}
         #: The steps that started a process, by the path of its lane.
@@ -193,7 +193,7 @@ class FileSpans:
                 about |= {
                     f"tracekit.{key}": _json(plain(getattr(step, key))) for key in ("input", "output") if key in entry
                 }
-            self._events.setdefault(around, []).append(Event(kind, step.ts_ns, about))
+            self._events.setdefault(around, []).append(SpanEvent(kind, step.ts_ns, about))
 
     def _end(self, last: Mapping[str, Any], kind: str | None) -> Iterator[Span]:
         at = int(last.get("ts_ns", 0))

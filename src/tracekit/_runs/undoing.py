@@ -22,9 +22,9 @@ from .._capture.contracted import (
     Completed,
     Done,
     UndoableSteps,
-    course,
-    follow,
-    follow_async,
+    call_plan,
+    run_plan,
+    run_plan_async,
     undoable_steps,
 )
 from .._capture.guard import Attempt
@@ -536,7 +536,7 @@ def undo(run: Any, reason: str) -> None:
                 continue
             with _let_through():
                 try:
-                    done = follow(course(one.invocation(scope)))
+                    done = run_plan(call_plan(one.invocation(scope)))
                 except Exception as refused:  # a log that can't be written: it was not run
                     done = Done(one.invocation(scope), one.seq, error=refused)
             aborted.note_result(one, done)
@@ -558,7 +558,7 @@ async def undo_async(run: Any, reason: str) -> None:
                 continue
             with _let_through():
                 try:
-                    done = await follow_async(course(one.invocation(scope)))
+                    done = await run_plan_async(call_plan(one.invocation(scope)))
                 except Exception as refused:
                     done = Done(one.invocation(scope), one.seq, error=refused)
             aborted.note_result(one, done)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["Bodies", "Body", "Continuation"]
+__all__ = ["Bodies", "Continuation", "SentBody"]
 
 #: What two bodies begin with, at least. A shorter body is parsed sooner than looked for.
 _START: Final = 512
@@ -30,7 +30,7 @@ _BYTES: Final = 8 << 20
 _CONTAINERS: Final = 40_000
 
 
-class Body:
+class SentBody:
     """A body that was sent. ``key`` names the list at which it is taken apart; empty until another one begins like it.
 
     ``known`` are its bytes up to the end of the list's last element, ``head`` is where the first begins, ``ends`` where each ends, ``tail``
@@ -62,7 +62,7 @@ class Body:
         self.tail: Final = content[last:]
         self.worked: Any = None
 
-    def apart(self, content: bytes) -> Body | None:
+    def apart(self, content: bytes) -> SentBody | None:
         """This body taken apart where ``content`` first differs; ``None`` where there is no list of objects at which to do that."""
         whole = self.known
         common = _common(whole, content)
@@ -82,7 +82,7 @@ class Body:
         ends = _ends(items, start)
         if ends[0] > common:
             return None
-        return Body(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
+        return SentBody(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
 
     def shared(self, content: bytes) -> int:
         """How many elements ``content`` begins with."""
@@ -107,7 +107,7 @@ class Continuation:
 
     __slots__ = ("base", "body", "count", "value")
 
-    def __init__(self, base: Body, body: Body, count: int) -> None:
+    def __init__(self, base: SentBody, body: SentBody, count: int) -> None:
         self.base: Final = base
         self.body: Final = body
         self.count: Final = count
@@ -119,14 +119,14 @@ class Bodies:
     """The bodies that a run sent last. Callable from any thread: a race forgets one, no more."""
 
     def __init__(self) -> None:
-        self._recent: list[Body] = []
+        self._recent: list[SentBody] = []
         #: Whether one of them has more than its share.
         self._large = False
 
     def remember(self, content: bytes, value: Any) -> None:
         """A body was sent, and parsed: orjson writes ``value`` as these very bytes, and the log as well."""
         if _LEAST <= len(content) <= _LARGEST and type(value) is dict:
-            self._keep([Body(content, value)], None)
+            self._keep([SentBody(content, value)], None)
 
     def continued(self, content: bytes, plain: Callable[[bytes, Any], bool]) -> Continuation | None:
         """What ``content`` continues; ``None`` where all of it is to be parsed.
@@ -136,8 +136,8 @@ class Bodies:
         if not _LEAST <= len(content) <= _LARGEST:
             return None
         start = content[:_START]
-        base: Body | None = None
-        former: Body | None = None
+        base: SentBody | None = None
+        former: SentBody | None = None
         count = 0
         for body in self._recent:
             if body.start == start:
@@ -156,7 +156,7 @@ class Bodies:
             self._keep([made, base], former)
         return Continuation(base, made, count)
 
-    def _keep(self, bodies: list[Body], instead: Body | None) -> None:
+    def _keep(self, bodies: list[SentBody], instead: SentBody | None) -> None:
         bodies += self._recent if instead is None else [other for other in self._recent if other is not instead]
         del bodies[_MOST:]
         if bodies[0].size > _BYTES // _MOST:
@@ -172,7 +172,7 @@ class Bodies:
         self._recent = bodies
 
 
-def _continue(base: Body, count: int, content: bytes, plain: Callable[[bytes, Any], bool]) -> Body | None:
+def _continue(base: SentBody, count: int, content: bytes, plain: Callable[[bytes, Any], bool]) -> SentBody | None:
     at = base.ends[count - 1]
     key, end = base.key, len(content) - len(base.tail)
     after = content[at : at + 1]
@@ -203,7 +203,7 @@ def _continue(base: Body, count: int, content: bytes, plain: Callable[[bytes, An
     if containers > _CONTAINERS:
         return None
     value[key] = items = [*base.items[:count], *new]
-    return Body(content, value, key, items, base.head, [*base.ends[:count], *ends], containers)
+    return SentBody(content, value, key, items, base.head, [*base.ends[:count], *ends], containers)
 
 
 def _parsed(part: bytes) -> Any:

@@ -13,7 +13,7 @@ from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 
 if TYPE_CHECKING:
-    from .._journal.reader import Block
+    from .._journal.reader import EntryBlock
 
 __all__ = [
     "CLASSES",
@@ -624,7 +624,7 @@ class RecoveredLog:
 
     def take(
         self,
-        block: Block,
+        block: EntryBlock,
         marks: int,
         load: Callable[[int], Mapping[str, Any]],
         add: Callable[[Mapping[str, Any]], None],
@@ -644,7 +644,7 @@ class RecoveredLog:
                     add(block.entry(start))
                     start += 1
 
-    def _take(self, block: Block, kinds: bytes, start: int, end: int) -> int:
+    def _take(self, block: EntryBlock, kinds: bytes, start: int, end: int) -> int:
         """Take usual entries up to ``end``; returns the first that has to be looked at itself, or ``end``."""
         lanes = block.lanes[start:end]
         busy = {lane for waiting in (self._streams, self._failed) for lane, steps in waiting.items() if steps}

@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
 
 from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
-from .._journal.reader import Block, Trace
+from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
 from .progress import PlaceIndex
@@ -129,7 +129,7 @@ class Index:
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
         #: Outcomes that a later one took the place of: a person has settled the step.
-        self.overruled: Final[set[int]] = set()
+        self.overridden: Final[set[int]] = set()
         #: Steps that began after others had gone on beside them; see ``Resumption.make``.
         self.waited: Final[set[int]] = set()
         #: The step that undid another, by that.
@@ -174,7 +174,7 @@ class Index:
     #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.
     watched: ClassVar = (b"compensates", b"waited", b"abandoned", b"collected", b"suspended")
 
-    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+    def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
         """Take the entries of a block, the usual ones among them together: the same as ``add`` for each."""
         kinds = block.kinds(_NUMBERS)
         for start, end in block.stretches(kinds, marks):
@@ -187,7 +187,7 @@ class Index:
                     self.add(block.entry(at))
         self._last = block.entry(len(block) - 1)
 
-    def _take(self, block: Block, kinds: bytes, start: int, end: int) -> None:
+    def _take(self, block: EntryBlock, kinds: bytes, start: int, end: int) -> None:
         kinds, lanes = kinds[start:end], block.lanes[start:end]
         roles, seqs = kinds.translate(_ROLES), range(block.first + start, block.first + end)
         nothing = array("I", bytes(self.lane.itemsize * len(kinds)))
@@ -230,7 +230,7 @@ class Index:
                 last_chunk[step] = seq
             else:
                 if answer[step]:
-                    self.overruled.add(answer[step])
+                    self.overridden.add(answer[step])
                 answer[step] = seq
                 if last_chunk:
                     last_chunk.pop(step, None)
@@ -305,7 +305,7 @@ class Index:
             self._last_chunk[step] = seq
         else:
             if self.answer[step]:
-                self.overruled.add(self.answer[step])
+                self.overridden.add(self.answer[step])
             self.answer[step] = seq
             self._last_chunk.pop(step, None)
             if role == "skipped" and "output" not in entry and "error" not in entry:

@@ -12,7 +12,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from .._journal.reader import TAIL, Block, Trace
+from .._journal.reader import TAIL, EntryBlock, Trace
 from .._lazy import expression
 from .._values import dumps, fingerprint, quick, to_json
 from .encoding import oversized, stand_in
@@ -24,7 +24,7 @@ __all__ = [
     "Bindings",
     "Comparison",
     "Ignored",
-    "Placeholders",
+    "RecordedPlaceholders",
     "differences",
     "placeholders_of",
     "signature",
@@ -234,14 +234,14 @@ class Bindings:
         return True
 
 
-class Placeholders:
+class RecordedPlaceholders:
     """The placeholders of a trace, and the entries that can have given them to the program: a piece that it has sent is none."""
 
     def __init__(self) -> None:
         self.places: Final[dict[str, list[int]]] = {}
 
     @classmethod
-    def begin(cls, path: str) -> Placeholders:
+    def begin(cls, path: str) -> RecordedPlaceholders:
         return cls()
 
     def add(self, entry: Mapping[str, Any]) -> None:
@@ -257,7 +257,7 @@ class Placeholders:
     #: See ``reader.BlockCollector``.
     watched: ClassVar = (b"redacted",)
 
-    def take(self, block: Block, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
+    def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
         for start, _ in block.stretches(b"\1" * len(block), marks):
             if start:
                 self.add(block.entry(start - 1))
@@ -269,7 +269,7 @@ class Placeholders:
         return {"places": self.places}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> Placeholders:
+    def of_state(cls, state: Mapping[str, Any]) -> RecordedPlaceholders:
         found = cls()
         found.places.update(state["places"])
         return found
@@ -278,7 +278,7 @@ class Placeholders:
 def placeholders_of(trace: Trace) -> dict[str, list[int]]:
     """The placeholders of a trace, which is verified first, and the entries that can have given them to the program."""
     trace.check()
-    return trace.collected(Placeholders).places
+    return trace.collected(RecordedPlaceholders).places
 
 
 def _data(tree: Any) -> str | None:

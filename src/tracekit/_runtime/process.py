@@ -27,7 +27,7 @@ class Replacement(Protocol):
         """Begin, for a ``record()`` with these options; returns the ``Run``."""
         ...
 
-    async def settle_for(self, run: Any) -> None:
+    async def drain_for(self, run: Any) -> None:
         """At the end of an asynchronous block of ``run``: let what it has started end, as a ``record()`` does."""
         ...
 

@@ -16,7 +16,7 @@ from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._native import of_text
 from .._reality import system
-from .._values import contains_opaque, dumps_in_order, exception_to_json, quick, to_json
+from .._values import dumps_in_order, exception_to_json, not_serialisable, quick, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
 from .boundary import Boundary
@@ -28,7 +28,7 @@ from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
-from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, settled
+from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, in_own_lane
 from .step import Circumstances, Patterns, Request, Spec, marked
 from .verdict import RunReport
 
@@ -283,7 +283,7 @@ class RecordedStep(Step):
         scope = current.get()
         if scope is None or scope.session.state is not self.session.state:
             return self.scope.lane
-        return settled(scope).lane
+        return in_own_lane(scope).lane
 
     def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
         """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it, but may wait for its close."""
@@ -929,7 +929,7 @@ class Recording:
         if encoded.notes:
             about["notes"] = encoded.notes
             tree = encoded.tree if type(encoded.tree) is dict else {}
-            names = [name for name, item in tree.items() if contains_opaque(item) is not None]
+            names = [name for name, item in tree.items() if not_serialisable(item) is not None]
             inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
             said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
             self.report.warn(

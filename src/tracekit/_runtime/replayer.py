@@ -34,7 +34,7 @@ from .divergence import Divergences, FirstFailure
 from .index import EVENT, INTENT, READ, SINGLE, Index, LaneKey, module_lane
 from .inputs import LeftStates, OwnFiles, ReplayedInputs
 from .lane import IMPORT, Lane
-from .matching import Bindings, Comparison, Ignored, Placeholders, differences, placeholders_of, steady
+from .matching import Bindings, Comparison, Ignored, RecordedPlaceholders, differences, placeholders_of, steady
 from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
 from .schedule import Schedule, can_go_on, go_on
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from .schedule import Ticket
     from .spending import Budget, Spending
 
-__all__ = ["NEEDED", "LaneState", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
+__all__ = ["NEEDED", "LaneCursor", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 #: What a replay has to know of a trace: found in the pass that verifies it, or kept from an earlier one.
-NEEDED: Final = (Index, Placeholders)
+NEEDED: Final = (Index, RecordedPlaceholders)
 
 
 def for_replay(path: str) -> Trace:
@@ -343,10 +343,10 @@ class ReplayedTimer(Timer):
 
 _NONE: Final = array("I")
 #: Gives the readings that a window goes on with, of which entry and function.
-_More = Callable[["LaneState"], Iterable[tuple[int, str, list[Any]]]]
+_More = Callable[["LaneCursor"], Iterable[tuple[int, str, list[Any]]]]
 
 
-class LaneState:
+class LaneCursor:
     """A lane's position among its recorded ``items`` and its cursors by kind of step.
 
     Between two steps the reads form a window, matched by function; passing the next step closes it. It ends before the first item that
@@ -459,16 +459,16 @@ class RecordedLanes:
         self._progress: Final = progress
         self._lock: Final = lock
         self._unwraps: Final = unwraps
-        self.states: Final[list[LaneState]] = []
+        self.states: Final[list[LaneCursor]] = []
         #: Those in which something recorded is or was done, and for which the end of the run waits, in their order.
         self.captured: Final[dict[Lane, None]] = {}
         #: The state of the program's own lane until something is done in it, and the lanes that share it.
-        self._line: LaneState | None = None
+        self._line: LaneCursor | None = None
         self._in_line: list[Lane] = []
 
-    def enter(self, lane: Lane) -> LaneState:
+    def enter(self, lane: Lane) -> LaneCursor:
         """The state of a lane in which something recorded is done now."""
-        state = lane.state if type(lane.state) is LaneState else self.follow(lane)
+        state = lane.state if type(lane.state) is LaneCursor else self.follow(lane)
         if not state.entered:
             if state is self._line:
                 self._enter_line(lane)
@@ -478,11 +478,11 @@ class RecordedLanes:
                 self.captured[lane] = None
         return state
 
-    def of(self, lane: Lane) -> LaneState:
+    def of(self, lane: Lane) -> LaneCursor:
         """The state of a lane, whether or not something is done in it."""
-        return lane.state if type(lane.state) is LaneState else self.follow(lane)
+        return lane.state if type(lane.state) is LaneCursor else self.follow(lane)
 
-    def follow(self, lane: Lane) -> LaneState:
+    def follow(self, lane: Lane) -> LaneCursor:
         """The state of a lane that has done nothing yet but be started."""
         with self._lock:
             if lane.parent is None:
@@ -505,15 +505,15 @@ class RecordedLanes:
         self._progress.known_as(lane, number)
         return state
 
-    def all(self) -> list[LaneState]:
+    def all(self) -> list[LaneCursor]:
         """The states of all lanes, those of the recording that the program never came to among them."""
         entered = {state.lane for state in self.states}
         return [*self.states, *(self._state(number) for number in self._index.items if number not in entered)]
 
-    def _state(self, number: int) -> LaneState:
-        return LaneState(number, self._index.items.get(number), self._reads)
+    def _state(self, number: int) -> LaneCursor:
+        return LaneCursor(number, self._index.items.get(number), self._reads)
 
-    def _reads(self, state: LaneState) -> Iterator[tuple[int, str, list[Any]]]:
+    def _reads(self, state: LaneCursor) -> Iterator[tuple[int, str, list[Any]]]:
         """The reads between the lane's position and its next step that the lane has not been given yet."""
         role, used = self._index.role, self._used
         for seq in state.unseen():
@@ -526,7 +526,7 @@ class RecordedLanes:
             ):
                 break
 
-    def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
+    def _number(self, lane: Lane, parent: Lane, state: LaneCursor) -> int | None:
         """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
         lanes, line = self._index.lanes, self._index.line
         if lane.name.startswith(IMPORT):  # the run's, whatever stands around the program
@@ -538,14 +538,14 @@ class RecordedLanes:
             self._enter_line(parent)
         return number
 
-    def _stood_around(self, lane: Lane, parent: LaneState) -> bool:
+    def _stood_around(self, lane: Lane, parent: LaneCursor) -> bool:
         """Whether the recording had ``lane`` around the program, or as the program's own, and this time something came before it."""
         if lane.parent not in self._in_line or parent.lane != self._index.line:
             return False
         keys = (LaneKey(number, lane.name, lane.n, lane.under) for number in self._index.around)
         return not self._index.lanes.keys().isdisjoint(keys)
 
-    def _share_line(self, lane: Lane, state: LaneState) -> None:
+    def _share_line(self, lane: Lane, state: LaneCursor) -> None:
         """``lane`` is a task or thread around the program: what happens in it happens in the program's own lane."""
         lane.id, lane.state = state.lane, state
         self._in_line.append(lane)
@@ -717,7 +717,7 @@ class Replay:
             undone = self.index.compensations.get(seq)
             if undone is not None:
                 self._give_up(undone)
-        for seq in self.index.overruled:
+        for seq in self.index.overridden:
             self.schedule.skip(seq)
             self._used[seq] = 2
 
@@ -860,7 +860,7 @@ class Replay:
         """Whether the program has come past the entry ``seq``, or been given it."""
         return seq > 1 and self._used[seq] == 1
 
-    def _next(self, state: LaneState, kind: str) -> int | None:
+    def _next(self, state: LaneCursor, kind: str) -> int | None:
         """The first step of a kind in a lane that has neither been consumed nor skipped."""
         steps = self.index.intents.get((state.lane, kind))
         if steps is None:
@@ -871,12 +871,12 @@ class Replay:
         state.cursors[kind] = i
         return steps[i] if i < len(steps) else None
 
-    def _next_of_any(self, state: LaneState) -> int | None:
+    def _next_of_any(self, state: LaneCursor) -> int | None:
         """The same of all kinds."""
         role, used = self.index.role, self._used
         return next((seq for seq in state.ahead() if role[seq] in (INTENT, SINGLE) and not used[seq]), None)
 
-    def _consume(self, state: LaneState, kind: str, seq: int) -> None:
+    def _consume(self, state: LaneCursor, kind: str, seq: int) -> None:
         self._used[seq] = 1
         self.report.consumed += 1
         state.cursors[kind] = state.cursors.get(kind, 0) + 1
@@ -919,7 +919,7 @@ class Replay:
             self.schedule.drains_in = get_native_id() if goes_on else 0
         return goes_on
 
-    def _pass(self, state: LaneState, seq: int) -> None:
+    def _pass(self, state: LaneCursor, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""
         between = state.advance(seq)
         if between is None:
@@ -976,7 +976,7 @@ class Replay:
         lanes = [lane for lane in self.threads.lanes.copy() if lane.open]
         return next((lane.owner for lane in lanes if self.lanes.of(lane).lane == number), 0)
 
-    def _unread(self, state: LaneState, seq: int) -> None:
+    def _unread(self, state: LaneCursor, seq: int) -> None:
         if self._used[seq] or self.may_leave:
             return
         entry = self.trace.entry(seq)

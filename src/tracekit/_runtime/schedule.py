@@ -642,9 +642,9 @@ class Schedule:
                     self._observing = False
                     self._still_since = 0
                     return
-                settled = self.threads.settled(but=self.drains_in)
+                quiet = self.threads.none_runs(but=self.drains_in)
                 if drained != (drained := self._drained()):
-                    settled = False
+                    quiet = False
                 now = process_time_ns()
                 self._since = self._since or now
                 left = False
@@ -655,17 +655,17 @@ class Schedule:
                     if self._released:
                         pass
                     elif not self._nothing_moves():
-                        left = settled and self.threads.left_to_others()
+                        left = quiet and self.threads.left_to_others()
                     elif not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif (choice := self._choice(settled or now - self._since > _COURTESY)) == _NONE:
+                elif (choice := self._choice(quiet or now - self._since > _COURTESY)) == _NONE:
                     stuck = self.threads.waiting()
                 elif choice is not None:
                     due = self._take(choice)
                 waits = left or drained is not None or (due is None and self._first() is not None)
                 # Where nobody waits for us, all may sleep in native code: that ends, or does not.
-                asleep = settled and not self._released and self._ahead() is not None
-                if not (settled and (waits or (asleep and self.threads.sealed and self.alone()))):
+                asleep = quiet and not self._released and self._ahead() is not None
+                if not (quiet and (waits or (asleep and self.threads.closed_off and self.alone()))):
                     self._still_since = 0
                 elif not self._still_since:
                     self._still_since = monotonic_ns()

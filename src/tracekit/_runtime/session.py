@@ -60,11 +60,11 @@ __all__ = [
     "entered",
     "here",
     "in_call",
+    "in_own_lane",
     "innermost",
     "owner",
     "passing",
     "placed",
-    "settled",
     "undoing",
 ]
 
@@ -889,10 +889,10 @@ def here() -> Scope | None:
     handlers, contexts that are shared) gets a callback lane of its own.
     """
     scope = current.get()
-    return None if scope is None else settled(scope)
+    return None if scope is None else in_own_lane(scope)
 
 
-def settled(scope: Scope) -> Scope:
+def in_own_lane(scope: Scope) -> Scope:
     """``scope``, which the context variable has, in the lane of who is running."""
     lane = scope.lane
     me = owner()

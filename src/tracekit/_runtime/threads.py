@@ -6,7 +6,7 @@ There is one definition. A thread is
 - *blocked*: it waits, without a time limit, for something that only another thread of this process can give it: a Python
   lock (and so a condition, an event, a future, a queue), the end of a thread, work for a pool. An event loop is blocked where it
   has nothing to run, no timer and no file but the pipe by which threads wake it. In a process whose replay nothing from outside
-  has a part in (``sealed``), a thread is blocked, too, that waits for pipes and sockets, as a server does: what may come there is
+  has a part in (``closed_off``), a thread is blocked, too, that waits for pipes and sockets, as a server does: what may come there is
   not what was recorded;
 - else it counts as *computing*: it runs, or it waits for a processor, or it is in native code of which nobody knows what it
   waits for (a sleep, a database's lock, a socket).
@@ -228,7 +228,7 @@ class ThreadMonitor:
         #: Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order.
         self.failed = False
         #: Whether nothing from outside this process has a part in the replay: it is reached by nobody, and reaches nobody.
-        self.sealed = False
+        self.closed_off = False
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
@@ -400,7 +400,7 @@ class ThreadMonitor:
     # -- what can be seen ------------------------------------------------------------------------------------------------
 
     def asleep(self, me: MonitoredThread | None) -> bool:
-        """Whether all others are asleep as they were when they were ``settled``, from one look at each."""
+        """Whether all others are asleep as they were when ``none_runs`` was asked, from one look at each."""
         if self._moving:
             return False
         for member in self._members.values():
@@ -410,14 +410,14 @@ class ThreadMonitor:
                 return False
         return True
 
-    def settled(self, *, but: int = 0) -> bool:
+    def none_runs(self, *, but: int = 0) -> bool:
         """Whether no thread of the run (``but`` this one) has had a processor since the last time that this was asked, or wants one.
 
-        What sleeps in native code is settled, and yet may move: this says only that nothing is gained by a moment's wait.
+        What sleeps in native code does not run, and yet may move: this says only that nothing is gained by a moment's wait.
         """
         if self._moving:
             return False
-        settled, gone = True, []
+        resting, gone = True, []
         for member in self._members.values():
             look = member.look()
             if look is None:
@@ -425,13 +425,13 @@ class ThreadMonitor:
             elif not member.held and member.native != but:
                 same = look is not True and look == member.last
                 member.last, member.proven = look, look if same else None
-                settled &= same
+                resting &= same
         for member in gone:
             del self._members[member.native]
             member.dismiss()
         if gone:
             self._count()
-        return settled
+        return resting
 
     def blocked(self) -> bool:
         """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
@@ -507,7 +507,7 @@ class ThreadMonitor:
     def _waits_here(self, native: int, stack: _Stack, look: object) -> bool:
         """Whether a thread that is asleep can be moved by another thread of this process only, or by what no replay waits for."""
         return self._waits_for_us(native, stack, look) or (
-            self.sealed and child_processes() <= self._processes_before and _waits_for_files(native, stack, look)
+            self.closed_off and child_processes() <= self._processes_before and _waits_for_files(native, stack, look)
         )
 
     def _waits_beside_processes(self, native: int, stack: _Stack, look: object) -> bool:

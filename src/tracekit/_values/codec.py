@@ -42,7 +42,6 @@ __all__ = [
     "canonical",
     "classes_in",
     "classify",
-    "contains_opaque",
     "dumps",
     "dumps_in_order",
     "exception_from_json",
@@ -50,6 +49,7 @@ __all__ = [
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
+    "not_serialisable",
     "noted",
     "quick",
     "refuse",
@@ -717,7 +717,7 @@ def from_json(tree: Tree, hint: Any = None) -> Any:
     return Decoder(hint).whole(tree)
 
 
-def contains_opaque(tree: Tree) -> str | None:
+def not_serialisable(tree: Tree) -> str | None:
     """What the first opaque value in ``tree`` was (``"module:Type: repr"``), or ``None`` where there is none."""
     stack = [tree]
     while stack:

@@ -32,7 +32,7 @@ from .intentions import Intention, copied
 __all__ = [
     "Executor",
     "LLMExecutor",
-    "ModelCall",
+    "ModelFunction",
     "ToolExecutor",
     "captured_in",
     "check_named",
@@ -242,7 +242,7 @@ def _arguments(text: str) -> Any:
 _OWN_PRICE: Final = {"own_price": True}
 
 
-class ModelCall:
+class ModelFunction:
     """A callable each call of which is recorded as a model call. It gets the messages, and the rest by keyword."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -378,7 +378,7 @@ class LLMExecutor(Executor):
         #: Whether its calls are captured already.
         self.captured: Final = captured or self._client or (known is not None and known.spec.family == "llm")
         self._function: Final = function
-        self._call: Final = None if self.captured else ModelCall(function, self.name)
+        self._call: Final = None if self.captured else ModelFunction(function, self.name)
         if self._client:
             _capture_client(client)
 

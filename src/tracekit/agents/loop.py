@@ -23,14 +23,14 @@ from .intentions import ANSWERS, FAILURES, Event, Intention, Ref, deciding
 from .responders import Readings, Responder
 from .world import Past, World, past_of
 
-__all__ = ["Agenda", "Answer", "Loop", "LoopResult", "Request"]
+__all__ = ["Agenda", "IntentionRequest", "Loop", "LoopResult", "RequestResult"]
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
 # One request of a loop: its executor, its answer, and the step that it was executed in.
 
 
-class Answer(NamedTuple):
+class RequestResult(NamedTuple):
     """The result of a request: ``data``, or ``error``. ``exchange`` is the step that executed it, 0 where there is none."""
 
     data: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     replayed: bool = False
 
 
-class Request:
+class IntentionRequest:
     """A request for a model or tool call, to be executed by ``executor``; ``None``: none takes it."""
 
     def __init__(self, ref: Ref, intention: Intention, executor: Executor | None, by: str) -> None:
@@ -67,7 +67,7 @@ class Request:
         about = "" if one.object is None else f" for object {one.object!r}"
         return f"{one.kind} {one.name!r}{about} (entry {self.ref.seq}, from {self.by})"
 
-    def make(self) -> Answer:
+    def make(self) -> RequestResult:
         """Execute it. What makes a run or a replay fail is raised; any other exception is the answer."""
         executor = self._executor()
         with self._place() as place:
@@ -78,7 +78,7 @@ class Request:
             except Exception as error:
                 return place.failed(error)
 
-    async def make_async(self) -> Answer:
+    async def make_async(self) -> RequestResult:
         """Execute it beside others; a synchronous executor runs in a thread."""
         if self.held is not None:
             await self.held.wait()
@@ -113,13 +113,13 @@ class Request:
 class _Place:
     """The execution of one request: finds the step that it made, and whether the log answered it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: IntentionRequest) -> None:
         self._request: Final = request
         scope = here()
         self._scope: Final = scope
         self._before: Final = 0 if scope is None else scope.lane.last
 
-    def answer(self, data: Any) -> Answer:
+    def answer(self, data: Any) -> RequestResult:
         request = self._request
         if inspect.isawaitable(data) or not isinstance(data, Mapping):
             raise IntentionError(
@@ -133,12 +133,12 @@ class _Place:
                 run_id=self._scope.session.run_id,
                 next_action="call `tracekit.instrument()`, or `wrap` the client; an executor of your own calls traced tools",
             )
-        return Answer(self._priced(data), None, exchange, self._replayed(exchange))
+        return RequestResult(self._priced(data), None, exchange, self._replayed(exchange))
 
-    def failed(self, error: Exception) -> Answer:
+    def failed(self, error: Exception) -> RequestResult:
         exchange = self._exchange()
         description = {"type": f"{type(error).__module__}:{type(error).__qualname__}", "text": str(error)}
-        return Answer(description, error, exchange, self._replayed(exchange))
+        return RequestResult(description, error, exchange, self._replayed(exchange))
 
     def _exchange(self) -> int:
         """The last step inside it; 0 where there is none."""
@@ -187,11 +187,11 @@ class Agenda:
         self._events: Final[list[Event]] = []
         #: Which responders read which events, and events that none read.
         self.readings: Final = Readings(world, responders)
-        self.pending: Final[dict[Ref, Request]] = {}
-        self._new: Final[list[Request]] = []
+        self.pending: Final[dict[Ref, IntentionRequest]] = {}
+        self._new: Final[list[IntentionRequest]] = []
         #: The first request that no executor takes.
-        self._untaken: Request | None = None
-        self._arrived: Final[dict[Ref, Answer]] = {}
+        self._untaken: IntentionRequest | None = None
+        self._arrived: Final[dict[Ref, RequestResult]] = {}
         self._fatal: BaseException | None = None
         scope = here()
         past = Past({}, frozenset()) if scope is None else past_of(scope.session)
@@ -224,7 +224,7 @@ class Agenda:
             raise self._left(f"no executor takes {self._untaken}")
         return bool(self.pending)
 
-    def new(self) -> list[Request]:
+    def new(self) -> list[IntentionRequest]:
         """The requests that are new since the last call."""
         found = self._new.copy()
         self._new.clear()
@@ -234,7 +234,7 @@ class Agenda:
                 self._held.add(request.ref)
         return found
 
-    def begun(self, request: Request) -> bool:
+    def begun(self, request: IntentionRequest) -> bool:
         """Whether a request was started, now or in the recording."""
         return request.begun or request.ref.seq in self._begun
 
@@ -247,11 +247,11 @@ class Agenda:
                 held.set()
             self._held.clear()
 
-    def next(self) -> Request:
+    def next(self) -> IntentionRequest:
         """The request to execute next, where they are executed one after another."""
         return next(iter(self.pending.values()))
 
-    def arrive(self, request: Request, answer: Answer | BaseException) -> None:
+    def arrive(self, request: IntentionRequest, answer: RequestResult | BaseException) -> None:
         """Accept a request's result. An error that ends the run is raised once the log has no further answers."""
         if isinstance(answer, ReplayError):
             raise answer
@@ -260,7 +260,7 @@ class Agenda:
         else:
             self._arrived[request.ref] = answer
 
-    def ready(self) -> tuple[Request, Answer] | None:
+    def ready(self) -> tuple[IntentionRequest, RequestResult] | None:
         """The next request whose answer goes to the responders, with the answer, once it has arrived.
 
         In a replay that is the recorded next one; beyond the log, the first that arrived.
@@ -299,7 +299,7 @@ class Agenda:
         intention = intention.alone()  # execute exactly what is recorded
         kind, name, object = intention.kind, intention.name, intention.object
         ref = self._world.ledger.ask(by, kind, name, intention.data, object, cause)
-        request = self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
+        request = self.pending[ref] = IntentionRequest(ref, intention, self._executor_of(intention), by)
         self._new.append(request)
         if request.executor is None and self._untaken is None:
             self._untaken = request
@@ -307,7 +307,7 @@ class Agenda:
     def _executor_of(self, intention: Intention) -> Executor | None:
         return next((executor for executor in self._executors if executor.takes(intention)), None)
 
-    def deliver(self, request: Request, answer: Answer) -> None:
+    def deliver(self, request: IntentionRequest, answer: RequestResult) -> None:
         """Pass an answer to the responders; an error that none of them reads is raised."""
         intention, error = request.intention, answer.error
         kind = (ANSWERS if error is None else FAILURES)[intention.kind]
@@ -496,8 +496,8 @@ class Loop:
         On a failure, started requests are waited for; on a cancellation, they are cancelled too.
         """
         agenda = Agenda(self.world, self.responders, self.executors, self.max_events)
-        tasks: dict[asyncio.Task[None], Request] = {}
-        arrived: asyncio.Queue[tuple[Request, Answer | BaseException]] = asyncio.Queue()
+        tasks: dict[asyncio.Task[None], IntentionRequest] = {}
+        arrived: asyncio.Queue[tuple[IntentionRequest, RequestResult | BaseException]] = asyncio.Queue()
         with agenda.ending():
             try:
                 agenda.begin(intentions)
@@ -537,7 +537,7 @@ class Loop:
         )
 
 
-async def _finish_begun(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]) -> None:
+async def _finish_begun(agenda: Agenda, tasks: dict[asyncio.Task[None], IntentionRequest]) -> None:
     """Wait for the requests that have started, so that their answers are recorded; the others never start."""
     begun = [task for task, request in tasks.items() if agenda.begun(request)]
     for task in tasks.keys() - begun:
@@ -546,7 +546,9 @@ async def _finish_begun(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]
         await asyncio.wait(begun)
 
 
-async def _made(request: Request, arrived: asyncio.Queue[tuple[Request, Answer | BaseException]]) -> None:
+async def _made(
+    request: IntentionRequest, arrived: asyncio.Queue[tuple[IntentionRequest, RequestResult | BaseException]]
+) -> None:
     try:
         arrived.put_nowait((request, await request.make_async()))
     except BaseException as error:  # the waiting loop raises it

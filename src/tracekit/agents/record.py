@@ -242,8 +242,8 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
             return
         trace.check()
         places = _places(trace)
-        settled = trace.settled and trace.file == file  # else it may be being written
-        if settled and len(trace) <= _MOST_ENTRIES:
+        unchanging = trace.unchanging and trace.file == file  # else it may be being written
+        if unchanging and len(trace) <= _MOST_ENTRIES:
             with _knowing:
                 _known[file] = trace.reading, places
                 while len(_known) > _MOST_FILES:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
-__all__ = ["AgentRegistry", "Attempt", "BaseAgent", "Terms", "Together", "class_of", "contract_of", "spec_of"]
+__all__ = ["AgentCall", "AgentRegistry", "BaseAgent", "CallTerms", "Together", "class_of", "contract_of", "spec_of"]
 
 # -- registry ----------------------------------------------------------------------------------------------------------
 #
@@ -369,14 +369,14 @@ _OF_FUNCTIONS: Final = (*_FAILURES, GeneratorExit)
 _UNFINISHED: Final = (GeneratorType, AsyncGeneratorType)
 
 #: The running attempt. Its step has the payload as its input; the handler gets the whole envelope from here.
-_running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
+_running: Final[ContextVar[AgentCall]] = ContextVar("tracekit.attempt")
 
 
 #: The result of starting a step: an answer, a coroutine, or a failure.
 Begun: TypeAlias = "tuple[Any, BaseException | None]"
 
 
-class Terms:
+class CallTerms:
     """The side-effect class and contract of one call of an agent: its own, else those of the route."""
 
     __slots__ = ("contract", "side_effect")
@@ -393,7 +393,7 @@ class Terms:
 class Together:
     """Agents that are all asked or none: none where the budget does not allow all."""
 
-    def __init__(self, agents: Sequence[tuple[BaseAgent, Terms]]) -> None:
+    def __init__(self, agents: Sequence[tuple[BaseAgent, CallTerms]]) -> None:
         self._agents: Final = agents
         self._lock: Final = Lock()
         self._asked = False
@@ -423,7 +423,7 @@ class Together:
 _NOTHING: Final = Below()
 
 
-class Attempt:
+class AgentCall:
     """One call of one agent, and its result."""
 
     __slots__ = (
@@ -447,7 +447,7 @@ class Attempt:
     )
 
     def __init__(
-        self, agent: BaseAgent, index: int, terms: Terms, envelope: IntentEnvelope, run_id: str | None
+        self, agent: BaseAgent, index: int, terms: CallTerms, envelope: IntentEnvelope, run_id: str | None
     ) -> None:
         self.agent: Final = agent
         self.index: Final = index
@@ -639,7 +639,7 @@ class Attempt:
 # -- the step ------------------------------------------------------------------------------------------------------------------
 
 
-def _call(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
+def _call(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any]:
     """The agent's handler as a step on these terms, cached."""
     key = *terms.key, shape
     found = agent.calls.get(key)
@@ -656,12 +656,12 @@ def _is_exit(error: BaseException) -> bool:
 def spec_of(agent: BaseAgent) -> Spec:
     """The spec of an agent's step, on its own terms."""
     side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
-    terms = Terms(agent, None, side_effect)
+    terms = CallTerms(agent, None, side_effect)
     captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
     return Spec("tool", agent.name, side_effect=side_effect, mutates=()) if captured is None else captured.spec
 
 
-def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
+def _made(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any]:
     own_code(agent.handler)
     body = _coroutine(agent) if shape == "coroutine" else _function(agent)
     body.__annotations__ = {"return": agent.returns}
@@ -675,7 +675,7 @@ def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
         return _refused(agent, terms, _unkeepable(agent, error), shape)
 
 
-def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
+def _step(agent: BaseAgent, terms: CallTerms) -> Callable[[Any], Any]:
     if terms.side_effect is None:
         if terms.contract is not None:
             raise ContractViolationError(
@@ -714,7 +714,7 @@ def _unkeepable(agent: BaseAgent, error: TypeError) -> ContractViolationError:
     return ContractViolationError(what, tool=agent.name, contract="timeout_ms", actual=None)
 
 
-def _refused(agent: BaseAgent, terms: Terms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
+def _refused(agent: BaseAgent, terms: CallTerms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
     spec = Spec("tool", agent.name, side_effect=terms.side_effect, mutates=())
 
     def refuse(payload: Any) -> Any:

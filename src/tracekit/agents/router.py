@@ -15,7 +15,7 @@ from ..errors import BudgetExceededError, ContractViolationError, RegistryError,
 from ..failures import FailureType, StructuredFailure, classify
 from ..integration import Below, Spec, check_transition, here
 from .envelope import IntentEnvelope, identity_of, stable_hash
-from .registry import AgentRegistry, Attempt, BaseAgent, Terms, Together, class_of, contract_of
+from .registry import AgentCall, AgentRegistry, BaseAgent, CallTerms, Together, class_of, contract_of
 from .result import IntentResponse, Status
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Routing:
         envelope: IntentEnvelope,
         registry: AgentRegistry,
         budget_limit: float | None,
-        terms: Callable[[BaseAgent], Terms],
+        terms: Callable[[BaseAgent], CallTerms],
     ) -> None:
         self.envelope: Final = envelope
         #: Computed first, since it refuses a payload that is not JSON.
@@ -105,7 +105,7 @@ class Routing:
         self._terms: Final = terms
         self._scope: Final = here()
         self._budget: Final = None if budget_limit is None else Budget(cost_units=budget_limit)
-        self._made: Final[list[Attempt]] = []
+        self._made: Final[list[AgentCall]] = []
         #: Why agents were skipped that might have been fallbacks.
         self._passed_over: Final[list[StructuredFailure]] = []
         #: Why nobody else is asked.
@@ -131,7 +131,7 @@ class Routing:
 
     # -- strategies in progress --------------------------------------------------------------------------------------------------------
 
-    def steps(self) -> Generator[list[Attempt], None, IntentResponse]:
+    def steps(self) -> Generator[list[AgentCall], None, IntentResponse]:
         """Yields the attempts to make next, one or several at once, and is resumed when they are made; returns the response."""
         self._received()
         if self.plan.failure is not None:
@@ -151,7 +151,7 @@ class Routing:
         """Whether a budget outside the request was exceeded: that ends more than the request."""
         return isinstance(error, BudgetExceededError) and (self._budget is None or error.budget != self._budget_name)
 
-    def _one_after_another(self) -> Generator[list[Attempt], None, IntentResponse]:
+    def _one_after_another(self) -> Generator[list[AgentCall], None, IntentResponse]:
         """Ask one agent after another until one answers."""
         agents = self.plan.agents
         for place, agent in enumerate(agents):
@@ -167,7 +167,7 @@ class Routing:
                 break
         return self._nobody_answered()
 
-    def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
+    def _everyone(self, at_once: bool) -> Generator[list[AgentCall], None, IntentResponse]:
         for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
             last = yield from self._ask(list(batch), together=not self._made)
             if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
@@ -185,7 +185,7 @@ class Routing:
 
     def _ask(
         self, agents: list[BaseAgent], followed: bool = False, together: bool = False
-    ) -> Generator[list[Attempt], None, Attempt]:
+    ) -> Generator[list[AgentCall], None, AgentCall]:
         """Ask agents at once; record their starts before and their ends after, each in the order of the agents.
 
         ``followed``: another agent may be its fallback. ``together``: every agent of the plan is asked, or none where the budget does
@@ -195,7 +195,7 @@ class Routing:
         first = len(self._made)
         alone = len(self.plan.agents) == 1
         attempts = [
-            Attempt(agent, first + i, self._terms(agent), self.envelope if alone else _fresh(self.envelope), run_id)
+            AgentCall(agent, first + i, self._terms(agent), self.envelope if alone else _fresh(self.envelope), run_id)
             for i, agent in enumerate(agents)
         ]
         self._made.extend(attempts)
@@ -220,7 +220,7 @@ class Routing:
             self._ended(attempt)
         return attempts[-1]
 
-    def _final(self, attempt: Attempt, last: bool) -> str:
+    def _final(self, attempt: AgentCall, last: bool) -> str:
         """Why no other agent may be a fallback for one that failed; empty where one may."""
         assert attempt.failure is not None
         if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible" or attempt.stuck:
@@ -313,7 +313,7 @@ class Routing:
         chosen = [agent.name for agent in self.plan.agents]
         self._note("intent.received", self._name, tree, {"agents": chosen}, info=hashes)
 
-    def _ended(self, attempt: Attempt, interrupted: Mapping[str, Any] | None = None) -> None:
+    def _ended(self, attempt: AgentCall, interrupted: Mapping[str, Any] | None = None) -> None:
         attempt.end()
         cut = interrupted is not None and not attempt.finished
         about = {"attempt": attempt.index + 1}
@@ -330,7 +330,7 @@ class Routing:
             attempt.below = Below(recorded.get("irreversible"), recorded.get("in_doubt"))
 
     def _respond(
-        self, answered: Attempt | None, status: Status, payload: Any, failure: StructuredFailure | None, reason: str
+        self, answered: AgentCall | None, status: Status, payload: Any, failure: StructuredFailure | None, reason: str
     ) -> IntentResponse:
         agent = None if answered is None else answered.agent.name
         strategy = self.envelope.routing.strategy
@@ -474,13 +474,13 @@ class IntentRouter:
     ) -> Routing:
         asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
         default, word = contract_of(contract, "the route"), class_of(side_effect)
-        return Routing(asked, self.registry, budget_limit, lambda agent: Terms(agent, default, word))
+        return Routing(asked, self.registry, budget_limit, lambda agent: CallTerms(agent, default, word))
 
 
-Steps = Generator[list[Attempt], None, IntentResponse]
+Steps = Generator[list[AgentCall], None, IntentResponse]
 
 
-def _make(attempts: list[Attempt], steps: Steps) -> None:
+def _make(attempts: list[AgentCall], steps: Steps) -> None:
     try:
         if len(attempts) == 1:
             attempts[0].make()
@@ -491,7 +491,7 @@ def _make(attempts: list[Attempt], steps: Steps) -> None:
         raise
 
 
-def _make_at_once(attempts: list[Attempt]) -> None:
+def _make_at_once(attempts: list[AgentCall]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(len(attempts))
@@ -505,7 +505,7 @@ def _make_at_once(attempts: list[Attempt]) -> None:
         one.result()
 
 
-async def _make_async(attempts: list[Attempt], steps: Steps) -> None:
+async def _make_async(attempts: list[AgentCall], steps: Steps) -> None:
     try:
         if len(attempts) == 1:
             await attempts[0].make_async()
@@ -516,7 +516,7 @@ async def _make_async(attempts: list[Attempt], steps: Steps) -> None:
         raise
 
 
-async def _make_at_once_async(attempts: list[Attempt]) -> None:
+async def _make_at_once_async(attempts: list[AgentCall]) -> None:
     pool = _pool(sum(not attempt.agent.asynchronous for attempt in attempts))
     tasks = [asyncio.ensure_future(attempt.make_async(beside=True, pool=pool)) for attempt in attempts]
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .._runs.comparing import Comparison, EndDifference, Op, StepDifference, compare
+from .._runs.comparing import EndDifference, Op, RunComparison, StepDifference, compare
 from .._runs.reading import RunView
 from . import output
 from .output import both_sides, dollars, duration, located, printable
@@ -64,7 +64,7 @@ def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) 
             sys.exit(output.RIGHT if found.equal else output.DIFFERENT)
 
 
-def _lines(found: Comparison) -> Iterator[dict[str, Any]]:
+def _lines(found: RunComparison) -> Iterator[dict[str, Any]]:
     for one in found.steps:
         process = one.step.file.process
         line: dict[str, Any] = {"change": one.op, "kind": one.step.type, "name": one.step.name}
@@ -98,7 +98,7 @@ def _process(end: EndDifference) -> str:
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def _print(found: Comparison) -> None:
+def _print(found: RunComparison) -> None:
     from rich.text import Text
 
     with output.paged() as console:
@@ -159,7 +159,7 @@ def _print_fields(console: Console, fields: tuple[Mapping[str, Any], ...]) -> No
         console.print(f"    … {len(fields) - _MOST} more (--json)", markup=False)
 
 
-def _summary(found: Comparison) -> Text:
+def _summary(found: RunComparison) -> Text:
     from rich.text import Text
 
     same = f"{found.same} step{'' if found.same == 1 else 's'} the same"

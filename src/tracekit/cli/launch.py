@@ -331,7 +331,7 @@ class _EnclosingRun:
         self._entry.opened = True
         return self._run
 
-    async def settle_for(self, run: Run) -> None:
+    async def drain_for(self, run: Run) -> None:
         await ending.drain_async(run._session)
 
     def end_for(self, run: Run, error: BaseException | None) -> None:

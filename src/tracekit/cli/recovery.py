@@ -443,13 +443,13 @@ def settle(
 
 def _tree(file: BinaryIO) -> Any:
     """The output in a JSON file in the trace's form, checked: no references, no unknown tags."""
-    from .._values import contains_opaque
+    from .._values import not_serialisable
 
     try:
         tree = orjson.loads(file.read())
     except ValueError as error:
         raise click.BadParameter(f"it is no JSON: {error}", param_hint="--done") from None
-    if contains_opaque(tree) is not None:
+    if not_serialisable(tree) is not None:
         raise click.BadParameter("it holds a value that was not recorded", param_hint="--done")
     stack = [tree]
     while stack:
