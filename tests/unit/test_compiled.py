@@ -511,6 +511,50 @@ def test_owner_where_asyncio_is_not_imported(form: str) -> None:
     assert done.stdout.split() == [form, "True", "False"]
 
 
+HEADS = st.lists(
+    st.sampled_from(
+        [
+            b"Name: value",
+            b"NAME:other",
+            b"x:\t a b \t",
+            b" goes on",
+            b"\tso: too ",
+            b"no header",
+            b"",
+            b":",
+            b"a: b: c",
+            b"\xff: \xe9",
+            b"a\rb: c",
+        ]
+    ),
+    max_size=8,
+)
+
+
+@given(
+    lines=HEADS,
+    separator=st.sampled_from([b"\r\n", b"\n", b"--"]),
+    first=st.sampled_from([b"HTTP/1.1 200 OK", b"", b" x"]),
+)
+def test_fields(lines: list[bytes], separator: bytes, first: bytes) -> None:
+    """The head of a message: its first line and its headers, with lines that go on, and without what is none."""
+    for head in (separator.join([first, *lines]), b"\r\n".join([first, *lines]) + b"\r"):
+        found = compiled.fields(head, separator)
+        assert found == pure.fields(head, separator)
+        names = (b"name", b"x", b"", b"\xff", b"absent")
+        assert compiled.said(found[1], names) == pure.said(found[1], names)
+
+
+def test_fields_refuses() -> None:
+    """What is no head and no header is a mistake."""
+    for wrong in ((b"head", b""), ("head", b"\n"), (b"head",)):
+        with pytest.raises(TypeError):
+            compiled.fields(*wrong)
+    for headers, names in (([b"a"], (b"a",)), ([("a", "b")], (b"a",)), ((), (b"a",)), ([], [b"a"])):
+        with pytest.raises(TypeError):
+            compiled.said(headers, names)
+
+
 @pytest.fixture(params=["C", "Python"])
 def base(request: pytest.FixtureRequest) -> Any:
     """The class in both forms."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from operator import methodcaller
 from typing import Any, ClassVar, Final
 
+from .._native import fields, said
 from .._runtime.session import Outcome
 from ..errors import ReplayError
 from .http import Answer, Exchange, Piece, SentBody, upload_of
@@ -27,50 +27,26 @@ END_OF_FORMER: Final = "end of former"
 _TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
 
 
-#: How a line begins that goes on with the header before it.
-_FOLDS: Final = frozenset((b" ", b"\t"))
-_FOLDED: Final = methodcaller("startswith", tuple(_FOLDS))
-
-
-def _parsed(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
-    parts = [line.partition(b":") for line in lines]
-    if not any(map(_FOLDED, lines)):
-        return [(name, value.strip(b" \t")) for name, colon, value in parts if colon]
-    headers: list[tuple[bytes, bytes]] = []
-    for name, colon, value in parts:
-        if name[:1] in _FOLDS and headers:
-            before, first = headers[-1]
-            headers[-1] = (before, b"%b\r\n%b%b%b" % (first, name, colon, value))
-        elif colon:
-            headers.append((name, value.strip(b" \t")))
-    return headers
-
-
 class RequestHead:
     """The head of a request: what the step of the request needs of it."""
 
     __slots__ = ("chunked", "codings", "expects", "headers", "length", "method", "target")
 
     def __init__(self, head: bytes) -> None:
-        first, *lines = head.split(b"\r\n")
+        first, self.headers = fields(head, b"\r\n")
         method, _, rest = first.partition(b" ")
         self.method: Final = method.decode("ascii", "replace")
         self.target: Final = rest.rpartition(b" ")[0]
-        self.headers: Final = _parsed(lines)
-        self.chunked = False
-        self.expects = False
-        self.length = 0
+        length, transfer, expect, codings = said(self.headers, _ASKED)
+        self.length = int(length) if length is not None and length.isdigit() else 0
+        self.chunked = transfer is not None and b"chunked" in transfer.lower()
+        self.expects = expect is not None and b"100-continue" in expect.lower()
         #: The content codings that its sender undoes.
-        self.codings = ""
-        said = {name.lower(): value for name, value in self.headers}
-        if (length := said.get(b"content-length")) is not None and length.isdigit():
-            self.length = int(length)
-        if (transfer := said.get(b"transfer-encoding")) is not None:
-            self.chunked = b"chunked" in transfer.lower()
-        if (expect := said.get(b"expect")) is not None:
-            self.expects = b"100-continue" in expect.lower()
-        if (codings := said.get(b"accept-encoding")) is not None:
-            self.codings = codings.decode("latin-1").lower()
+        self.codings = "" if codings is None else codings.decode("latin-1").lower()
+
+
+#: The headers of a request that say how it travels.
+_ASKED: Final = (b"content-length", b"transfer-encoding", b"expect", b"accept-encoding")
 
 
 class Chunks:
@@ -364,7 +340,7 @@ class Incoming:
 
     def _heading(self, head: bytes) -> bool:
         """Whether this is the head of the answer: not that of an interim one."""
-        first, *lines = head.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\n")
+        first, headers = fields(head.replace(b"\r\n", b"\n").rstrip(b"\n"), b"\n")
         version, _, rest = first.strip().partition(b" ")
         status, _, reason = rest.strip().partition(b" ")
         if not version.startswith(b"HTTP/") or not status.isdigit():
@@ -381,7 +357,7 @@ class Incoming:
                 self._exchange.mark("continue" if self._status == 100 else "interim", suspended=self._first())
             return False
         self.begun = True
-        self._headers = _parsed(lines)
+        self._headers = headers
         self._also = self._more(version, reason.strip())
         return True
 
@@ -396,8 +372,8 @@ class Incoming:
         names: list[str] = []
         cookies: list[str] = []
         coding = length = ""
-        for raw, content in self._headers:
-            name, odd = _known.get(raw) or _name(raw)
+        known = _NAMES
+        for (name, odd), content in [(found, content) for raw, content in self._headers if (found := known[raw])]:
             if odd and odd not in names:
                 names.append(odd)
             if not name:
@@ -420,8 +396,8 @@ class Incoming:
                 coded = {"content-encoding": coding, **({"content-length": length} if length else {})}
             else:
                 self._keep_coding(travel, coding)
-        wire = {"headers": travel, "names": names, "jar": cookies, "coded": coded}
-        if any(wire.values()):
+        if travel or names or cookies or coded:
+            wire = {"headers": travel, "names": names, "jar": cookies, "coded": coded}
             also["wire"] = {key: value for key, value in wire.items() if value}
         return also
 
@@ -572,7 +548,7 @@ class Incoming:
 
 def _end_of_head(data: bytes) -> int:
     """Where the body begins; 0 while the head is not complete. A line that is no HTTP is a head of its own."""
-    if data[:5] != b"HTTP/"[: len(data[:5])]:
+    if not data.startswith(b"HTTP/") and data[:5] != b"HTTP/"[: len(data[:5])]:
         return data.find(b"\n") + 1
     for mark in (b"\r\n\r\n", b"\n\n"):
         at = data.find(mark)
@@ -581,18 +557,23 @@ def _end_of_head(data: bytes) -> int:
     return 0
 
 
-#: The names of headers as they came: which of those that matter here it is, and how it is spelled, where that is unusual.
-_known: Final[dict[bytes, tuple[str, str]]] = {}
+class _Names(dict[bytes, tuple[str, str] | None]):
+    """Of the name of a header as it came: which of those that matter here it is, and how it is spelled, where that is unusual; ``None``
+    where it is neither."""
+
+    def __missing__(self, raw: bytes) -> tuple[str, str] | None:
+        spelled = raw.decode("latin-1")
+        name = spelled.lower()
+        matters = name in _TRAVEL or name in ("content-encoding", "content-length", "set-cookie")
+        found = (name if matters else "", "" if spelled == _canonical(spelled) else spelled)
+        told = found if any(found) else None
+        if len(self) < 10_000:
+            self[raw] = told
+        return told
 
 
-def _name(raw: bytes) -> tuple[str, str]:
-    spelled = raw.decode("latin-1")
-    name = spelled.lower()
-    matters = name in _TRAVEL or name in ("content-encoding", "content-length", "set-cookie")
-    found = (name if matters else "", "" if spelled == _canonical(spelled) else spelled)
-    if len(_known) < 10_000:
-        _known[raw] = found
-    return found
+#: A cache, of nothing but the bytes.
+_NAMES: Final = _Names()
 
 
 def _canonical(name: str) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         brackets,
         columns,
         digest,
+        fields,
         grouped,
         line,
         nearest,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         parts,
         plain,
         quick_look,
+        said,
         spaced,
     )
 
@@ -32,6 +34,7 @@ __all__ = [
     "brackets",
     "columns",
     "digest",
+    "fields",
     "grouped",
     "line",
     "nearest",
@@ -41,6 +44,7 @@ __all__ = [
     "parts",
     "plain",
     "quick_look",
+    "said",
     "spaced",
 ]
 

@@ -89,7 +89,7 @@ module_exec(PyObject *module)
         return -1;
     }
     if (tracekit_add_journal(module) < 0 || tracekit_add_lines(module) < 0 || tracekit_add_values(module) < 0
-        || tracekit_add_callers(module) < 0 || tracekit_add_secrets(module) < 0) {
+        || tracekit_add_callers(module) < 0 || tracekit_add_heads(module) < 0 || tracekit_add_secrets(module) < 0) {
         return -1;
     }
     /* Which sources it was made of: a test says where an installation is older than its checkout. */

@@ -48,6 +48,8 @@ int tracekit_add_lines(PyObject *module);
 int tracekit_add_values(PyObject *module);
 /* callers.c */
 int tracekit_add_callers(PyObject *module);
+/* heads.c */
+int tracekit_add_heads(PyObject *module);
 /* secrets.c */
 int tracekit_add_secrets(PyObject *module);
 

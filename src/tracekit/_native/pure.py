@@ -28,6 +28,7 @@ __all__ = [
     "brackets",
     "columns",
     "digest",
+    "fields",
     "grouped",
     "line",
     "nearest",
@@ -37,6 +38,7 @@ __all__ = [
     "parts",
     "plain",
     "quick_look",
+    "said",
     "spaced",
 ]
 
@@ -525,6 +527,29 @@ def nearest(known: dict[str, Any], through: object, depth: int) -> Any:
 
 
 _UNKNOWN: Final = object()
+
+
+# -- heads of HTTP messages --------------------------------------------------------------------------------------------
+
+
+def fields(head: bytes, separator: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The first line of the head of an HTTP message, and its headers as they came; a value that goes on in the next line is whole."""
+    first, *lines = head.split(separator)
+    headers: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if line[:1] in (b" ", b"\t") and headers:
+            before, begun = headers[-1]
+            headers[-1] = (before, b"%b\r\n%b" % (begun, line))
+        elif colon:
+            headers.append((name, value.strip(b" \t")))
+    return first, headers
+
+
+def said(headers: list[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
+    """What headers of these names (in lower case) say, each the last one of its name."""
+    found = {name.lower(): value for name, value in headers}
+    return tuple([found.get(name) for name in names])
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
