@@ -23,7 +23,6 @@ from tracekit.integration import (
     Step,
     below_seam,
     current,
-    given,
     here,
     live_async,
     passing,
@@ -72,7 +71,7 @@ async def awaited(
             outcome = await step.answer_async()
         if answered is not None:
             answered(outcome.meta)
-        return given(outcome)
+        return outcome.result()
     return await live_async(step, call(), of_result=info, of_error=failed)
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ._capture.calls import capture as capture
     from ._capture.calls import captured_of as captured_of
     from ._capture.calls import drive as drive
-    from ._capture.calls import given as given
     from ._capture.calls import live_async as live_async
     from ._capture.calls import perform as perform
     from ._capture.calls import perform_async as perform_async
@@ -268,7 +267,6 @@ _HOMES: Final = {
     "trace_id": "_journal.entry",
     "forbidding": "_capture.guard",
     "from_json": "_values",
-    "given": "_capture.calls",
     "gives_anything": "_runtime.index",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
@@ -407,7 +405,6 @@ __all__ = [
     "family_of",
     "forbidding",
     "from_json",
-    "given",
     "gives_anything",
     "here",
     "instrumented",

@@ -31,7 +31,6 @@ __all__ = [
     "captured_of",
     "drive",
     "failed",
-    "given",
     "is_method",
     "live_async",
     "live_async_items",
@@ -211,13 +210,6 @@ def failed(step: Any, error: BaseException, suspended: bool = False, info: Mappi
         step.failed(error, info={**(info or {}), **_SUSPENDED} if suspended else info)
 
 
-def given(outcome: Outcome) -> Any:
-    """The recorded outcome: returned or raised."""
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.output
-
-
 def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
     """The items of a live generator; ``info`` goes into the ``meta`` of the first."""
     body: Scope = step.body()
@@ -266,7 +258,7 @@ def recorded_items(step: Any) -> Any:
         if chunk is None:
             outcome = step.answer()
             _check_sent(step, info, outcome)
-            finished = given(_finished(step, outcome))
+            finished = _finished(step, outcome).result()
             if not _resolved_by_hand(outcome):
                 return finished
             return (yield from _remaining_items(step, finished, count))
@@ -345,7 +337,7 @@ async def recorded_async_items(step: Any) -> Any:
         if chunk is None:
             outcome = await step.answer_async()
             _check_sent(step, info, outcome)
-            finished = given(_finished(step, outcome))
+            finished = _finished(step, outcome).result()
             if _resolved_by_hand(outcome):
                 for item in _remaining_items(step, finished, count):
                     yield item
@@ -540,7 +532,7 @@ def perform(request: Request, function: Callable[[], T], info: Callable[[T], Map
     if step.deferred:
         step = step.go()
     if not step.live:
-        return given(step.answer())  # type: ignore[no-any-return]
+        return step.answer().result()  # type: ignore[no-any-return]
     token = enter(step.body())
     try:
         result = function()
@@ -566,7 +558,7 @@ async def perform_async(
     if step.deferred:
         step = await step.go_async()
     if not step.live:
-        return given(await step.answer_async())  # type: ignore[no-any-return]
+        return (await step.answer_async()).result()  # type: ignore[no-any-return]
     return await live_async(step, function(), of_result=info)  # type: ignore[no-any-return]
 
 
@@ -693,14 +685,14 @@ LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
 def answered(step: Any) -> Any:
     lazy = step.ahead("lazy")
     if lazy is None:
-        return given(step.answer())
+        return step.answer().result()
     if lazy == "coroutine":
         return _answered_later(step)
     return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
 
 
 async def _answered_later(step: Any) -> Any:
-    return given(await step.answer_async())
+    return (await step.answer_async()).result()
 
 
 # -- coroutines and generators: arguments are bound at the call, the step begins at the start --------------------------
@@ -722,10 +714,10 @@ def _coroutine_wrapper(captured: Captured) -> Any:
         step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
         if not step.live:
             if not step.deferred:
-                return given(await step.answer_async())
+                return (await step.answer_async()).result()
             step = await step.go_async()
             if not step.live:
-                return given(await step.answer_async())
+                return (await step.answer_async()).result()
         made = function(*args, **kwargs)
         if type(made) is not types.CoroutineType:
             return await live_async(step, made)

@@ -479,9 +479,8 @@ class CapturedProcess(ProcessSteps):
             outcome = self.outcome()
         else:
             outcome = self.begin(scope, "output", {}).answer()
-        if outcome.error is not None:
-            raise outcome.error
-        return given(outcome.output.get("stdout"), text), given(outcome.output.get("stderr"), text)
+        output = outcome.result()
+        return given(output.get("stdout"), text), given(output.get("stderr"), text)
 
     def too_much(self) -> ReplayError:
         return self.session.fail(
@@ -654,8 +653,7 @@ class _Reader(_Pipe):
         return len(data)
 
     def _end(self, outcome: Outcome) -> int:
-        if outcome.error is not None:
-            raise outcome.error
+        outcome.result()
         if outcome.abandoned:
             session = self._process.session
             raise session.fail(
@@ -688,10 +686,7 @@ class _Writer(_Pipe):
             return self._really(data) if self._process.real else len(data)
         step = self._process.begin(scope, self._name, {"data": kept(data)})
         if not self._process.real:
-            outcome = step.answer()
-            if outcome.error is not None:
-                raise outcome.error
-            written: int | None = outcome.output
+            written: int | None = step.answer().result()
             return written
         if not step.live:
             return self._really(data)

@@ -71,7 +71,6 @@ __all__ = [
     "Work",
     "acting",
     "call_plan",
-    "came_to",
     "in_time_async",
     "merged",
     "run_plan",
@@ -266,16 +265,12 @@ class Compensation:
 
     def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
         """Undo step ``of``, which was given up; raises what the compensation raises."""
-
-        came_to(run_plan(call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))))
+        run_plan(call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))).result()
 
     async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
-
-        came_to(
-            await run_plan_async(
-                call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
-            )
-        )
+        """As ``run``, awaited."""
+        call = self.invocation(scope.inside(of, live=True), of, input, output, acting.get())
+        (await run_plan_async(call_plan(call))).result()
 
 
 def _plain(tool: str, given: Any) -> Captured:
@@ -1020,6 +1015,17 @@ class Done:
         #: Whether undoing it was tried and failed.
         self.stuck = False
 
+    def result(self) -> Any:
+        """The output, or the error raised."""
+        if self.error is None:
+            return self.output
+        if isinstance(self.error, ReplayError):
+            raise self.error
+        try:
+            raise self.error
+        finally:
+            del self  # this frame is in the traceback of the exception that it holds
+
     @property
     def final(self) -> bool:
         """Whether neither another attempt nor another tool may follow."""
@@ -1551,18 +1557,6 @@ async def run_plan_async(plan: Plan) -> Any:
             sent, thrown = None, error
 
 
-def came_to(done: Done) -> Any:
-    """The result of a call, returned or raised."""
-    if done.error is None:
-        return done.output
-    if isinstance(done.error, ReplayError):
-        raise done.error
-    try:
-        raise done.error
-    finally:
-        del done
-
-
 _NOTHING: Final = Below()
 
 
@@ -1609,7 +1603,7 @@ class ReplaceableCall:
     def _came(self, done: Done) -> Any:
         self.final, self.stuck = "final" in done.about, done.stuck
         self._below = Below(done.about.get("irreversible"))
-        return came_to(done)
+        return done.result()
 
     def end(self, *, failed: bool) -> Below:
         """The call is over: what has happened in it that can't be undone, and what may take effect yet, by name."""
@@ -1631,7 +1625,7 @@ def _function(captured: Captured) -> Any:
         bound = captured.arguments(instance, args, kwargs)
         if bound is None:
             return function(*args, **kwargs)  # raises
-        return came_to(run_plan(call_plan(Invocation(captured, function, instance, bound, args, kwargs, here()))))
+        return run_plan(call_plan(Invocation(captured, function, instance, bound, args, kwargs, here()))).result()
 
     return wrapper
 
@@ -1640,9 +1634,8 @@ def _coroutine(captured: Captured) -> Any:
     name = getattr(captured.wrapped, "__name__", None)
 
     async def run(function: Any, instance: Any, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return came_to(
-            await run_plan_async(call_plan(Invocation(captured, function, instance, bound, args, kwargs, here())))
-        )
+        call = Invocation(captured, function, instance, bound, args, kwargs, here())
+        return (await run_plan_async(call_plan(call))).result()
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = captured.arguments(instance, args, kwargs)

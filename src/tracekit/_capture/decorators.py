@@ -337,13 +337,13 @@ class Effect:
         return self._plan
 
     def _entered(self, came: Any) -> Effect:
-        from .contracted import BlockBody, came_to
+        from .contracted import BlockBody
 
         if isinstance(came, BlockBody):
             self._block = came
             return self
         self._answered = came.seq
-        self.output = came_to(came)
+        self.output = came.result()
         if came.about.get("unasked"):
             raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
         return self

@@ -231,6 +231,12 @@ class Outcome:
         self.entry: Final = entry
         self.abandoned: Final = bool(meta.get("abandoned"))
 
+    def result(self) -> Any:
+        """The output, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        return self.output
+
 
 class Step(Protocol):
     """An open step. ``live`` says who answers: the capture point's own call, or the log.
