@@ -480,8 +480,9 @@ def test_steps_of_child_processes(tmp_path: Path, debug: Debug, how: tuple[str, 
     assert "is no child process other in this run" in command("debug", "last", "--at", "other:2", cwd=tmp_path).stderr
 
 
-def test_a_debugger_that_is_gone_ends_the_child_process_in_which_it_stood(tmp_path: Path) -> None:
-    """Nothing of it reaches the program: no handler runs, nothing is printed, no process is left."""
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_debugger_that_is_gone_ends_the_child_process_in_which_it_stood(tmp_path: Path, unread: bool) -> None:
+    """Nothing of it reaches the program: no handler runs, nothing is printed, no process is left; whether or not it was answered."""
     program = CHILDREN.replace(
         "    below(n)\n", "    try:\n        below(n)\n    finally:\n        print('left', flush=True)\n"
     )
@@ -494,7 +495,9 @@ def test_a_debugger_that_is_gone_ends_the_child_process_in_which_it_stood(tmp_pa
             started, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=tmp_path, env=_environment()
         )
     assert debugged.stdin is not None
-    debugged.stdin.write(b"step\nimport os; print('pid', os.getpid(), flush=True)\n")
+    # It stands still before the answer to this line comes, and never reads it.
+    stop = f"ctypes.CDLL(None).kill({debugged.pid}, {int(signal.SIGSTOP)}); " if unread else ""
+    debugged.stdin.write(f"step\nimport ctypes, os; {stop}print('pid', os.getpid(), flush=True)\n".encode())
     debugged.stdin.flush()
     while not (found := re.search(r"pid (\d+)\n", printed.read_text())):
         assert debugged.poll() is None, printed.read_text()

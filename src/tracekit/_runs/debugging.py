@@ -561,7 +561,10 @@ class RemoteDebugger:
             raise _GoneError from error
 
     def _hear(self) -> dict[str, Any]:
-        line = self._asked.readline()
+        try:
+            line = self._asked.readline()
+        except OSError as error:  # it was killed before it had read what this process said last
+            raise _GoneError from error
         if not line.endswith(b"\n"):
             raise _GoneError
         found: dict[str, Any] = json.loads(line)
