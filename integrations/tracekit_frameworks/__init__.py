@@ -6,7 +6,7 @@ exporters send, and the threads that they do it in, do not.
 
 from __future__ import annotations
 
-from tracekit.integration import Integration
+from tracekit.integration import Integration, QueueClass
 
 from ._schedulers import SCHEDULERS
 from ._telemetry import ENDPOINTS, SENDERS, traceparent
@@ -52,5 +52,7 @@ integration = Integration(
     telemetry=SENDERS,
     ambient=ENDPOINTS,
     schedulers=SCHEDULERS,
+    # By which the threads of a graph hand on what a stream gives.
+    queues=(QueueClass("langgraph._internal._queue", "SyncQueue", wait="wait"),),
     traceparent=traceparent,
 )

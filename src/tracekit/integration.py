@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import Integration as Integration
     from ._capture.plugins import Native as Native
     from ._capture.plugins import Patch as Patch
+    from ._capture.plugins import QueueClass as QueueClass
     from ._capture.plugins import Reading as Reading
     from ._capture.plugins import Scheduler as Scheduler
     from ._capture.plugins import TaskSource as TaskSource
@@ -203,6 +204,7 @@ _HOMES: Final = {
     "Outcome": "_runtime.session",
     "Patch": "_capture.plugins",
     "PASSING": "_capture.http",
+    "QueueClass": "_capture.plugins",
     "READS": "_journal.entry",
     "Reading": "_capture.plugins",
     "Scheduler": "_capture.plugins",
@@ -355,6 +357,7 @@ __all__ = [
     "Patch",
     "Prompt",
     "PublicKeys",
+    "QueueClass",
     "Reading",
     "Redactor",
     "ReplaceableCall",

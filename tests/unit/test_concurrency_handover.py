@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import queue
 import random
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.support.processes import python
 from tracekit import DivergenceError, record, replay, traced_tool
+from tracekit.integration import Integration, QueueClass, discover
 
 REPEATED = 20
+usleep = ctypes.CDLL(None).usleep
 
 
 @traced_tool(side_effect="read_only")
@@ -388,3 +394,87 @@ def test_what_is_collected_while_threads_hand_over(tmp_path: Path) -> None:
     exact, and the interpreter survives it (3.11 collects in the middle of what sets a context variable)."""
     done = python("-c", COLLECTED, str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
+
+
+class Stream:
+    """A queue as a library makes one for itself: of a list and a semaphore; who looks for an item leaves it there."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._count = threading.Condition()
+
+    def push(self, item: Any) -> None:
+        with self._count:
+            self._items.append(item)
+            self._count.notify_all()
+
+    def next(self, block: bool = False, timeout: float | None = None) -> Any:
+        with self._count:
+            if block:
+                self._count.wait_for(lambda: self._items, timeout)
+            if not self._items:
+                raise queue.Empty
+            return self._items.popleft()
+
+    def peek(self) -> None:
+        with self._count:
+            while not self._items:
+                self._count.wait()
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Stream]:
+    """The class as one of a library that an integration names."""
+    module: Any = ModuleType("acme_streams")
+    module.Stream = kind = type("Stream", (), {**vars(Stream), "__doc__": None})
+    monkeypatch.setitem(sys.modules, "acme_streams", module)
+    described = QueueClass("acme_streams", "Stream", put="push", get="next", wait="peek")
+    monkeypatch.setitem(discover(), "acme", Integration("acme", queues=[described]))
+    return kind
+
+
+def test_a_queue_of_a_library(tmp_path: Path, stream: Callable[[], Stream]) -> None:
+    """Who looks for an item finds it where it did, though in the replay another thread could have taken it by then."""
+
+    def look(items: Stream) -> str:
+        usleep(30_000)  # below Python: no replay knows of it
+        items.peek()
+        return "seen"
+
+    def program() -> Any:
+        items = stream()
+        with ThreadPoolExecutor(2) as pool:
+            looking = pool.submit(look, items)
+            items.push("a")
+            time.sleep(0.2)  # which a replay does not wait
+            found = [items.next()]
+            with pytest.raises(queue.Empty):
+                items.next()
+            return found, looking.result()
+
+    times(2, tmp_path, program)
+
+
+def test_workers_of_a_library_that_has_queues_of_its_own(tmp_path: Path, stream: Callable[[], Stream]) -> None:
+    """Which worker takes which item, and in which order they hand on what they made."""
+
+    def work(given: Stream, made: Stream) -> None:
+        while (item := given.next(block=True)) is not None:
+            made.push(ask(item))
+
+    def program() -> Any:
+        given, made = stream(), stream()
+        workers = [threading.Thread(target=work, args=(given, made)) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for item in [*range(8), None, None, None]:
+            given.push(item)
+        found = []
+        for _ in range(8):
+            made.peek()
+            found.append(made.next())
+        for worker in workers:
+            worker.join()
+        return found
+
+    times(5, tmp_path, program)

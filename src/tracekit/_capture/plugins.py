@@ -316,6 +316,29 @@ class Scheduler:
         return f"Scheduler({self.name!r})"
 
 
+class QueueClass:
+    """A class of a library by which its threads hand things to one another: ``attribute`` (``"SyncQueue"``) of ``module``.
+
+    ``put``, ``get`` and ``wait`` are its methods, with the arguments of those of ``queue.SimpleQueue``; ``get`` raises ``queue.Empty``, and
+    ``wait``, which not each has, returns when something is there, and leaves it there. What they move is recorded, and replayed in the
+    same order, as that of the standard library's queues is.
+    """
+
+    __slots__ = ("attribute", "get", "module", "put", "wait")
+
+    def __init__(
+        self, module: str, attribute: str, *, put: str = "put", get: str = "get", wait: str | None = None
+    ) -> None:
+        self.module: Final = module
+        self.attribute: Final = attribute
+        self.put: Final = put
+        self.get: Final = get
+        self.wait: Final = wait
+
+    def __repr__(self) -> str:
+        return f"QueueClass({self.module!r}, {self.attribute!r})"
+
+
 #: Held while dialects are made, of whatever integration: each is made once.
 _making: Final = _reality.free_in_forks(threading.RLock())
 
@@ -334,7 +357,8 @@ class Integration:
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
     service, by which requests are known that something else sends. ``native`` are the
     functions by which clients that connect below Python are called; they are watched in every run and replay. ``schedulers`` are
-    libraries whose tasks open no lanes; no run begins in one or starts it.
+    libraries whose tasks open no lanes; no run begins in one or starts it. ``queues`` are classes by which threads of the library hand
+    things to one another.
     ``traceparent`` says in which span of a tracing library the program is, as the W3C header of that name does. ``attach`` puts the seam on
     one client object, and says whether
     it knows that kind; ``detach`` takes it away.
@@ -342,7 +366,7 @@ class Integration:
 
     __slots__ = (
         "_dialects", "_making", "agents", "ambient", "attach", "credentials", "detach", "endpoints", "frameworks", "hosts",
-        "modules", "name", "native", "patches", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
+        "modules", "name", "native", "patches", "queues", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -363,6 +387,7 @@ class Integration:
         wrappers: Sequence[str] = (),
         native: Sequence[Native] = (),
         schedulers: Sequence[Scheduler] = (),
+        queues: Sequence[QueueClass] = (),
         traceparent: Callable[[], str | None] | None = None,
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -383,6 +408,7 @@ class Integration:
         self.wrappers: Final = tuple(wrappers)
         self.native: Final = tuple(native)
         self.schedulers: Final = tuple(schedulers)
+        self.queues: Final = tuple(queues)
         self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach

@@ -25,7 +25,7 @@ from . import guard, handed
 from .callers import STDLIB, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
-from .plugins import Scheduler, discover, movers_by_file
+from .plugins import QueueClass, Scheduler, discover, movers_by_file
 
 __all__ = [
     "ASYNCIO",
@@ -38,6 +38,7 @@ __all__ = [
     "deactivate",
     "enclose",
     "entered",
+    "handed_over_in",
     "handover_patches",
     "kept_to_itself",
     "name_of",
@@ -248,7 +249,21 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
         found += switch.made("simple queues", lambda: _of_simple_queues(queue, scope))
     if (futures := loaded("concurrent.futures._base")) is not None:
         found += switch.made("waiting", lambda: _waiting(futures, scope))
+    for library in _queues():
+        kind = getattr(loaded(library.module), library.attribute, None)
+        if kind is not None:
+            found += _of_a_library(switch, kind, library, scope)
     return found
+
+
+def _queues() -> list[QueueClass]:
+    with off_loop():
+        return [kind for integration in discover().values() for kind in integration.queues]
+
+
+def handed_over_in() -> Iterator[str]:
+    """The modules with classes by which threads of a library hand things to one another."""
+    return (library.module for library in _queues())
 
 
 # -- a replay that has failed ----------------------------------------------------------------------------------------------
@@ -372,12 +387,16 @@ def _moved(
     scope_of: _ScopeOf,
     record: Any = None,
     given: tuple[Any, ...] = (),
+    *,
+    waits: bool = True,
 ) -> Any:
     recorded = record or _record
 
     def move(self: Any, *args: Any, **options: Any) -> Any:
         if given:
             args = given + args
+        if not (waits or args):
+            options.setdefault("block", False)
         if (
             current.get() is None
             or movers_by_file.get(_getframe(1).f_code.co_filename, True) is None
@@ -497,6 +516,46 @@ _MOMENT: Final = 0.001
 _in_turn: Final[WeakKeyDictionary[Any, _InTurn]] = WeakKeyDictionary()
 # Whoever waits in one of them does so in the process that was forked, too.
 os.register_at_fork(after_in_child=_in_turn.clear)
+
+
+def _of_a_library(switch: Switch, kind: type[Any], library: QueueClass, scope: _ScopeOf) -> list[Patch]:
+    import queue
+
+    def taken(original: Any) -> Any:
+        waits = inspect.signature(original).parameters["block"].default is not False
+        return _moved(original, "queue.get", queue.Empty, scope, _record_taking, waits=waits)
+
+    found = [
+        switch.once(kind, library.put, lambda put: _moved(put, "queue.put", queue.Full, scope, _record_putting)),
+        switch.once(kind, library.get, taken),
+    ]
+    if library.wait is not None:
+        found.append(switch.once(kind, library.wait, lambda wait: _looked_for(wait, scope)))
+    return found
+
+
+def _looked_for(original: Any, scope_of: _ScopeOf) -> Any:
+    """A wait until something is in a queue, which is left there: when it is over is an event of the run."""
+
+    def wait(self: Any, *args: Any, **options: Any) -> Any:
+        scope = scope_of() if current.get() is not None and mover() is not None else None
+        turn = None if scope is None else armed(scope, "queue.wait", 0)
+        if scope is None or turn is None:
+            return original(self, *args, **options)
+        token = current.set(None)  # how it waits is nothing to record
+        try:
+            if turn.comes and came(turn, scope.session.threads):
+                return turn.happened()  # what was there may be taken by now, as it was then
+            result = original(self, *args, **options)
+            if turn.live:
+                turn.fired()
+            return result
+        finally:
+            current.reset(token)
+
+    wait.__qualname__ = original.__qualname__
+    vars(wait)[_UNRECORDED] = original
+    return wait
 
 
 def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[Patch]:

@@ -517,7 +517,13 @@ def _is_owned(original: Any, locked: Any) -> Any:
 _switch: Final = Switch(
     lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
 )
-activate, deactivate = _switch.activate, _switch.deactivate
+deactivate = _switch.deactivate
+
+
+def activate() -> None:
+    """Put the hooks in place; each call wants a ``deactivate``."""
+    _switch.watch(handover.handed_over_in())
+    _switch.activate()
 
 
 def scope_of_timers() -> Scope | None:

@@ -101,7 +101,7 @@ def read_by_library(entry: Mapping[str, Any]) -> bool:
 #: What fires in an event loop, by the names of its entries.
 IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
 #: What moves an item of a queue between threads. Where a package did that, ``input.call`` has its name: a replay may have more or fewer.
-QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss"))
+QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss", "queue.wait"))
 #: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
 CUT_OFF: Final = "future.cut_off"
 
