@@ -8,6 +8,7 @@ replace every module attribute that *is* ``time.time``.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import datetime as _datetime
 import io
 import os
@@ -221,6 +222,8 @@ else:
 open_file: Final = io.open
 #: Writes to a descriptor.
 write: Final[Callable[[int, bytes], int]] = system.write
+#: Sends a signal to a thread of this process; ``None`` where the system has no such thing.
+pthread_kill: Final[Callable[[int, int], None] | None] = getattr(_signal, "pthread_kill", None)
 #: Sends a signal to a process.
 kill: Final[Callable[[int, int], None]] = system.kill
 #: The state of a file.

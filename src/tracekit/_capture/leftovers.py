@@ -28,7 +28,7 @@ from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["by_finalizer", "collecting", "kept"]
+__all__ = ["LeftHandler", "by_finalizer", "collecting", "kept"]
 
 _in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
 _FINALIZE: Final = weakref.finalize.__call__.__code__
@@ -45,7 +45,7 @@ def kept() -> Iterator[None]:
         process.refuse_leftovers(_refuse)
 
 
-class _Left:
+class LeftHandler:
     """A handler that was registered inside a replay: it is equal to the program's own, and known when it is called."""
 
     __slots__ = ("handler",)
@@ -61,7 +61,7 @@ class _Left:
             _in_handler.reset(token)
 
     def __eq__(self, other: object) -> bool:
-        return self.handler == (other.handler if isinstance(other, _Left) else other)
+        return self.handler == (other.handler if isinstance(other, LeftHandler) else other)
 
     def __hash__(self) -> int:
         return hash(self.handler)
@@ -70,8 +70,8 @@ class _Left:
 def _left(handler: Any) -> Any:
     scope = current.get()
     replayed = scope is not None and (not scope.session.recording or scope.session.state.partial)
-    own = callable(handler) and type(handler) not in (BuiltinFunctionType, _Left, signal.Handlers)
-    return _Left(handler) if replayed and own else handler
+    own = callable(handler) and type(handler) not in (BuiltinFunctionType, LeftHandler, signal.Handlers)
+    return LeftHandler(handler) if replayed and own else handler
 
 
 def _patches() -> list[Patch]:
@@ -101,7 +101,7 @@ def _patches() -> list[Patch]:
 
 
 def _own(handler: Any) -> Any:
-    return handler.handler if isinstance(handler, _Left) else handler
+    return handler.handler if isinstance(handler, LeftHandler) else handler
 
 
 _switch: Final = Switch(_patches)

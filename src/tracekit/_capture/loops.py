@@ -16,6 +16,7 @@ from concurrent.futures import Future as CallFuture
 from contextlib import nullcontext
 from contextvars import Context, ContextVar
 from functools import partial
+from inspect import iscoroutinefunction
 from sys import _getframe
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,6 +26,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter
 from .callers import by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
+from .signals import called_in_loop
 from .threads import ASYNCIO, Entered, InOrder, enclose, entered, name_of, parent_lane, started_by_user
 from .timers import scope_of_timers
 
@@ -48,6 +50,9 @@ def patches(switch: Switch) -> list[Patch]:
         once(BaseEventLoop, "shutdown_asyncgens", _shutdown_asyncgens),
         once(futures, "_chain_future", _chain),
     ]
+    unix = getattr(loaded("asyncio.unix_events"), "_UnixSelectorEventLoop", None)
+    if unix is not None:
+        found.append(once(unix, "add_signal_handler", _add_signal_handler))
     uvloop = loaded("uvloop")
     if uvloop is not None:
         found += [
@@ -57,6 +62,7 @@ def patches(switch: Switch) -> list[Patch]:
             once(uvloop.Loop, "call_later", _call_later),
             once(uvloop.Loop, "close", _close),
             once(uvloop.Loop, "shutdown_default_executor", _outside),
+            once(uvloop.Loop, "add_signal_handler", _add_signal_handler),
         ]
     backend = getattr(loaded("anyio._backends._asyncio"), "AsyncIOBackend", None)
     if backend is not None:
@@ -491,6 +497,18 @@ class _Held(asyncio.TimerHandle):
     def _run_out(self) -> None:
         self._timer.fired()
         self._run()
+
+
+def _add_signal_handler(original: Any) -> Any:
+    """What the program is called for by a signal: an event of the run."""
+
+    def add_signal_handler(self: Any, sig: int, callback: Any, *args: Any) -> None:
+        if current.get() is None or not callable(callback) or iscoroutinefunction(callback):
+            return original(self, sig, callback, *args)  # type: ignore[no-any-return]
+        return original(self, sig, called_in_loop, int(sig), callback, args)  # type: ignore[no-any-return]
+
+    add_signal_handler.__qualname__ = getattr(original, "__qualname__", "add_signal_handler")
+    return add_signal_handler
 
 
 def _reschedule(original: Any) -> Any:

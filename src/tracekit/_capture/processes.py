@@ -21,7 +21,7 @@ from .._runtime.process import process
 from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, in_own_lane, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
-from . import commands, guard, inputs
+from . import commands, guard, inputs, signals
 from .callers import telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps
 from .guard import Attempt
@@ -1183,6 +1183,9 @@ def _kill(original: Any, group: bool) -> Any:
     def kill(number: Any, sig: Any, /) -> None:
         at = _by_number(number, group=group)
         if at is None:
+            if not group and number == os.getpid():
+                signals.send(int(sig), lambda: original(number, sig))
+                return
             if process.sessions:
                 guard.observe(guard.signal_to_other("os.killpg" if group else "os.kill", number, sig))
             original(number, sig)

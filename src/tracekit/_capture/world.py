@@ -10,7 +10,7 @@ import threading
 from typing import Any, Final
 
 from .._reality import free_in_forks
-from . import alarms, clock, commands, guard, inputs, modules, processes, prompts, randomness, threads, timers
+from . import clock, commands, guard, inputs, modules, processes, prompts, randomness, signals, threads, timers
 from .leftovers import collecting
 from .patch import Patch, Switch, loaded
 
@@ -66,7 +66,7 @@ def _parts() -> list[Any]:
         threads,
         processes,
         timers,
-        alarms,
+        signals,
         event_loops,
         guard,
         inputs,

@@ -22,6 +22,7 @@ __all__ = [
     "READS",
     "REFUSALS",
     "SCHEMA_URI",
+    "SIGNALS",
     "SINGLES",
     "SUFFIX",
     "EntryFamily",
@@ -99,7 +100,11 @@ def read_by_library(entry: Mapping[str, Any]) -> bool:
 
 
 #: What fires in an event loop, by the names of its entries.
-IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
+IN_LOOP: Final = frozenset(
+    ("asyncio.timer", "future.arrival", "loop.call", "loop.signal", "process.eof", "process.exit")
+)
+#: That a signal handler of the program was called: by an event loop or while that waited, or elsewhere.
+SIGNALS: Final = frozenset(("signal", "loop.signal"))
 #: What moves an item of a queue between threads. Where a package did that, ``input.call`` has its name: a replay may have more or fewer.
 QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss", "queue.wait"))
 #: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.

@@ -22,6 +22,7 @@ __all__ = [
     "caller",
     "is_own",
     "is_package",
+    "is_python",
     "is_user_code",
     "is_user_frame",
     "prompt",
@@ -77,6 +78,16 @@ def is_package(filename: str) -> bool:
     """Whether a file is of an installed package: neither the user's own, nor the standard library's, nor tracekit's."""
     path = os.path.abspath(filename)
     return ("/site-packages/" in path or "/dist-packages/" in path) and not _is_own(path)
+
+
+@lru_cache(maxsize=4096)
+@_reality.off_loop()
+def is_python(filename: str) -> bool:
+    """Whether a file is of the standard library."""
+    if filename.startswith("<frozen "):
+        return True
+    path = os.path.abspath(filename)
+    return not (_is_own(path) or "/site-packages/" in path or "/dist-packages/" in path) and _is_of_python(path)
 
 
 @lru_cache(maxsize=4096)

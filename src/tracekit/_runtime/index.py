@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
 
-from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SINGLES, family_of
+from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SIGNALS, SINGLES, family_of
 from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
@@ -103,6 +103,8 @@ class Index:
         #: The calls in threads that a library made and a cancellation cut off, with their names, by lane and the step before.
         self.cut_off: Final[dict[tuple[int, int], dict[int, str]]] = {}
         self.hops_of: Final[dict[int, list[int]]] = {}
+        #: The calls of signal handlers, in order.
+        self.signals: Final[list[int]] = []
         self.lanes: Final[dict[LaneKey, int]] = {}
         #: The lane in which the program itself ran, and those around it that have started the next one and done nothing else:
         #: a middleware's task, a test runner's.
@@ -273,6 +275,8 @@ class Index:
             about = entry["input"]
             name, call = entry["name"], about.get("call")
             self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name in SIGNALS:
+                self.signals.append(seq)
             if name in QUEUES and call is not None:
                 self.hops[seq] = lane
                 self._beside.add(seq)

@@ -548,7 +548,7 @@ class UnloggedStep(RecordedStep):
 class RecordedTimer(Timer):
     """A sleep or deadline that is armed; see ``session.Timer``."""
 
-    __slots__ = ("_after", "_function", "_n", "_scope", "_session")
+    __slots__ = ("_after", "_function", "_n", "_scope", "_session", "is_over")
 
     live: Final = True
     #: Whether it fired in a recording that is being replayed.
@@ -562,8 +562,11 @@ class RecordedTimer(Timer):
         self._function = function
         self._after = after
         self._n = n
+        #: Whether it has fired.
+        self.is_over = False
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self.is_over = True
         if self._session.state.ended:
             return
         function, _, call = self._function.partition(":")

@@ -39,6 +39,7 @@ from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
 from .schedule import Schedule, can_go_on, go_on
 from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
+from .signals import SignalCalls
 from .step import Request, Spec
 from .threads import others_run_user_code
 from .verdict import Report
@@ -669,6 +670,10 @@ class Replay:
         self.progress.elapsed = self._elapsed
         #: Which threads take part, as far as hooks say so.
         self.threads: Final = self.schedule.threads
+        if self.index.signals:
+            self.threads.signals = self.schedule.signals = SignalCalls(
+                trace, self.index.signals, self.schedule, self.report
+            )
         #: The calls of libraries in threads that were cut off in the recording, and that the program has made here too.
         self._made_again: Final[set[int]] = set()
         self.divergences: Final = Divergences(
@@ -790,6 +795,8 @@ class Replay:
         if not same:
             seq = self._compared(scope, request, *self.comparison.input(request))
         assert seq is not None
+        if self.schedule.signals is not None:
+            self.schedule.signals.comes_to(seq)
         with self._lock:
             self._consume(state, spec.family, seq)
             if not spec.structural:
@@ -1138,6 +1145,11 @@ class Replay:
         if self.state.ended:
             raise self.late(type, name, False)
         actual = self.comparison.note(scope.agent, name, input, output, signature)
+        if self.schedule.signals is not None:
+            with self._lock:
+                before = self._next(self.lanes.enter(scope.lane), type)
+            if before is not None:
+                self.schedule.signals.comes_to(before)
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -1151,6 +1163,8 @@ class Replay:
             self._consume(state, type, seq)
         if self._debugger is not None:
             self._debugger.came_to(self, scope, seq)
+        if self.schedule.signals is not None:
+            self.schedule.signals.passed()
         return seq
 
     @property

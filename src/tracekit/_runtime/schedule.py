@@ -20,6 +20,8 @@ from .threads import MonitoredThread, ThreadMonitor
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
+    from .signals import SignalCalls
+
 __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
 # -- schedule ----------------------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 class Ticket:
     """Somebody who asked for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
 
-    __slots__ = ("act", "future", "gate", "lane", "loop", "member", "seq", "thread")
+    __slots__ = ("act", "at_rest", "future", "gate", "lane", "loop", "member", "seq", "thread")
 
     def __init__(self, seq: int | None, thread: int) -> None:
         self.seq: Final = seq
@@ -71,6 +73,8 @@ class Ticket:
         self.gate: Any = None
         self.future: Future[None] | None = None
         self.act: Callable[[], object] | None = None
+        #: Whether that is left until the thread is asleep, or held, however long it computes.
+        self.at_rest = False
 
     def call(self) -> None:
         """Its turn has come. What it has of the program's is not kept: not by whoever has the ticket still."""
@@ -171,6 +175,8 @@ class Schedule:
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
+        #: The calls of signal handlers that the recording has, where it has some.
+        self.signals: SignalCalls | None = None
         #: Calls in threads, or results of theirs, that the recording knows nothing of: they go on when nothing else can.
         self.held_calls: list[Callable[[], object]] = []
         #: The events before which lanes went on that should have been held: nothing else could.
@@ -180,6 +186,8 @@ class Schedule:
         """The replay begins here: a task that it begins in is the run's."""
         if (task := running_task()) is not None:
             self.threads.created(task)
+        if self.signals is not None:
+            self.signals.begin()
 
     @property
     def last(self) -> int:
@@ -197,6 +205,8 @@ class Schedule:
         """Hold the calling thread until the turn of ``seq`` has come."""
         if self._failed:
             raise self._failure()
+        if self.signals is not None:
+            self.signals.comes_to(seq)
         i = self._next
         if seq is not None and i < self._count and self._events[i] == seq and self.threads.solo == get_ident():
             done = self._done
@@ -209,6 +219,8 @@ class Schedule:
                     self._notify_loop()
         elif seq is None or not self._is_due_here(seq):
             self._wait(seq)
+        if self.signals is not None:
+            self.signals.passed()
 
     def _is_due_here(self, seq: int) -> bool:
         """Hand out event ``seq`` to the calling thread at once, where ``_wait`` would find that it is due. Whether it was."""
@@ -227,14 +239,19 @@ class Schedule:
         """Suspend the calling task, of ``lane``, until the turn of ``seq`` has come; not at all if it did not ``suspended`` then."""
         if self._failed:
             raise self._failure()
+        if self.signals is not None:
+            self.signals.comes_to(seq)
         if not suspended and seq is not None:
             with self._lock:
                 i = self._next
-                if i >= self._count or seq <= self._events[i] or self.threads.solo:
+                at_once = i >= self._count or seq <= self._events[i] or self._is_alone_before(seq)
+                if at_once:
                     self._skip_absent_before(seq)
                     self._hand_out(seq, overtake=False)
-                    return
-            self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
+            if not at_once:
+                self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
+            if self.signals is not None:
+                self.signals.passed()
             return
         loop = running_loop()
         ticket = Ticket(seq, get_ident())
@@ -258,15 +275,24 @@ class Schedule:
                 current.reset(token)
         if self._failed:
             raise self._failure()
+        if self.signals is not None:
+            self.signals.passed()
 
     def callback(
-        self, seq: int | None, act: Callable[[], object], *, anywhere: bool = False, lane: Lane | None = None
+        self,
+        seq: int | None,
+        act: Callable[[], object],
+        *,
+        anywhere: bool = False,
+        lane: Lane | None = None,
+        at_rest: bool = False,
     ) -> Ticket:
         """Call ``act`` when the turn of ``seq`` has come: in the running loop; without one, or ``anywhere``, from any thread.
 
-        ``lane`` is whose event it is in a loop.
+        ``lane`` is whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
         """
         ticket = Ticket(seq, get_ident())
+        ticket.at_rest = at_rest
         ticket.loop, ticket.act, ticket.lane = None if anywhere else running_loop(), act, lane
         if self._failed or self._closed or (ticket.seq is None and self._released):
             self._let_go(ticket)
@@ -376,7 +402,7 @@ class Schedule:
             if self._closed or (seq is None and self._released):
                 return
             member = self.threads.join()
-            if self.threads.solo and seq is not None:  # nobody else could bring an earlier one
+            if seq is not None and self._is_alone_before(seq):
                 self._skip_absent_before(seq)
                 self._hand_out(seq, overtake=running_loop() is None)
                 return
@@ -386,8 +412,8 @@ class Schedule:
             member.held = True
             self._enter(ticket)
             due = self._due_now()
-        self._settle(due, ticket)
         try:
+            self._settle(due, ticket)
             with off_loop():
                 gate.acquire()
         except BaseException:  # a signal's handler raised
@@ -396,12 +422,20 @@ class Schedule:
         if self._failed:
             raise self._failure()
 
+    def _is_alone_before(self, seq: int) -> bool:
+        """Whether nobody could bring an event before ``seq``: there is one thread, and it asks for that."""
+        first = self._first()
+        return bool(self.threads.solo) and (first is None or first > seq or not self._asked[first].at_rest)
+
     def _settle(self, due: Ticket | None, ticket: Ticket) -> None:
         """After somebody asked: hand out what is due, or have the observer look."""
-        if due is not None:
+        while due is not None:
             self._release(due)
-        if due is not ticket:
-            self._observe()
+            if due is ticket:
+                return
+            with self._lock:  # the call of a signal handler, in this thread, may have come before
+                due = self._due_now() if due.at_rest and self._asked.get(ticket.seq or 0) is ticket else None
+        self._observe()
 
     def _due_now(self) -> Ticket | None:
         """Taken out: the next recorded event, if it is asked for and all others are known to be asleep."""
@@ -442,6 +476,7 @@ class Schedule:
             if (
                 ticket is not None
                 and here
+                and not (self.signals is not None and self.signals.under_way)
                 and (self.threads.solo or ticket.seq == self._granted or self.threads.asleep(me))
             ):
                 due = self._take(ticket.seq)
@@ -452,9 +487,35 @@ class Schedule:
             finally:
                 with self._lock:
                     self.threads.woken()
+            if self.signals is not None:
+                self.signals.passed()
         elif rest:
             self._observe()
         return due is not None
+
+    def is_next(self, seq: int) -> bool:
+        """Whether event ``seq`` is the next one, and all steps before it have begun."""
+        with self._lock:
+            return self._awaited() == seq and not self._owing(seq)
+
+    def take(self, seq: int) -> None:
+        """Event ``seq`` comes about here and now."""
+        with self._lock:
+            self._hand_out(seq)
+
+    def look_again(self) -> None:
+        """The call of a signal handler has come about: what comes next may."""
+        with self._lock:
+            self._notify_loop()
+        self._nudge()
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failed
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def is_done(self, seq: int) -> bool:
         i = bisect_left(self._events, seq)
@@ -629,7 +690,8 @@ class Schedule:
         drained: object = None
         while True:
             self._poke.acquire(False)
-            asked = bool(self._asked or self._never or self.held_calls)
+            sent = self.signals is not None and self.signals.look()
+            asked = sent or bool(self._asked or self._never or self.held_calls)
             if self._poke.acquire(True, pause if asked else _IDLE):
                 pause = _SHORT
             else:
@@ -727,7 +789,7 @@ class Schedule:
         if due and not quiet:
             return None
         if due and ticket.loop is None:
-            return first
+            return first if not ticket.at_rest or self.threads.is_at_rest(ticket.thread) else None
         if due:
             self._granted = first
             self._notify_loop()  # which knows when the program is at the place of it

@@ -38,6 +38,7 @@ __all__ = [
     "Closing",
     "Log",
     "Outcome",
+    "RecordedCall",
     "Refusal",
     "Reporting",
     "RunClock",
@@ -45,6 +46,7 @@ __all__ = [
     "Scope",
     "Seam",
     "Session",
+    "SignalHooks",
     "Step",
     "ThreadHooks",
     "Timer",
@@ -642,6 +644,39 @@ class Reporting(Protocol):
         ...
 
 
+class RecordedCall(Protocol):
+    """The recorded call of a signal handler that a replay brings about."""
+
+    @property
+    def at(self) -> str:
+        """Where in the program it was made; see ``signals``."""
+        ...
+
+
+class SignalHooks(Protocol):
+    """Whom the hooks notify of signals in a replay, in the main thread."""
+
+    def sent(self, number: int) -> bool:
+        """The program sends this process the signal. Whether that is not to be done: what came of it is in the recording."""
+        ...
+
+    def comes_again(self, number: int) -> bool:
+        """Whether the signal can't be handled at this moment, so that it is sent once more."""
+        ...
+
+    def taken(self, number: int) -> RecordedCall | None:
+        """The handler is about to be called: for which recorded call. ``None``: the signal comes from elsewhere."""
+        ...
+
+    def returned(self, call: Any) -> None:
+        """The handler has returned, or raised: what it interrupted goes on."""
+        ...
+
+    def came(self, number: int) -> bool:
+        """The signal came from outside the program. Whether its handler is called."""
+        ...
+
+
 class ThreadHooks(Protocol):
     """Whom the hooks report to which threads take part in a replay, and what they wait for."""
 
@@ -663,6 +698,11 @@ class ThreadHooks(Protocol):
 
     def created(self, task: Task[Any]) -> None:
         """A task of the run was created, in the loop of the calling thread."""
+        ...
+
+    @property
+    def signals(self) -> SignalHooks | None:
+        """The calls of signal handlers that the replay brings about; ``None``: the recording has none."""
         ...
 
     @property

@@ -35,13 +35,16 @@ from contextlib import suppress
 from contextvars import Context
 from functools import cache, lru_cache
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, own_threads, sleep, system
 from .callsite import is_own, is_package, is_user_code, is_user_frame
 from .lane import Lane
 from .process import process
+
+if TYPE_CHECKING:
+    from .session import SignalHooks
 
 __all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "in_debugger", "others_run_user_code"]
 
@@ -229,6 +232,8 @@ class ThreadMonitor:
         self.failed = False
         #: Whether nothing from outside this process has a part in the replay: it is reached by nobody, and reaches nobody.
         self.closed_off = False
+        #: The calls of signal handlers that the replay brings about.
+        self.signals: SignalHooks | None = None
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
@@ -342,6 +347,17 @@ class ThreadMonitor:
     def holds(self, ident: int) -> bool:
         """Whether the schedule holds the thread: a loop that is inside a call which does not await runs nothing meanwhile."""
         return any(member.ident == ident and member.held for member in self._members.values())
+
+    def is_at_rest(self, ident: int) -> bool:
+        """Whether the thread is held, or asleep as it was when it was ``settled``."""
+        return any(one.ident == ident and (one.held or one.sleeps_on()) for one in self._members.values())
+
+    def seen_of(self, ident: int) -> object | None:
+        """What is seen of a thread that is asleep; ``None`` of one that is not, or does not take part. Equal answers mean that it has not
+        run in between."""
+        with self.lock:
+            look = next((one.look() for one in self._members.values() if one.ident == ident), None)
+        return None if look is True else look
 
     def waits(self, ident: int) -> bool:
         """Where nothing moves: whether the thread takes part, and is not held but waits for another one."""

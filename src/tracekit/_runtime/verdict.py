@@ -46,6 +46,8 @@ _WORDS: Final = {
     "environment": ("difference of environment", "differences of environment"),
     "output": ("other output", "other outputs"),
     "hops": ("hop more or fewer", "hops more or fewer"),
+    "signal": ("handler called between two steps", "handlers called between two steps"),
+    "other_signal": ("signal handled otherwise", "signals handled otherwise"),
     "place": ("event whose place was passed", "events whose places were passed"),
     "undelivered": ("recorded event that never came", "recorded events that never came"),
     "late": ("call after the end", "calls after the end"),

@@ -1,0 +1,335 @@
+"""Signals: each call of a handler is an event of the run, and in a replay no signal comes but those that bring these calls about.
+
+Timers that come as signals (``signal.setitimer``, ``signal.alarm``) are not live in a replay, which is faster than the recording, or
+slower; what the replayed program sets is only remembered. What it sends itself is not sent. When the recorded place of a call has come, the
+signal is sent to the main thread, by us; see ``_runtime.signals``.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from _signal import getsignal as _found  # type: ignore[import-not-found]
+from _signal import signal as _put
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .._reality import monotonic
+from .._runtime.callsite import is_own
+from .._runtime.lane import ROOT, started
+from .._runtime.session import Scope, current, entered
+from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, is_at_work, line_of, name_of, place_of
+from ..errors import ReplayError
+from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
+from .leftovers import LeftHandler
+from .patch import AttributePatch, Patch, Switch
+from .timers import scope_of_timers
+
+if TYPE_CHECKING:
+    from .._runtime.session import SignalHooks
+
+__all__ = ["activate", "called_in_loop", "deactivate", "send"]
+
+#: The signals that there are, as numbers.
+_NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
+
+#: The signal of each timer, where the system has them.
+_SIGNALS: Final[dict[int, int]] = (
+    {
+        signal.ITIMER_REAL: signal.SIGALRM,
+        signal.ITIMER_VIRTUAL: signal.SIGVTALRM,
+        signal.ITIMER_PROF: signal.SIGPROF,
+    }
+    if hasattr(signal, "setitimer")
+    else {}
+)
+
+
+class _Alarm(NamedTuple):
+    """A timer that a replay only remembers."""
+
+    #: When it would come, and how often then (s).
+    until: float
+    interval: float
+
+
+_remembered: Final[dict[int, _Alarm]] = {}
+
+
+def _left(which: int) -> tuple[float, float]:
+    """What ``getitimer`` says of a timer that is only remembered."""
+    alarm = _remembered.get(which)
+    return (0.0, 0.0) if alarm is None else (max(alarm.until - monotonic(), 1e-6), alarm.interval)
+
+
+def _of_replay() -> Scope | None:
+    """The scope of the running code, where a replay answers it."""
+    scope = scope_of_timers()
+    return scope if scope is not None and not scope.session.recording and not scope.session.state.partial else None
+
+
+def _setting(real: Callable[..., Any]) -> Callable[..., Any]:
+    def setitimer(which: int, seconds: float, interval: float = 0.0, /) -> tuple[float, float]:
+        if which not in _SIGNALS or _of_replay() is None:
+            return real(which, seconds, interval)  # type: ignore[no-any-return]
+        if seconds < 0 or interval < 0:
+            return real(which, seconds, interval)  # type: ignore[no-any-return]  # says what is wrong with it
+        found = _left(which)
+        _remembered.pop(which, None)
+        if seconds:
+            _remembered[which] = _Alarm(monotonic() + seconds, interval)
+        return found
+
+    return setitimer
+
+
+def _alarm(_proxy: object, seconds: int) -> int:
+    left, _ = signal.setitimer(signal.ITIMER_REAL, int(seconds) if seconds > 0 else 0)
+    return int(left) + (left > int(left))
+
+
+def _asking(real: Callable[..., Any]) -> Callable[..., Any]:
+    def getitimer(_proxy: object, which: int) -> Any:
+        return _left(which) if which in _SIGNALS and _of_replay() is not None else real(which)
+
+    return getitimer
+
+
+# -- handlers ----------------------------------------------------------------------------------------------------------
+
+
+class _Heard:
+    """A handler of the program, equal to that: each of its calls is an event of the run that was interrupted."""
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler: Final = handler
+
+    def __call__(self, signum: int, frame: Any) -> Any:
+        try:
+            return _called(signum, frame, self.handler)
+        except BaseException as error:
+            shown = error.__traceback__
+            while shown is not None and is_own(shown.tb_frame.f_code.co_filename):
+                shown = shown.tb_next
+            error.__traceback__ = shown
+            raise
+
+    def __eq__(self, other: object) -> bool:
+        return self.handler == (other.handler if isinstance(other, _Heard) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.handler)
+
+
+def _own(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Heard) else handler
+
+
+#: The signals that the main thread is sending itself just now.
+_sending: Final[list[int]] = []
+
+
+def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -> Any:
+    """The interpreter calls a handler, which has interrupted ``frame``."""
+    scope = current.get()
+    if scope is None or scope.session.state.ended:
+        return handler(number, frame)
+    threads = scope.session.threads
+    if threads is not None:
+        return _called_in_replay(scope, threads.signals, number, lambda: handler(number, _of_program(frame)))
+    if number in _sending:
+        return _recorded(scope, number, "sent", None, lambda: handler(number, _of_program(frame)))
+    at_work = is_at_work(frame, scope)
+    if at_work and at_next(frame, partial(_called_later, number, handler)):
+        return None
+    at = "between" if at_work else place_of(frame, scope)
+    return _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))
+
+
+def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) -> None:
+    """Tracekit was at work when the signal came, and the program's own code, ``frame``, goes on now."""
+    scope = current.get()
+    if scope is None or scope.session.state.ended:
+        handler(number, frame)
+        return
+    at = "step" if scope.live else "after"
+    _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))
+
+
+def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callable[[], Any]) -> Any:
+    """Call a handler in a line of execution of its own, and write before that where it was called."""
+    name = name_of(number)
+    own = Scope(scope.session, started(scope.lane.root, f"signal {name}"), ROOT)
+    kind = LOOP_SIGNAL if at == "loop" else SIGNAL
+    with entered(own, ends=True):
+        about = {"at": at} if line is None else {"at": at, "line": line}
+        scope.session.arm(own, f"{kind}:{name}", 0).fired(about)
+        return call()
+
+
+def _called_in_replay(scope: Scope, calls: SignalHooks | None, number: int, call: Callable[[], Any]) -> Any:
+    if calls is None:  # nothing is known of any: what the program sends itself comes as it does
+        return call()
+    if calls.comes_again(number):
+        return None
+    recorded = calls.taken(number)
+    if recorded is None:
+        return call() if calls.came(number) else None
+    with entered(Scope(scope.session, started(scope.lane.root, f"signal {name_of(number)}"), ROOT), ends=True):
+        try:
+            return call()
+        except ReplayError:
+            raise
+        except BaseException:
+            if recorded.at != "step":
+                raise
+            return None  # the outcome of the step says what came of it
+        finally:
+            calls.returned(recorded)
+
+
+def called_in_loop(number: int, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """An event loop calls what the program has asked it to at this signal."""
+    scope = current.get()
+    if scope is None or scope.session.state.ended:
+        callback(*args)
+        return
+    threads = scope.session.threads
+    if threads is None:
+        _recorded(scope, number, "loop", None, lambda: callback(*args))
+    else:
+        _called_in_replay(scope, threads.signals, number, lambda: callback(*args))
+
+
+def _of_program(frame: FrameType | None) -> FrameType | None:
+    """The frame that was interrupted, without what tracekit did to bring that about."""
+    while frame is not None and is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+#: What event loops have as handlers of the signals that they look for themselves.
+_OF_LOOPS: Final = ("asyncio.unix_events", "uvloop", "uvloop.loop", "uvloop._noop")
+
+
+def _heard(handler: Any) -> Any:
+    if not callable(handler) or isinstance(handler, (signal.Handlers, _Heard)):
+        return handler
+    own = handler.handler if isinstance(handler, LeftHandler) else handler
+    return handler if getattr(own, "__module__", None) in _OF_LOOPS else _Heard(handler)
+
+
+def _handling(original: Any) -> Any:
+    def set_one(_exchange: object, signalnum: Any, handler: Any) -> Any:
+        return _own(original(signalnum, _heard(handler)))
+
+    return set_one
+
+
+# -- what the program sends itself ---------------------------------------------------------------------------------------
+
+
+def send(number: int, real: Callable[[], Any]) -> Any:
+    """The program sends its own process a signal: for real in a recording. In a replay its handler is called where it was."""
+    scope = current.get()
+    if scope is None or not number or scope.session.state.ended:
+        return real()
+    threads = scope.session.threads
+    calls = None if threads is None else threads.signals
+    if calls is not None and calls.sent(number):
+        return None
+    if threads is not None or threading.current_thread() is not threading.main_thread():
+        return real()
+    _sending.append(number)
+    try:
+        result = real()
+        _now()
+        return result
+    finally:
+        _sending.remove(number)
+
+
+def _now() -> None:
+    """What has come is handled when a function begins, at the latest."""
+
+
+def _raise_signal(real: Callable[[int], Any]) -> Callable[..., Any]:
+    return lambda _proxy, number: send(int(number), lambda: real(number))
+
+
+def _pthread_kill(real: Callable[[int, int], Any]) -> Callable[..., Any]:
+    def pthread_kill(thread_id: int, signalnum: int, /) -> Any:
+        return send(int(signalnum), lambda: real(thread_id, signalnum))
+
+    return pthread_kill
+
+
+def _pause(real: Callable[[], Any]) -> Callable[..., Any]:
+    def pause(_proxy: object) -> Any:
+        return real()  # from here: so that it is known to wait
+
+    return pause
+
+
+def _patches() -> list[Patch]:
+    found: list[Patch] = [
+        CodeExchange(signal.signal, _handling),  # type: ignore[arg-type]
+        CodeExchange(signal.getsignal, lambda original: lambda _, number: _own(original(number))),  # type: ignore[arg-type]
+        *_exchanged("raise_signal", _raise_signal),
+        *_exchanged("pause", _pause),
+    ]
+    if hasattr(signal, "pthread_kill"):
+        found.append(AttributePatch(signal, "pthread_kill", _pthread_kill(signal.pthread_kill)))
+    if not _SIGNALS:
+        return found
+    found.append(AttributePatch(signal, "setitimer", _setting(signal.setitimer)))
+    try:
+        found.append(FunctionExchange(signal.alarm, _alarm))
+        found.append(FunctionExchange(signal.getitimer, _asking(genuine(signal.getitimer))))
+    except Unsupported:
+        ask = _asking(signal.getitimer)
+        found.append(AttributePatch(signal, "alarm", lambda seconds: _alarm(None, seconds)))
+        found.append(AttributePatch(signal, "getitimer", lambda which: ask(None, which)))
+    return found
+
+
+def _exchanged(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[Patch]:
+    """A function of ``signal`` in place, where that works; else the module's attribute."""
+    function = getattr(signal, name, None)
+    if function is None:
+        return []
+    try:
+        return [FunctionExchange(function, make(genuine(function)))]
+    except Unsupported:
+        hook = make(function)
+        return [AttributePatch(signal, name, lambda *args: hook(None, *args))]
+
+
+_switch: Final = Switch(_patches)
+
+
+def activate() -> None:
+    """Put the hooks in place; of handlers that the program has by now, too."""
+    _switch.activate()
+    if threading.current_thread() is threading.main_thread():
+        for number in _NUMBERS:
+            handler = _found(number)
+            if handler is not None and (heard := _heard(handler)) is not handler:
+                _put(number, heard)
+
+
+def deactivate() -> list[str]:
+    """Take the hooks away; handlers that the program leaves are its own again."""
+    failed = _switch.deactivate()
+    if not _switch.active:
+        _remembered.clear()
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                handler = _found(number)
+                if isinstance(handler, _Heard):
+                    _put(number, handler.handler)
+    return failed

@@ -1,0 +1,303 @@
+"""Signals: each call of a program's handlers is an event of its run, and a replay makes it where it was."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.place import Place
+
+LIMIT = """
+import signal, time
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(seconds):
+    time.sleep(seconds)
+    return "answer"
+
+def late(number, frame):
+    raise TimeoutError("too late")
+
+signal.signal(signal.SIGALRM, late)
+print(signal.getsignal(signal.SIGALRM) is late)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    ask(60)
+except TimeoutError as error:
+    print(error)
+signal.alarm(1000)
+print(ask(0), signal.alarm(0) > 900, signal.getitimer(signal.ITIMER_REAL))
+"""
+
+LEFT = """
+import signal, time
+print(time.time() > 0)
+signal.setitimer(signal.ITIMER_REAL, 5, 5)
+signal.setitimer(signal.ITIMER_VIRTUAL, {virtual})
+for _ in range({more}):
+    sum(range(1_000_000))
+print("done")
+"""
+
+TOOLS = """
+import os, random, signal, sys, threading, time
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(number, seconds=0.0):
+    time.sleep(seconds)
+    return random.random()
+
+out = []
+"""
+
+#: Programs that are called by signals: what they print says when.
+PROGRAMS = {
+    "sent to itself": """
+        signal.signal(signal.SIGUSR1, lambda number, frame: out.append(look("sig")))
+        look(1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        out.append("sent")
+        signal.raise_signal(signal.SIGUSR1)
+        print(look(2), out)
+        """,
+    "set before the run": """
+        from tracekit import record
+        signal.signal(signal.SIGUSR1, lambda number, frame: out.append("sig"))
+        with record("late"):
+            look(1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            look(2)
+        print(out)
+        """,
+    "a thread's, for one that waits": """
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+        threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        turns = 0
+        while not stop.wait(0.05):
+            turns += 1
+            look(turns)
+        print("stopped after", turns)
+        """,
+    "a flag in a call": """
+        signal.signal(signal.SIGALRM, lambda number, frame: out.append(number))
+        signal.setitimer(signal.ITIMER_REAL, 0.15)
+        turns = 0
+        while not out:
+            turns += 1
+            look(turns, 0.06)
+        print("stopped after", turns)
+        """,
+    "a heartbeat beside a sleep": """
+        signal.signal(signal.SIGALRM, lambda number, frame: out.append(look("beat")))
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        while len(out) < 5:
+            time.sleep(0.05)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(out)
+        """,
+    "an end of a sleep": """
+        def late(number, frame):
+            raise TimeoutError("too late")
+        signal.signal(signal.SIGALRM, late)
+        look(1)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            time.sleep(3600)
+        except TimeoutError as error:
+            out.append(str(error))
+        print(look(2), out)
+        """,
+    "a pause": """
+        signal.signal(signal.SIGALRM, lambda number, frame: out.append(look("sig")))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        signal.pause()
+        out.append("on")
+        print(look(2), out)
+        """,
+    "a child's": """
+        import subprocess
+        signal.signal(signal.SIGUSR1, lambda number, frame: out.append("sig"))
+        child = subprocess.Popen(["sh", "-c", "sleep 0.1; kill -USR1 $PPID"])
+        while not out:
+            time.sleep(0.02)
+            look(len(out))
+        print(child.wait(), out)
+        """,
+    "an end of the program": """
+        def end(number, frame):
+            look("state")
+            print("saved")
+            sys.exit(3)
+        signal.signal(signal.SIGTERM, end)
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        turns = 0
+        while True:
+            turns += 1
+            look(turns)
+        """,
+}
+
+LOOPS = """
+import asyncio, os, signal, sys, threading
+from tracekit import record, traced_tool
+LOOP = sys.argv[1]
+
+@traced_tool(side_effect="read_only")
+async def look(number):
+    await asyncio.sleep(0.01)
+    return number
+
+async def main():
+    out = []
+    async with record("loop"):
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR1, out.append, "sig")
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        await look(1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        out.append("sent")
+        await asyncio.sleep(0.01)
+        out.append("slept")
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+        async def count():
+            while not stop.is_set():
+                out.append(await look(2))
+
+        await asyncio.gather(count(), stop.wait())
+        loop.remove_signal_handler(signal.SIGTERM)
+    print(out)
+
+if LOOP == "uvloop":
+    import uvloop
+    uvloop.install()
+asyncio.run(main())
+"""
+
+BETWEEN = """
+import random, signal
+came = []
+signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+print(random.random() < 2)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+while not came:
+    pass
+print(random.random() < 2, came)
+"""
+
+
+#: A signal may come while the program itself computes.
+EXACT = r": exact(, \d+ handlers? called between two steps)? \("
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_limit_around_a_call_is_replayed(place: Place) -> None:
+    """The call ends as it ended; a handler, and what is left of a timer, are the program's own to ask for; nothing is warned of."""
+    place.program(LIMIT, "program.py")
+    recorded = place.cli("run", "program.py")
+    assert recorded.returncode == 0, recorded.stderr
+    assert recorded.stdout == "True\ntoo late\nanswer True (0.0, 0.0)\n"
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert "exact" in replayed.stderr
+
+
+def test_a_timer_that_the_program_left_does_not_end_its_replay(place: Place) -> None:
+    """It would come while the replay runs, which may take longer than the recording, and end it: nobody handles it."""
+    place.program(LEFT.format(virtual=1000, more=0), "program.py")
+    assert place.cli("run", "program.py").returncode == 0
+    slower = LEFT.format(virtual=0.01, more=20)
+    place.program(slower, "program.py")
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "done" in replayed.stdout
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_handler_is_called_where_it_was(place: Place, name: str) -> None:
+    """In the same order among what the program does: what is printed is the same, and the replay is exact."""
+    place.program(TOOLS + textwrap.dedent(PROGRAMS[name]), "program.py")
+    own = "record(" in PROGRAMS[name]
+    recorded = place.python("program.py") if own else place.cli("run", "program.py")
+    assert recorded.returncode == (3 if name == "an end of the program" else 0), recorded.stderr
+    for _ in range(2):
+        replayed = place.cli("replay", "last")
+        assert replayed.returncode == 0, replayed.stderr
+        assert replayed.stdout == recorded.stdout
+        assert re.search(EXACT, replayed.stderr), replayed.stderr
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_event_loop_is_called_where_it_was(place: Place, loop: str) -> None:
+    """``loop.add_signal_handler``: for what the program sends itself, in the thread of the loop and in another one."""
+    pytest.importorskip(loop)
+    place.program(LOOPS, "program.py")
+    recorded = place.python("program.py", loop)
+    assert recorded.returncode == 0, recorded.stderr
+    assert recorded.stdout.startswith("['sent', 'sig', 'slept'"), recorded.stdout
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert ": exact (" in replayed.stderr, replayed.stderr
+
+
+def test_one_between_two_steps_is_counted(place: Place) -> None:
+    """The handler is called at the line that it interrupted. How often the program had come there by then, no recording says."""
+    place.program(BETWEEN, "program.py")
+    recorded = place.cli("run", "program.py")
+    assert recorded.returncode == 0, recorded.stderr
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert ": exact, 1 handler called between two steps (" in replayed.stderr, replayed.stderr
+
+
+def test_a_call_that_a_replay_can_not_make_is_told(place: Place) -> None:
+    """Where the program has no handler any more, the replay is not exact."""
+    program = (
+        TOOLS
+        + """signal.signal(signal.SIGALRM, lambda number, frame: out.append(number))
+look(1, 0.0)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+time.sleep(0.2)
+print(look(2) < 2)
+"""
+    )
+    place.program(program, "program.py")
+    assert place.cli("run", "program.py").returncode == 0
+    place.program(program.replace("lambda number, frame: out.append(number)", "signal.SIG_IGN"), "program.py")
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 1, replayed.stderr
+    assert "SIGALRM was handled in the recording" in replayed.stderr
+
+
+def test_one_from_outside_is_no_part_of_a_replay(place: Place) -> None:
+    """Its handler is called, as whoever sends it means, and the replay is not exact."""
+    program = (
+        TOOLS
+        + """signal.signal(signal.SIGUSR1, lambda number, frame: out.append(number))
+signal.signal(signal.SIGUSR2, lambda number, frame: out.append(number))
+os.kill(os.getpid(), signal.SIGUSR1)
+look(1)
+OTHER
+print(look(2) < 2)
+"""
+    )
+    place.program(program.replace("OTHER", ""), "program.py")
+    assert place.cli("run", "program.py").returncode == 0
+    sender = "import ctypes; ctypes.CDLL(None)['raise'](int(signal.SIGUSR2))"
+    place.program(program.replace("OTHER", sender), "program.py")
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 1, replayed.stderr
+    assert "SIGUSR2 came from outside" in replayed.stderr
