@@ -157,17 +157,17 @@ def _converse_meta(stopped: object, counted: object) -> dict[str, Any]:
     )
 
 
-def _converse_usage(given: object) -> dict[str, int]:
+def _converse_usage(usage: object) -> dict[str, int]:
     """``inputTokens`` leaves out what was read from a cache or written to it."""
-    if not isinstance(given, dict):
+    if not isinstance(usage, dict):
         return {}
     read, written = (
-        given.get(name, given.get(f"{name[:-1]}Count")) for name in ("cacheReadInputTokens", "cacheWriteInputTokens")
+        usage.get(name, usage.get(f"{name[:-1]}Count")) for name in ("cacheReadInputTokens", "cacheWriteInputTokens")
     )
     return _sums(
         {
-            "input": given.get("inputTokens"),
-            "output": given.get("outputTokens"),
+            "input": usage.get("inputTokens"),
+            "output": usage.get("outputTokens"),
             "cache-read-input": read,
             "cache-write-input": written,
         }
@@ -211,11 +211,11 @@ def _streamed_blocks(pieces: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
         if isinstance(part.get("toolUse"), dict):
             call = block.setdefault("toolUse", {"input": ""})
             call.update({name: part["toolUse"][name] for name in ("toolUseId", "name") if name in part["toolUse"]})
-            given = part["toolUse"].get("input") or ""
-            call["input"] = call["input"] + given if isinstance(given, str) else given
+            fragment = part["toolUse"].get("input") or ""
+            call["input"] = call["input"] + fragment if isinstance(fragment, str) else fragment
         if isinstance(part.get("reasoningContent"), dict):
-            said = block.setdefault("reasoningContent", {"reasoningText": {"text": ""}})
-            said["reasoningText"]["text"] += part["reasoningContent"].get("text") or ""
+            reasoning = block.setdefault("reasoningContent", {"reasoningText": {"text": ""}})
+            reasoning["reasoningText"]["text"] += part["reasoningContent"].get("text") or ""
     return [blocks[index] for index in sorted(blocks)]
 
 
@@ -304,9 +304,9 @@ def _metrics(chunks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def _usage(chunks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """What the model itself counts, by the names that the makers of models give it."""
     for chunk in chunks[::-1]:
-        given = chunk.get("usage") or (chunk.get("metadata") or {}).get("usage")
-        if isinstance(given, dict):
-            return _converse_usage(given) or completion_usage(given)
+        usage = chunk.get("usage") or (chunk.get("metadata") or {}).get("usage")
+        if isinstance(usage, dict):
+            return _converse_usage(usage) or completion_usage(usage)
         results = [one.get("tokenCount") for one in chunk.get("results") or () if isinstance(one, dict)]
         found = token_usage(
             input=chunk.get("prompt_token_count", chunk.get("inputTextTokenCount")),

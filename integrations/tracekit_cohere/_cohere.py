@@ -176,11 +176,11 @@ def _message(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     calls: dict[int, dict[str, Any]] = {}
     for event in found:
         delta = event.get("delta")
-        said = delta.get("message") if isinstance(delta, dict) else None
+        message = delta.get("message") if isinstance(delta, dict) else None
         index = event.get("index") or 0
-        if not isinstance(said, dict):
+        if not isinstance(message, dict):
             continue
-        content, called = said.get("content"), said.get("tool_calls")
+        content, called = message.get("content"), message.get("tool_calls")
         if isinstance(content, dict):
             part = contents.setdefault(index, {"text": "", "thinking": ""})
             for name in ("text", "thinking"):

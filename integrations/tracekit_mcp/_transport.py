@@ -108,9 +108,9 @@ class Sender(_Stream):
             await self._send(item)
             return
         message = _root(item)
-        said = getattr(message, "result", None)
+        result = getattr(message, "result", None)
         error = getattr(message, "error", None)
-        answer = {"result": _plain(said)} if error is None else {"error": _plain(error)}
+        answer = {"result": _plain(result)} if error is None else {"error": _plain(error)}
         # What the server does with it is covered by the class of the request that it asks within.
         request = Request.of("tool", f"mcp/answer {asked}", answer, side_effect="read_only")
         await awaited(request, lambda: self._send(item))
@@ -422,10 +422,10 @@ def transport(kind: str) -> Callable[[Any], Any]:
                 manager_of(*args, **kwargs)  # raises as it would
                 raise
             bound.apply_defaults()
-            given = bound.arguments
-            server, target, info = _server(kind, given)
+            arguments = bound.arguments
+            server, target, info = _server(kind, arguments)
             connection = Connection(kind, server, target, manager_of(*args, **kwargs))
-            async with _opened(connection, info, given.get("on_session_created")) as streams:
+            async with _opened(connection, info, arguments.get("on_session_created")) as streams:
                 yield streams
 
         return captured
@@ -433,12 +433,12 @@ def transport(kind: str) -> Callable[[Any], Any]:
     return wrap
 
 
-def _server(kind: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, Any]]:
+def _server(kind: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """What replay compares of a server, the text that names it, and what else is recorded of it."""
     if kind != "stdio":
-        url = shown(str(given.get("url", "")))
+        url = shown(str(arguments.get("url", "")))
         return {"url": url}, url, {}
-    server = given["server"]
+    server = arguments["server"]
     args = [str(one) for one in server.args]
     # An interpreter or a launcher lies elsewhere on another machine, and the environment holds what is secret.
     compared = {"command": os.path.basename(server.command), "args": args}

@@ -48,8 +48,8 @@ def _empty(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 
 
 def _conninfo(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    given = args[1] if len(args) > 1 else kwargs.get("conninfo", "")
-    about = _loaded("psycopg.conninfo").conninfo_to_dict(given)
+    conninfo = args[1] if len(args) > 1 else kwargs.get("conninfo", "")
+    about = _loaded("psycopg.conninfo").conninfo_to_dict(conninfo)
     return _address(about.get("host") or about.get("hostaddr"), about.get("port") or 5432)
 
 

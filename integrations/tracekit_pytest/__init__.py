@@ -90,9 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def record_mode(config: pytest.Config) -> str:
     """The mode that was asked for; in CI nothing is recorded unless the command line says so."""
-    given = config.getoption("record_mode", None)
-    if given is not None:
-        return str(given)
+    option = config.getoption("record_mode", None)
+    if option is not None:
+        return str(option)
     return "none" if os.environ.get("CI") else str(config.getini("tracekit_record_mode"))
 
 

@@ -207,7 +207,7 @@ class Replayed:
                     continue
                 self._rest, end = self._conversation.next()
                 with self._lock:
-                    self._conversation.came(end)
+                    self._conversation.delivered(end)
             except ReplayError as failure:  # whoever waits for a message has it, too
                 self._error = failure
                 return b""

@@ -368,8 +368,8 @@ class SpanEmitter:
             context, above = self._contexts(run_id), _outer(first, lambda of: self._reader(run_id, of))
         else:
             meta = first.get("meta")
-            said = meta.get("writer") if isinstance(meta, dict) else None
-            if said is not None and said != writer(path):
+            recorded = meta.get("writer") if isinstance(meta, dict) else None
+            if recorded is not None and recorded != writer(path):
                 return
             segment = None
             context, above = context_of(first), None

@@ -118,13 +118,13 @@ def _process(side_effect: SideEffect) -> Any:
         import subprocess
 
         words = _bare(args)
-        given = input.encode() if isinstance(input, str) else input
+        data = input.encode() if isinstance(input, str) else input
         try:
             done = subprocess.run(
                 words,
                 cwd=cwd,
                 env=_bare(env),
-                input=b"" if given is None else given,
+                input=b"" if data is None else data,
                 capture_output=True,
                 timeout=timeout,
             )

@@ -74,22 +74,22 @@ def _inside(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
 
 def _of_one(name: str, real: Callable[..., Any], flags: int) -> Hook:
     def read(_proxy: object, argument: Any) -> Any:
-        given = argument if spread else (argument,)
+        arguments = argument if spread else (argument,)
         scope = _scope()
         if scope is None or scope.live or not by_user():
-            return real(*given)
-        return _answer(scope, name, partial(real, *given))
+            return real(*arguments)
+        return _answer(scope, name, partial(real, *arguments))
 
     spread = flags != ONE
     return read
 
 
 def _formatting(name: str, real: Callable[..., Any], needed: int) -> Hook:
-    def read(_proxy: object, given: tuple[Any, ...]) -> Any:
+    def read(_proxy: object, arguments: tuple[Any, ...]) -> Any:
         scope = _scope()
-        if scope is None or given[needed:] not in ((), missing) or scope.live or not by_user():
-            return real(*given)
-        return _thawed(_answer(scope, name, lambda: _frozen(real(*given))))
+        if scope is None or arguments[needed:] not in ((), missing) or scope.live or not by_user():
+            return real(*arguments)
+        return _thawed(_answer(scope, name, lambda: _frozen(real(*arguments))))
 
     # None is as good as nothing for localtime, gmtime and ctime.
     missing = (None,) if not needed and name != "time.asctime" else ()

@@ -192,9 +192,9 @@ def described(session: Session, command: Any, words: Sequence[str], options: Map
     if options.get("cwd") is not None:
         about["cwd"] = os.fsdecode(options["cwd"])
     for name in ("stdin", "stdout", "stderr"):
-        given = options.get(name)
-        if given is not None:
-            about[name] = _STREAMS.get(given, "file") if isinstance(given, int) else "file"
+        value = options.get(name)
+        if value is not None:
+            about[name] = _STREAMS.get(value, "file") if isinstance(value, int) else "file"
     return about
 
 
@@ -353,8 +353,8 @@ class CapturedProcess(ProcessSteps):
     def pid(self) -> int:
         """Its number; where there is no process, the recorded one."""
         if not self._pid:
-            said = self.step.ahead("pid")
-            self._pid = int(said) if said is not None and said.isdigit() and int(said) else _NO_PROCESS
+            recorded = self.step.ahead("pid")
+            self._pid = int(recorded) if recorded is not None and recorded.isdigit() and int(recorded) else _NO_PROCESS
         return self._pid
 
     # -- live ------------------------------------------------------------------------------------------------------------
@@ -429,15 +429,15 @@ class CapturedProcess(ProcessSteps):
         """Call ``deliver`` in the running loop with each recorded piece when its turn has come."""
         step = self.outputs[fd]
 
-        def came(piece: Outcome) -> None:
+        def hand_on(piece: Outcome) -> None:
             if piece.error is None:
                 self.counted = bool(piece.meta.get("counted"))
-                deliver(given(piece.output, False))
+                deliver(as_piped(piece.output, False))
                 self.next_piece(fd, deliver)
 
         entry = step.upcoming()
         if entry is not None and entry["type"] == "pipe.chunk":
-            step.on_next(came)
+            step.on_next(hand_on)
 
     def take_eof(self, fd: int) -> None:
         """The end of what it writes has come."""
@@ -480,7 +480,7 @@ class CapturedProcess(ProcessSteps):
         else:
             outcome = self.begin(scope, "output", {}).answer()
         output = outcome.result()
-        return given(output.get("stdout"), text), given(output.get("stderr"), text)
+        return as_piped(output.get("stdout"), text), as_piped(output.get("stderr"), text)
 
     def too_much(self) -> ReplayError:
         return self.session.fail(
@@ -504,7 +504,7 @@ def kept(data: Any) -> Any:
         return data
 
 
-def given(found: Any, text: bool) -> Any:
+def as_piped(found: Any, text: bool) -> Any:
     """What ``kept`` was given."""
     return found.encode() if isinstance(found, str) and not text else found
 
@@ -647,7 +647,7 @@ class _Reader(_Pipe):
                 return self._end(step.answer())
             if piece.output is None:
                 return None
-            self._left = given(piece.output, False)
+            self._left = as_piped(piece.output, False)
         data, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)

@@ -101,18 +101,18 @@ class Fallback:
         self.escalation = False
 
     @classmethod
-    def of(cls, tool: str, given: Any) -> Fallback:
-        captured = captured_of(given)
+    def of(cls, tool: str, declared: Any) -> Fallback:
+        captured = captured_of(declared)
         if captured is None or captured.spec.side_effect is None:
             raise impossible(
                 tool,
                 "fallback",
-                f"{given!r} is no traced tool, so its side-effect class is not known",
+                f"{declared!r} is no traced tool, so its side-effect class is not known",
                 "decorate it with @traced_tool(side_effect=…)",
             )
-        instance = getattr(given, "_self_instance", None)
+        instance = getattr(declared, "_self_instance", None)
         plain = not isinstance(captured.wrapped_as, staticmethod | classmethod)
-        return cls(given, captured, instance, instance is None and plain and is_method(captured.inner))
+        return cls(declared, captured, instance, instance is None and plain and is_method(captured.inner))
 
     def reached(self) -> list[tuple[str, str]]:
         """Name and side-effect class of this fallback and of all its own fallbacks."""
@@ -221,25 +221,25 @@ class Compensation:
         return [one for one in list(_known) if one.undoes == tool]
 
     @classmethod
-    def of(cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
+    def of(cls, tool: str, declared: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
         """For ``tool``, whose arguments have these ``names``. ``ContractViolationError`` where it can't undo that."""
-        captured = captured_of(given) or _plain(tool, given)
+        captured = captured_of(declared) or _plain(tool, declared)
         if captured.spec.side_effect is None or "generator" in captured.shape:
-            raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+            raise impossible(tool, "compensate", f"{declared!r} is neither a function nor a traced tool")
         if captured.shape == "coroutine" and not asynchronous:
             raise impossible(
                 tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none"
             )
-        bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(given) is not None
+        bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(declared) is not None
         needs_object = not bound and is_method(captured.inner)
         if needs_object and not method:
             raise impossible(tool, "compensate", f"{captured.spec.name!r} is a method, and the tool is none")
-        taken, every = names_of(tool, "compensate", captured.inner if needs_object else given, [*names, "output"])
+        taken, every = names_of(tool, "compensate", captured.inner if needs_object else declared, [*names, "output"])
         if "output" in names and "output" in taken:
             raise impossible(
                 tool, "compensate", "both it and the tool have a parameter `output`: which one is meant is not known"
             )
-        return cls(tool, given, captured, taken, every=every, needs_object=needs_object)
+        return cls(tool, declared, captured, taken, every=every, needs_object=needs_object)
 
     def invocation(
         self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any
@@ -273,20 +273,20 @@ class Compensation:
         (await run_plan_async(call_plan(call))).result()
 
 
-def _plain(tool: str, given: Any) -> Captured:
-    function = given.__func__ if isinstance(given, classmethod | staticmethod) else given
+def _plain(tool: str, declared: Any) -> Captured:
+    function = declared.__func__ if isinstance(declared, classmethod | staticmethod) else declared
     if inspect.isclass(function) or not callable(function):
-        raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+        raise impossible(tool, "compensate", f"{declared!r} is neither a function nor a traced tool")
     captured = Captured(function, Spec("tool", called(function), side_effect="irreversible", mutates=()))
-    captured.wrapped_as = given
+    captured.wrapped_as = declared
     return captured
 
 
-def _object_of(given: Any) -> Any:
+def _object_of(declared: Any) -> Any:
     """The object of a bound method, decorated or not."""
-    if captured_of(given) is not None:
-        return getattr(given, "_self_instance", None)
-    return getattr(given, "__self__", None)
+    if captured_of(declared) is not None:
+        return getattr(declared, "_self_instance", None)
+    return getattr(declared, "__self__", None)
 
 
 class Completed:
@@ -331,15 +331,15 @@ class Completed:
 _NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
 
 
-def merged(contract: object, given: Mapping[str, Any]) -> ExecutionContract:
-    """``contract`` with the fields that are ``given`` as keywords (``None``: not given)."""
+def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
+    """``contract`` with ``fields``, those of keywords (``None``: not given)."""
     if isinstance(contract, ExecutionContract):
         found = contract.as_dict()
     elif contract is None or isinstance(contract, Mapping):
         found = dict(contract or {})
     else:
         raise impossible(None, "contract", f"contract is an ExecutionContract, not {contract!r}")
-    for name, value in given.items():
+    for name, value in fields.items():
         if value is None:
             continue
         if name in found and found[name] != value:
@@ -427,15 +427,15 @@ class Terms:
                 "leave it out, or let the tool return a list",
             )
 
-    def _from_arguments(self, field: str, given: Any) -> Callable[[Mapping[str, Any]], Any] | None:
-        if given is None:
+    def _from_arguments(self, field: str, declared: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+        if declared is None:
             return None
-        if isinstance(given, str):
-            self._known(field, (given,))
-            return lambda bound: bound.get(given)
-        if not callable(given):
-            raise impossible(self.tool, field, f"{field} is a parameter's name or a function, not {given!r}")
-        return self._by_name(field, given)
+        if isinstance(declared, str):
+            self._known(field, (declared,))
+            return lambda bound: bound.get(declared)
+        if not callable(declared):
+            raise impossible(self.tool, field, f"{field} is a parameter's name or a function, not {declared!r}")
+        return self._by_name(field, declared)
 
     def _by_name(self, field: str, function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
         """``function`` over the bound arguments, given those that it names."""
@@ -456,9 +456,9 @@ class Terms:
     def _names(self) -> list[str]:
         return ["args", "kwargs"] if self.parameters is None else [one.name for one in self.parameters]
 
-    def _cost(self, given: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+    def _cost(self, declared: Any) -> Callable[[Mapping[str, Any]], Any] | None:
         limit = self.contract.max_cost_units
-        if given is None:
+        if declared is None:
             if limit is not None and limit < 1:
                 raise impossible(
                     self.tool,
@@ -467,20 +467,23 @@ class Terms:
                     "say cost_units=",
                 )
             return None if limit is None else lambda bound: 1
-        if callable(given):
-            return self._by_name("cost_units", given)
-        if not is_number(given) or given < 0:
+        if callable(declared):
+            return self._by_name("cost_units", declared)
+        if not is_number(declared) or declared < 0:
             raise impossible(
                 self.tool,
                 "cost_units",
-                f"cost_units is a number from 0, or a function, not {shown(given)}",
-                actual=given,
+                f"cost_units is a number from 0, or a function, not {shown(declared)}",
+                actual=declared,
             )
-        if limit is not None and given > limit:
+        if limit is not None and declared > limit:
             raise impossible(
-                self.tool, "max_cost_units", f"every call costs {given}, and max_cost_units is {limit}", actual=given
+                self.tool,
+                "max_cost_units",
+                f"every call costs {declared}, and max_cost_units is {limit}",
+                actual=declared,
             )
-        return lambda bound: given
+        return lambda bound: declared
 
     def _compensation(
         self, compensate: Any, side_effect: str, function: Callable[..., Any], shape: str

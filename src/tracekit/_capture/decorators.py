@@ -336,15 +336,15 @@ class Effect:
         self._plan = call_plan(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
         return self._plan
 
-    def _entered(self, came: Any) -> Effect:
+    def _entered(self, reached: Any) -> Effect:
         from .contracted import BlockBody
 
-        if isinstance(came, BlockBody):
-            self._block = came
+        if isinstance(reached, BlockBody):
+            self._block = reached
             return self
-        self._answered = came.seq
-        self.output = came.result()
-        if came.about.get("unasked"):
+        self._answered = reached.seq
+        self.output = reached.result()
+        if reached.about.get("unasked"):
             raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
         return self
 

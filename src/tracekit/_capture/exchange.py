@@ -312,8 +312,8 @@ def _unpacking(hook: Callable[..., Any]) -> Callable[..., Any]:
             if not count and not names:
                 return hook(cls)
             keywords = ctypes.cast(names, _object).value if names else ()
-            given = [_object.from_address((places or 0) + i * _WORD).value for i in range(count + len(keywords))]
-            return hook(cls, *given[:count], **dict(zip(keywords, given[count:], strict=True)))
+            values = [_object.from_address((places or 0) + i * _WORD).value for i in range(count + len(keywords))]
+            return hook(cls, *values[:count], **dict(zip(keywords, values[count:], strict=True)))
         except BaseException as error:
             end = _raise_after(error)  # noqa: F841 (it dies with this frame)
             return None

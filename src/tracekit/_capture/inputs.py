@@ -241,10 +241,10 @@ class _Files:
         self.directory: Final = os.path.realpath(_getcwd())
         #: How much content is kept of one file.
         self.most = _ONE
-        said = os.environ.get(_KEEP)
-        if said:
+        setting = os.environ.get(_KEEP)
+        if setting:
             try:
-                self.most = bytes_of(said)
+                self.most = bytes_of(setting)
             except ValueError as error:
                 warn(f"{_KEEP}: {error}; it is {_ONE >> 10}K")
         self.kept = 0

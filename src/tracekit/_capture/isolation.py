@@ -75,9 +75,9 @@ def _tried(what: Any) -> str:
         os._exit(0)
     os.close(into)
     with os.fdopen(out, "rb") as answer:
-        said = answer.read().decode(errors="replace")
+        text = answer.read().decode(errors="replace")
     os.waitpid(child, 0)
-    return said
+    return text
 
 
 def _unshare(flags: int) -> tuple[str, str]:

@@ -328,21 +328,21 @@ def _generating(function: Callable[..., Any], name: str, identity: Mapping[str, 
     @functools.wraps(function)
     def generate(*args: Any, **kwargs: Any) -> Any:
         items = function(*args, **kwargs)
-        go, given = items.send, None
+        go, sent = items.send, None
         while True:
             try:
                 with agent(name, identity):
-                    item = go(given)
+                    item = go(sent)
             except StopIteration as end:
                 return end.value
             try:
-                go, given = items.send, (yield item)
+                go, sent = items.send, (yield item)
             except GeneratorExit:
                 with agent(name, identity):
                     items.close()
                 raise
             except BaseException as error:
-                go, given = items.throw, error
+                go, sent = items.throw, error
 
     return generate
 
@@ -353,20 +353,20 @@ def _generating_async(
     @functools.wraps(function)
     async def generate(*args: Any, **kwargs: Any) -> Any:
         items = function(*args, **kwargs)
-        go, given = items.asend, None
+        go, sent = items.asend, None
         while True:
             try:
                 with agent(name, identity):
-                    item = await go(given)
+                    item = await go(sent)
             except StopAsyncIteration:
                 return
             try:
-                go, given = items.asend, (yield item)
+                go, sent = items.asend, (yield item)
             except GeneratorExit:
                 with agent(name, identity):
                     await items.aclose()
                 raise
             except BaseException as error:
-                go, given = items.athrow, error
+                go, sent = items.athrow, error
 
     return generate

@@ -33,8 +33,8 @@ __all__ = [
     "InOrder",
     "activate",
     "armed",
+    "await_place",
     "begin",
-    "came",
     "deactivate",
     "enclose",
     "entered",
@@ -284,7 +284,7 @@ def armed(scope: Scope, function: str, seconds: float) -> Any:
         return None  # just now
 
 
-def came(timer: Any, threads: Any, waited: Any = None) -> bool:
+def await_place(timer: Any, threads: Any, waited: Any = None) -> bool:
     """Wait until the recorded place of ``timer`` has come; whoever waits on a condition, ``waited``, leaves that to others meanwhile.
     False: the replay has failed, or has ended before."""
     condition = waited if isinstance(waited, threading.Condition) else None
@@ -386,15 +386,15 @@ def _moved(
     missed: type[Exception],
     scope_of: _ScopeOf,
     record: Any = None,
-    given: tuple[Any, ...] = (),
+    arguments: tuple[Any, ...] = (),
     *,
     waits: bool = True,
 ) -> Any:
     recorded = record or _record
 
     def move(self: Any, *args: Any, **options: Any) -> Any:
-        if given:
-            args = given + args
+        if arguments:
+            args = arguments + args
         if not (waits or args):
             options.setdefault("block", False)
         if (
@@ -417,12 +417,12 @@ def _moved(
             users.add(_ANOTHER)
         token = current.set(None)  # how it waits is nothing to record
         try:
-            if turn.comes and came(turn, threads):
+            if turn.comes and await_place(turn, threads):
                 try:
                     return original(self, *args, **options)
                 finally:
                     turn.happened()
-            if miss.comes and came(miss, threads):
+            if miss.comes and await_place(miss, threads):
                 miss.happened()
                 raise _failures().get(miss.about.get("error"), missed)
             if not (turn.comes or miss.comes):
@@ -431,7 +431,7 @@ def _moved(
                         return recorded(original, self, args, options, turn, miss)
                     if not _waits(name, args, options):
                         raise missed
-                    if came(turn, threads):  # it never came back
+                    if await_place(turn, threads):  # it never came back
                         return original(self, *args, **options)
                 elif turn.live or (users - {get_ident()} and turn.comes_yet()):
                     users.add(get_ident())
@@ -544,7 +544,7 @@ def _looked_for(original: Any, scope_of: _ScopeOf) -> Any:
             return original(self, *args, **options)
         token = current.set(None)  # how it waits is nothing to record
         try:
-            if turn.comes and came(turn, scope.session.threads):
+            if turn.comes and await_place(turn, scope.session.threads):
                 return turn.happened()  # what was there may be taken by now, as it was then
             result = original(self, *args, **options)
             if turn.live:
@@ -566,7 +566,7 @@ def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[Patch]:
             MethodEntry(kind, "get", lambda _: _moved(get, "queue.get", empty, scope, _record_taking)),
             MethodEntry(kind, "put", lambda _: _moved(put, "queue.put", empty, scope, _record_putting)),
             MethodEntry(
-                kind, "get_nowait", lambda _: _moved(get, "queue.get", empty, scope, _record_taking, given=(False,))
+                kind, "get_nowait", lambda _: _moved(get, "queue.get", empty, scope, _record_taking, arguments=(False,))
             ),
             MethodEntry(kind, "put_nowait", lambda _: _moved(put, "queue.put", empty, scope, _record_putting)),
         ]
@@ -703,30 +703,30 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     scope = scope_of()
     if scope is None or not _by_user():
         return original(fs, timeout, return_when)
-    given = _in_order(fs)
+    futures = _in_order(fs)
     from concurrent.futures._base import DoneAndNotDoneFutures
 
     # Whoever waits until all are done sees that, whatever was done before: no event, so that the program may wait here or find them done.
-    whole = return_when == "ALL_COMPLETED" or len(given) == 1
+    whole = return_when == "ALL_COMPLETED" or len(futures) == 1
     turn: Any = armed(scope, "future.wait", 0)
     done: Any = None
     if turn is not None and (turn.live or turn.comes or (turn.pending and not whole)):
         token = current.set(None)  # how it waits is nothing to record
         try:
             if turn.live:
-                done = original(given, timeout, return_when).done
-                if not whole or len(done) < len(given):
-                    turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
-            elif came(turn, scope.session.threads):
-                done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
+                done = original(futures, timeout, return_when).done
+                if not whole or len(done) < len(futures):
+                    turn.fired({"done": [i for i, future in enumerate(futures) if future in done]})
+            elif await_place(turn, scope.session.threads):
+                done = {futures[i] for i in turn.about.get("done", ()) if i < len(futures)}
                 original(done)
         finally:
             current.reset(token)
     if done is None:  # the recorded program did not wait here: that is not to last for ever; or the replay has failed
-        return original(given, None, return_when)
+        return original(futures, None, return_when)
     return DoneAndNotDoneFutures(
-        InOrder(future for future in given if future in done),
-        InOrder(future for future in given if future not in done),
+        InOrder(future for future in futures if future in done),
+        InOrder(future for future in futures if future not in done),
     )
 
 
@@ -734,19 +734,19 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
     scope = scope_of()
     if scope is None or not _by_user():
         return original(fs, timeout)
-    given = _in_order(fs)
+    futures = _in_order(fs)
     token = current.set(None)
     try:
-        found = original(given, timeout)
+        found = original(futures, timeout)
     finally:
         current.reset(token)
-    return _each(scope, given, found)
+    return _each(scope, futures, found)
 
 
-def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
+def _each(scope: Scope, futures: list[Any], found: Iterator[Any]) -> Iterator[Any]:
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    left = dict(enumerate(given))
+    left = dict(enumerate(futures))
     while left:
         turn: Any = armed(scope, "future.wait", 0)
         chosen: int | None = None
@@ -754,7 +754,7 @@ def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]
             token = current.set(None)
             try:
                 if turn.live:
-                    chosen = _next_recorded(turn, given, left, found)
+                    chosen = _next_recorded(turn, futures, left, found)
                 elif turn.comes or turn.pending:
                     chosen = _next_replayed(turn, scope.session.threads, left)
             finally:
@@ -765,11 +765,11 @@ def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]
         yield left.pop(chosen)
 
 
-def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Iterator[Any]) -> int:
+def _next_recorded(turn: Any, futures: list[Any], left: dict[int, Any], found: Iterator[Any]) -> int:
     try:
-        chosen = given.index(next(found))
+        chosen = futures.index(next(found))
         while chosen not in left:  # a run that is resumed has had it from the log
-            chosen = given.index(next(found))
+            chosen = futures.index(next(found))
     except TimeoutError as error:
         turn.fired({"done": [], "error": str(error)})
         raise
@@ -780,7 +780,7 @@ def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Ite
 def _next_replayed(turn: Any, threads: Any, left: dict[int, Any]) -> int | None:
     from concurrent.futures import wait
 
-    if not came(turn, threads):
+    if not await_place(turn, threads):
         return None
     done = turn.about.get("done")
     if not done:

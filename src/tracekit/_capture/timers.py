@@ -209,7 +209,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
         original(self, 0)  # wrong uses fail here
         threads: Any = scope.session.threads
         timer = handover.armed(scope, "threading.join", timeout)
-        if timer is None or (timer.comes and not handover.came(timer, threads)):
+        if timer is None or (timer.comes and not handover.await_place(timer, threads)):
             _until_ended(original, self, lambda ended: threads.wait_in(ended, limited=True))
         elif not (timer.comes or timer.live):
             _until_ended(original, self, lambda ended: _hold(ended, timer, threads))
@@ -307,7 +307,7 @@ def _limited(
         if timer is None:
             return original(self, *args, **options)
         if timer.comes:
-            if not handover.came(timer, threads, self):
+            if not handover.await_place(timer, threads, self):
                 return original(self, *args, **options)
             _put_forward(_now() + seconds)
             if late is TimeoutError:

@@ -296,7 +296,7 @@ class ReplayedConversation(Arrivals):
         step = self._exchange.step
         return self._taken(step.next_chunk() or step.answer())
 
-    def came(self, end: object) -> None:
+    def delivered(self, end: object) -> None:
         """The next recorded message has been delivered: what is sent from now on is compared with what follows."""
         self._waits = False
         self._over = self._over or end is not None

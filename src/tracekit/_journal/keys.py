@@ -195,7 +195,7 @@ class Keys:
                 system.unlink(digest, dir_fd=directory)
 
     @_reality.off_loop()
-    def settle(self, digest: str, of: Owner, said: Mapping[str, Any]) -> bool:
+    def settle(self, digest: str, of: Owner, statement: Mapping[str, Any]) -> bool:
         """Keep what a person says of the call of ``of``, who has ended; false where the key is not theirs (any more), or was settled."""
         with self._opened(self.directory, digest) as directory, self._alone(directory):
             has = self._owner(directory, digest)
@@ -203,7 +203,7 @@ class Keys:
                 return False
             if self._said(directory, digest, of) is not None:
                 return False
-            facts = {"run_id": of.run_id, "segment": of.segment, "seq": of.seq, **said}
+            facts = {"run_id": of.run_id, "segment": of.segment, "seq": of.seq, **statement}
             temporary = self._temporary(directory, digest, orjson.dumps(facts) + b"\n")
             system.replace(temporary, f"{digest}.settled", src_dir_fd=directory, dst_dir_fd=directory)
             if self._sync:

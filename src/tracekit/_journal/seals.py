@@ -249,13 +249,13 @@ def add_seal(
     segments: Mapping[str, Mapping[str, Any]] | None = None, sync: bool = True,
 ) -> None:  # fmt: skip
     """Seal what the file of a run holds: ``count`` entries, the last one with the hash ``head``. On the device if ``sync``."""
-    said: dict[str, Any] = {"seal": 1, "run_id": run_id}
+    facts: dict[str, Any] = {"seal": 1, "run_id": run_id}
     if segment is not None:
-        said["segment"] = segment
-    said |= {"count": count, "head": head}
+        facts["segment"] = segment
+    facts |= {"count": count, "head": head}
     if segments:
-        said["segments"] = segments
-    signed = orjson.dumps({**said, "sealed_at": _reality.time_ns(), "key": key.id})[:-1]
+        facts["segments"] = segments
+    signed = orjson.dumps({**facts, "sealed_at": _reality.time_ns(), "key": key.id})[:-1]
     line = signed + _SIGNED + b64encode(key.sign(signed)) + b'"}\n'
     path = seal_of(trace)
     try:
@@ -287,26 +287,26 @@ def read_seals(trace: str) -> list[Seal]:
 def _parsed(line: bytes, path: str, number: int) -> Seal:
     signed, mark, rest = line.rpartition(_SIGNED)
     try:
-        said = facts_in(line, _SHAPE)
-        if said["seal"] != 1:
-            raise ValueError(f"it has version {said['seal']}, and this tracekit reads 1")
-        if not mark or rest != orjson.dumps(said["signature"])[1:] + b"}":
+        facts = facts_in(line, _SHAPE)
+        if facts["seal"] != 1:
+            raise ValueError(f"it has version {facts['seal']}, and this tracekit reads 1")
+        if not mark or rest != orjson.dumps(facts["signature"])[1:] + b"}":
             raise ValueError("its signature is not at its end")
-        segments = said.get("segments") or {}
+        segments = facts.get("segments") or {}
         for name, one in segments.items():
             if not isinstance(one, dict) or type(one.get("count")) is not int or not isinstance(one.get("head"), str):
                 raise ValueError(f"it does not say what the segment {name} holds")
-        signature = b64decode(said["signature"], validate=True)
+        signature = b64decode(facts["signature"], validate=True)
     except ValueError as error:
         raise ValueError(f"line {number} of {path} is no seal: {error}") from None
     return Seal(
-        said["run_id"],
-        said.get("segment"),
-        said["count"],
-        said["head"],
+        facts["run_id"],
+        facts.get("segment"),
+        facts["count"],
+        facts["head"],
         segments,
-        said["sealed_at"],
-        said["key"],
+        facts["sealed_at"],
+        facts["key"],
         signature,
         signed,
     )

@@ -75,7 +75,7 @@ class LiveValue(NamedTuple):
     def of(cls, value: Any, meta: Mapping[str, Any] | None) -> LiveValue:
         return cls(value, quick(value), meta or {})
 
-    def given(self, spec: Spec) -> Any:
+    def for_caller(self, spec: Spec) -> Any:
         """The value for one more caller: a copy of its own, where it can be copied."""
         return self.value if self.data is None else from_json(loads(self.data), spec.hint())
 
@@ -418,7 +418,7 @@ class DuplicateStep(Step):
         meta = {key: value for key, value in piece.meta.items() if key in ("lazy", "sent", "thrown")}
         if suspended:
             meta["suspended"] = True
-        value = piece.given(self.spec)
+        value = piece.for_caller(self.spec)
         RecordedStep(self.session, self.scope, self.request, self.seq).chunk(value, info=meta or None)
         return Outcome(value, None, meta, {})
 
@@ -437,7 +437,7 @@ class DuplicateStep(Step):
 
     def _write(self, returned: LiveValue | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
         session, spec = self.session, self.spec
-        value = None if returned is None else returned.given(spec)
+        value = None if returned is None else returned.for_caller(spec)
         if not session.state.ended:
             try:
                 session.logged(self._skipped, value, error, meta)
@@ -449,14 +449,14 @@ class DuplicateStep(Step):
         session, spec = self.session, self.spec
         place = session.place(self.scope.lane) if "suspended" in meta and not self.scope.live else b""
         about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
-        said = {**meta, "info": about}
+        whole = {**meta, "info": about}
         if error is None:
-            fields = session.value(value, said, spec=spec, step=self.seq)
+            fields = session.value(value, whole, spec=spec, step=self.seq)
         else:
             about["final"] = True  # whether to try again was the first one's to decide
-            fields = self._failure(error, said)
-        seq = session.outcome(self, spec.types.skipped, fields + place, said, sync=False, append=append)
-        meta.update(said)
+            fields = self._failure(error, whole)
+        seq = session.outcome(self, spec.types.skipped, fields + place, whole, sync=False, append=append)
+        meta.update(whole)
         return seq
 
     def _failure(self, error: BaseException, meta: dict[str, Any]) -> bytes:
@@ -511,11 +511,13 @@ class LoggedCall:
         except NotReplayableError as error:
             raise self._not_given(error.what) from None
 
-    def settled(self, said: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> KeyedCall | None:
+    def settled(self, settlement: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> KeyedCall | None:
         """It, as a person says of it after its run had ended; ``None`` where it was not made."""
-        if not said["done"]:
+        if not settlement["done"]:
             return None
-        return KeyedCall.answered(place, KeyedResult(LiveValue(from_json(said.get("output"), spec.hint()), None, {})))
+        return KeyedCall.answered(
+            place, KeyedResult(LiveValue(from_json(settlement.get("output"), spec.hint()), None, {}))
+        )
 
     def _result(self, log: Trace, spec: Spec) -> KeyedResult:
         pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
@@ -681,9 +683,9 @@ class PeerCalls:
                     has, call.seq, what, "find out what was done; another idempotency key makes another call"
                 )
             if call is not None and not writing:
-                said = self._keys.settled(digest, Owner(has.run_id, has.segment, call.seq))
-                if said is not None and said.get("hash") == log.entry(call.seq)["hash"]:
-                    return call.settled(said, spec, place_of(has, call.seq))
+                settlement = self._keys.settled(digest, Owner(has.run_id, has.segment, call.seq))
+                if settlement is not None and settlement.get("hash") == log.entry(call.seq)["hash"]:
+                    return call.settled(settlement, spec, place_of(has, call.seq))
             if call is not None and call.ended:
                 return KeyedCall.answered(place_of(has, call.seq), call.result(log, spec))
         if writing:
@@ -698,12 +700,12 @@ class PeerCalls:
 
     def report(self, spec: Spec) -> Callable[[Owner], None]:
         """To be called again and again with who is waited for: says so on stderr, once, where that takes long."""
-        begun, said = _reality.monotonic(), False
+        begun, reported = _reality.monotonic(), False
 
         def report(has: Owner) -> None:
-            nonlocal said
-            if not said and _reality.monotonic() - begun > _REPORTED_AFTER:
-                said = True
+            nonlocal reported
+            if not reported and _reality.monotonic() - begun > _REPORTED_AFTER:
+                reported = True
                 say(f"{spec.name!r} waits in run {self._session.run_id}: run {has.shown} makes this call")
 
         return report

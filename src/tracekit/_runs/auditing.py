@@ -335,22 +335,22 @@ _ARGUMENTS_IN: Final = ("payload", "arguments", "args", "parameters", "params", 
 
 
 def _read_check(step: StepView, meant: Mapping[str, str]) -> PolicyCheck:
-    asked, said = plain(step.input), plain(step.output)
+    asked, answer = plain(step.input), plain(step.output)
     reason = None
-    if isinstance(said, Mapping):
-        reason = next((str(said[key]) for key in _REASONS if said.get(key)), None)
+    if isinstance(answer, Mapping):
+        reason = next((str(answer[key]) for key in _REASONS if answer.get(key)), None)
     action = _action(asked)
-    return PolicyCheck(step, _answer(said), reason, action if action is None else meant.get(action, action))
+    return PolicyCheck(step, _answer(answer), reason, action if action is None else meant.get(action, action))
 
 
-def _answer(said: Any, depth: int = 0) -> Answer:
-    if isinstance(said, bool):
-        return "allowed" if said else "denied"
-    if isinstance(said, str):
-        word = said.rpartition(".")[2].strip().lower()  # an enumeration's member, too
+def _answer(answer: Any, depth: int = 0) -> Answer:
+    if isinstance(answer, bool):
+        return "allowed" if answer else "denied"
+    if isinstance(answer, str):
+        word = answer.rpartition(".")[2].strip().lower()  # an enumeration's member, too
         return "allowed" if word in _YES else "denied" if word in _NO else "unclear"
-    if isinstance(said, Mapping) and depth < 3:
-        found = [_answer(said[key], depth + 1) for key in _SAID if key in said]
+    if isinstance(answer, Mapping) and depth < 3:
+        found = [_answer(answer[key], depth + 1) for key in _SAID if key in answer]
         if found and len({*found}) == 1:  # what contradicts itself allows nothing
             return found[0]
     return "unclear"
@@ -424,17 +424,17 @@ class _Policies:
         agent = asked.get("agent_id", asked.get("agent"))
         if isinstance(agent, str) and step.agent is not None and agent != step.agent:
             return False
-        given, about = plain(step.input), _payload(asked)
-        return not isinstance(given, Mapping) or all(
-            given[key] == value for key, value in about.items() if key in given
+        checked, about = plain(step.input), _payload(asked)
+        return not isinstance(checked, Mapping) or all(
+            checked[key] == value for key, value in about.items() if key in checked
         )
 
     def _has_its_arguments(self, check: PolicyCheck, step: StepView) -> bool:
-        given, about = plain(step.input), _payload(plain(check.step.input))
+        arguments, about = plain(step.input), _payload(plain(check.step.input))
         return (
             bool(about)
-            and isinstance(given, Mapping)
-            and all(key in given and given[key] == about[key] for key in about)
+            and isinstance(arguments, Mapping)
+            and all(key in arguments and arguments[key] == about[key] for key in about)
         )
 
     def _is_next(self, check: PolicyCheck, step: StepView) -> bool:
@@ -502,12 +502,12 @@ class _Bases:
                 return
 
     def _requested(self, step: StepView) -> Iterator[tuple[int, Basis]]:
-        given = plain(step.input)
+        arguments = plain(step.input)
         alike: StepView | None = None
         for one, request in reversed(self._asked):
             if one.file is not step.file or one.seq > step.seq or not _names(request.name, step.name):
                 continue
-            if request.arguments == given:
+            if request.arguments == arguments:
                 text = _said(one) or f"asked for {request.name}"
                 yield one.seq, Basis(one.place, "model", text, "it asked for this very call")
                 return

@@ -204,13 +204,13 @@ class Block(ABC, Generic[E]):
             raise TypeError(
                 f"{function.__qualname__} is a generator: its run would end before it begins; put the block inside, or around its caller"
             )
-        given = _arguments(function)
+        arguments = _arguments(function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
                 block = self._again()
-                block._called_with(given(args, kwargs))
+                block._called_with(arguments(args, kwargs))
                 value: Any = None  # where a server in it was stopped
                 async with block:
                     value = await function(*args, **kwargs)
@@ -223,7 +223,7 @@ class Block(ABC, Generic[E]):
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             block = self._again()
-            block._called_with(given(args, kwargs))
+            block._called_with(arguments(args, kwargs))
             value: Any = None  # as above
             with block:
                 value = function(*args, **kwargs)
@@ -333,79 +333,79 @@ def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
 # log keeps only a part of it.
 
 
-def input_key(keys: Keys, given: Any) -> dict[str, str] | None:
+def input_key(keys: Keys, value: Any) -> dict[str, str] | None:
     """The hash of an input, and of which secret; ``None`` where the store can't keep one: that ends no run."""
     try:
-        return {"digest": _digest(keys, given), "by": keys.fingerprint()}
+        return {"digest": _digest(keys, value), "by": keys.fingerprint()}
     except (OSError, TracekitError):
         return None
 
 
-def is_input(keys: Keys, key: object, given: Any) -> bool | None:
-    """Whether ``given`` is the input that ``key`` was made of; ``None`` where that is unknown."""
+def is_input(keys: Keys, key: object, value: Any) -> bool | None:
+    """Whether ``value`` is the input that ``key`` was made of; ``None`` where that is unknown."""
     if not isinstance(key, Mapping):
         return None
     try:
         if keys.known_by() != key.get("by"):
             return None
-        return _digest(keys, given) == key.get("digest")
+        return _digest(keys, value) == key.get("digest")
     except (OSError, TracekitError):
         return None
 
 
-def _digest(keys: Keys, given: Any) -> str:
-    return keys.digest(b"input", canonical(given))
+def _digest(keys: Keys, value: Any) -> str:
+    return keys.digest(b"input", canonical(value))
 
 
-def call_with(function: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that pass the run's input ``given`` to ``function``; ``TypeError`` where it can't take it.
+def call_with(function: Callable[..., Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that pass the run's input ``value`` to ``function``; ``TypeError`` where it can't take it.
 
     A dictionary by the names of its parameters is its arguments (those of a decorated function are recorded so, ``*args`` and
     ``**kwargs`` by their names). Anything else, a dictionary included, is handed on as it is, to the one parameter that takes it.
     """
-    if given is None:
+    if value is None:
         return (), {}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without one: the call itself decides
-        return ((), {**given}) if _names(given) else ((given,), {})
+        return ((), {**value}) if _names(value) else ((value,), {})
     parameters = signature.parameters
     others = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if _names(given) and (given.keys() & parameters.keys() if others else given.keys() <= parameters.keys()):
-        args, kwargs = _by_name(parameters, given)
+    if _names(value) and (value.keys() & parameters.keys() if others else value.keys() <= parameters.keys()):
+        args, kwargs = _by_name(parameters, value)
         signature.bind(*args, **kwargs)
         return args, kwargs
     places = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in places if p.default is p.empty]
     if len(required) == 1 or (not required and len(places) == 1):
-        signature.bind(given)
-        return (given,), {}
-    if _names(given):
-        signature.bind(**given)
-        return (), {**given}
+        signature.bind(value)
+        return (value,), {}
+    if _names(value):
+        signature.bind(**value)
+        return (), {**value}
     raise TypeError(f"it has {len(places)} parameters for one value")
 
 
-def _names(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+def _names(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 def _by_name(
-    parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    several = next((name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL and given.get(name)), None)
+    several = next((name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL and values.get(name)), None)
     for name, p in parameters.items():
-        if name not in given:
+        if name not in values:
             continue
-        if p.kind is p.VAR_KEYWORD and isinstance(given[name], Mapping):
-            kwargs.update(given[name])
-        elif p.kind is p.VAR_POSITIONAL and isinstance(given[name], list | tuple):
-            args.extend(given[name])
+        if p.kind is p.VAR_KEYWORD and isinstance(values[name], Mapping):
+            kwargs.update(values[name])
+        elif p.kind is p.VAR_POSITIONAL and isinstance(values[name], list | tuple):
+            args.extend(values[name])
         elif p.kind is p.POSITIONAL_ONLY or (several is not None and p.kind is p.POSITIONAL_OR_KEYWORD):
-            args.append(given[name])
+            args.append(values[name])
         else:
-            kwargs[name] = given[name]
-    kwargs.update((name, value) for name, value in given.items() if name not in parameters)
+            kwargs[name] = values[name]
+    kwargs.update((name, value) for name, value in values.items() if name not in parameters)
     return tuple(args), kwargs

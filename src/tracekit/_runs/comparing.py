@@ -148,15 +148,15 @@ class RunComparison:
     def _facts(self, step: StepView) -> dict[str, Any]:
         """What is compared of a step, beside the messages of a prompt."""
         found: dict[str, Any] = {}
-        if (given := self._input(step)) is not None:
-            found["input"] = given
+        if (inputs := self._input(step)) is not None:
+            found["input"] = inputs
         if step.calls:
             found["outcome"] = step.outcome
         if step.call is not None and not step.failed and not self._transport:
             answer = step.call.answer
             requests = [[one.name, one.arguments] for one in step.call.requested]
-            said = {"text": answer.text, "refusal": answer.refusal, "requests": requests}
-            found["answer"] = {key: value for key, value in said.items() if value}
+            answered = {"text": answer.text, "refusal": answer.refusal, "requests": requests}
+            found["answer"] = {key: value for key, value in answered.items() if value}
         elif step.has_output:
             found["output"] = self._quiet(step, step.output)
         if step.chunks and (step.call is None or self._transport):

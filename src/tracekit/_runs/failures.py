@@ -275,8 +275,8 @@ class FailureReader:
         return self._found(entry, self._step(entry, family if family in _CALLS else "step"), failure)
 
     def _exhausted(self, entry: dict[str, Any]) -> RecordedFailure:
-        given = entry.get("input")
-        tried = given.get("tried") if isinstance(given, dict) else None
+        about = entry.get("input")
+        tried = about.get("tried") if isinstance(about, dict) else None
         names = [entry.get("name"), *(tried if isinstance(tried, list) else ())]
         failure = StructuredFailure(
             type=FailureType.FALLBACK_EXHAUSTED,

@@ -189,15 +189,15 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             raise no(
                 "this output holds a secret, which is not written down: the other runs could not be answered with it"
             )
-        said = {
+        statement = {
             "hash": entry["hash"],
             "done": done,
             **({"output": tree} if done else {}),
             **said_by(redactor, by, reason),
         }
-        if digest is None and not keep_settlement(path, step, said):
+        if digest is None and not keep_settlement(path, step, statement):
             raise no(f"step {step}, {found.family} {found.name!r}, was settled before")
-        if digest is not None and not Keys(where.root).settle(digest, owner_of(path, step), said):
+        if digest is not None and not Keys(where.root).settle(digest, owner_of(path, step), statement):
             raise no(f"the key of step {step}, tool {found.name!r}, was settled before, or belongs to another run now")
     return Settled(0, along)
 
@@ -287,8 +287,8 @@ def settle_as(
 
     with reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
         found = looked[0]
-        said = {**who_and_why(session, by, reason), "done": done}
-        about = {"reason": "settled", "settled": said | ({"inside": [one.seq for one in along]} if along else {})}
+        statement = {**who_and_why(session, by, reason), "done": done}
+        about = {"reason": "settled", "settled": statement | ({"inside": [one.seq for one in along]} if along else {})}
         tail = b',"step":%d' % step
         if done:
             tree, redacted = session.redactor.redact(tree)
@@ -302,7 +302,7 @@ def settle_as(
         tail += b',"meta":%b' % dumps_in_order(meta)
         if not done and not (found.state == "failed" and found.passed):
             # Those inside first, each as if it had been settled alone: cut off in between, the step is in doubt still.
-            one_of = dumps_in_order({"info": {"reason": "settled", "settled": {**said, "with": step}}})
+            one_of = dumps_in_order({"info": {"reason": "settled", "settled": {**statement, "with": step}}})
             for one in reversed(along):
                 rest = b',"step":%d,"meta":%b' % (one.seq, one_of)
                 session.log.journal.append(FAMILIES[one.family].skipped, one.lane, one.seq, rest, True)

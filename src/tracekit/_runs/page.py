@@ -234,8 +234,8 @@ def _endings(view: RunView) -> Iterator[str]:
             yield f'<p class="bad">{safe(of + short(error_text(error), 2000))}</p>'
         if file.found.state != "complete" and not (file.found.state == "incomplete" and file.live):
             kind = "bad" if file.found.state == "broken" else "warn"
-            said = f"{of}{file.found.state}: {file.found.problem or 'no more is known'}"
-            yield f'<p class="{kind}">{safe(said)}</p>'
+            text = f"{of}{file.found.state}: {file.found.problem or 'no more is known'}"
+            yield f'<p class="{kind}">{safe(text)}</p>'
 
 
 def _answers(answers: Mapping[str, Any], shown: bool) -> Iterator[str]:
@@ -324,10 +324,10 @@ def summary(view: RunView, most: int = 200) -> str:
 def _row(step: StepView) -> str:
     call = step.call
     name = f"<b>{safe(step.name)}</b>" if step.name != step.kind else ""
-    came = safe(_came(step, call))
+    outcome = safe(_came(step, call))
     if step.failed or step.state in ("in doubt", "cut off"):
-        came = f'<span style="color:{_LOOKS["bad"]}">{came}</span>'
-    what = f"{name} {safe(_asked(step, call))}{f' → {came}' if came else ''}"
+        outcome = f'<span style="color:{_LOOKS["bad"]}">{outcome}</span>'
+    what = f"{name} {safe(_asked(step, call))}{f' → {outcome}' if outcome else ''}"
     took = duration(step.took) if step.calls and step.outcome is not None else ""
     return f'<tr><td>{safe(step.place)}</td><td>{safe(step.kind)}</td><td style="text-align:left">{what}</td><td>{took}</td></tr>'
 
@@ -376,9 +376,9 @@ class _Data:
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self.texts)
-            said = _encodable(text)
-            cut = len(said) > _LONGEST and not self._whole
-            self.texts.append([said[:_LONGEST], len(said)] if cut else said)
+            encodable = _encodable(text)
+            cut = len(encodable) > _LONGEST and not self._whole
+            self.texts.append([encodable[:_LONGEST], len(encodable)] if cut else encodable)
         return found
 
     def value(self, value: Any) -> Any:
@@ -617,7 +617,7 @@ class _Turns:
     def take(self, step: StepView, number: int, messages: list[int]) -> tuple[int | None, list[list[Any]]]:
         """The number of the turn before it (``None``: a conversation begins) and the edits since then."""
         calls = self._lanes.setdefault(step.lane_number, deque(maxlen=32))
-        earlier = (((there, said), Counter(said)) for there, said in reversed(calls))
+        earlier = (((there, former), Counter(former)) for there, former in reversed(calls))
         found = turn_before(Counter(messages), earlier)
         calls.append((number, messages))
         if found is None:

@@ -775,8 +775,8 @@ class CopiedStep(Step):
 # The new run that a partial replay writes: it names the run that it branches from.
 
 
-def branch(session: BranchedReplay, store: Store, live: Live, given: Any, since: int) -> PartialReplay:
-    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live, from step ``since`` on; ``given`` is the run's
+def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since: int) -> PartialReplay:
+    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live, from step ``since`` on; ``input`` is the run's
     input."""
     live.load()
     new = _Branch(store.create(encode_read=encode_reads), session.redactor, live)
@@ -792,7 +792,7 @@ def branch(session: BranchedReplay, store: Store, live: Live, given: Any, since:
     }
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
     name = canonical(first.get("name"))
-    tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
+    tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(input).data)
     new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
     return PartialReplay(session, new, live, since)
 

@@ -406,8 +406,8 @@ class FileView:
         left = (self.last.get("meta") or {}).get("in_doubt") if self.ended else None
         if not isinstance(left, list):
             return {}
-        said = settlements(self.trace)
-        return {step: found for step in left if type(step) is int and (found := said(step)) is not None}
+        settlement_of = settlements(self.trace)
+        return {step: found for step in left if type(step) is int and (found := settlement_of(step)) is not None}
 
     @cached_property
     def doubts(self) -> Mapping[int, str]:
@@ -461,7 +461,7 @@ class _Steps(Mapping[int, "StepView"]):
         )  # fmt: skip
         #: Of the steps that have any: the numbers of their pieces, and what a person said became of them.
         self.chunks: Final[dict[int, array[int]]] = {}
-        self.said: Final[dict[int, Mapping[str, Any]]] = {}
+        self.settlements: Final[dict[int, Mapping[str, Any]]] = {}
 
     def row(self, seq: int) -> int:
         """Where the step stands in the columns; ``KeyError`` where there is none."""
@@ -508,15 +508,15 @@ class _Steps(Mapping[int, "StepView"]):
     def settle(self, seq: int, entry: Mapping[str, Any]) -> None:
         """Take what a person said of the step ``seq``, where the entry has that."""
         meta = _mapping(entry.get("meta"))
-        said = _mapping(meta.get("info")).get("settled", meta.get("settled"))
-        if isinstance(said, Mapping):
-            self.said[seq] = said
+        settlement = _mapping(meta.get("info")).get("settled", meta.get("settled"))
+        if isinstance(settlement, Mapping):
+            self.settlements[seq] = settlement
 
     def forget(self, seq: int) -> None:
         """Drop a step. Its row goes when as many have been dropped as are left."""
         self._forgotten.add(seq)
         self.chunks.pop(seq, None)
-        self.said.pop(seq, None)
+        self.settlements.pop(seq, None)
         if len(self._forgotten) > max(len(self), _ROWS):
             kept = [seq not in self._forgotten for seq in self.seqs]
             for column in self._columns:
@@ -664,7 +664,7 @@ class StepView:
     @property
     def settled(self) -> Mapping[str, Any] | None:
         """What a person said became of it, ``{"by", "reason", "at", "done"}``, or ``None``."""
-        return self.file.steps.said.get(self.seq, self.file.settled.get(self.seq))
+        return self.file.steps.settlements.get(self.seq, self.file.settled.get(self.seq))
 
     @property
     def given_up(self) -> bool:
@@ -708,8 +708,8 @@ class StepView:
         status = self.status
         if status is None or status < 400:
             return None
-        said = body_text(plain(self.output)) if self.output is not None else None
-        return f"HTTP {status}{f': {said}' if said else ''}"
+        text = body_text(plain(self.output)) if self.output is not None else None
+        return f"HTTP {status}{f': {text}' if text else ''}"
 
     @property
     def raised(self) -> Mapping[str, Any] | None:
@@ -1242,17 +1242,17 @@ def _part(
 
 
 def _requested(value: Mapping[str, Any], about: Mapping[str, Any]) -> ToolRequest:
-    given: Any = next((about[key] for key in ("arguments", "input", "args", "parameters") if key in about), {})
-    if isinstance(given, str):
+    arguments: Any = next((about[key] for key in ("arguments", "input", "args", "parameters") if key in about), {})
+    if isinstance(arguments, str):
         try:
-            given = orjson.loads(given)
+            arguments = orjson.loads(arguments)
         except ValueError:
             pass
     named = next(
         (one[key] for one in (about, value) for key in ("call_id", "toolUseId", "id") if isinstance(one.get(key), str)),
         None,
     )
-    return ToolRequest(str(about["name"]), given, named)
+    return ToolRequest(str(about["name"]), arguments, named)
 
 
 def _text_of(value: Any) -> str:

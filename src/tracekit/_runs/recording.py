@@ -195,7 +195,7 @@ class RecordBlock(Block[Run]):
         return any(captured(entries_of(path)) for path in (own.log.path, *self._store.segments(own.run_id)))
 
     @property
-    def given(self) -> Any:
+    def input(self) -> Any:
         """What the run was given: ``input=``, or the arguments of a decorated function."""
         return None if self._input is UNSET else self._input
 
@@ -321,13 +321,13 @@ class RecordBlock(Block[Run]):
         if outer is not None:
             cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
             tail = b',"cause":%b' % canonical(cause) + tail
-        given = None if self._input is UNSET else self._input
+        input = None if self._input is UNSET else self._input
         if self._program is not None:  # its input is its command line, which may hold secrets by their option alone
-            given = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
-        encoded = session.encoder.encode_whole(given)
+            input = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
+        encoded = session.encoder.encode_whole(input)
         tail += b',"input":%b' % encoded.data
         if encoded.redacted and not encoded.notes and self._program is None:
-            key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), given)
+            key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), input)
             if key is not None:
                 about["input_key"] = key
         if marks or encoded.redacted:

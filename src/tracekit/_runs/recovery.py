@@ -460,8 +460,8 @@ def _again(log: RecoveredLog, step: RecoveredStep) -> Reason:
         return _reason("pending_inside", step, "has no outcome; the step around it has ended, so it is not needed")
     if step.inner:
         return _reason("pending_inside", step, f"has no outcome and is made again with step {step.inner} around it")
-    said = "read_only" if step.side_effect == "read_only" else "reversible"
-    return _reason(f"pending_{said}", step, "has no outcome and may be made again")
+    level = "read_only" if step.side_effect == "read_only" else "reversible"
+    return _reason(f"pending_{level}", step, "has no outcome and may be made again")
 
 
 def _hidden(step: RecoveredStep, supplied: Collection[int]) -> Reason:
@@ -857,7 +857,7 @@ def decided(
     if log.imported_from is not None:
         text = f"the run was imported from {log.imported_from}: there is no program that could go on with it"
         return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
-    said = settlements(trace)
+    settlement_of = settlements(trace)
     decision = decide(
         log,
         verdict,
@@ -866,7 +866,7 @@ def decided(
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
         secret=lambda: _secret(trace.path),
-        settled=lambda step: said(step) is not None,
+        settled=lambda step: settlement_of(step) is not None,
         writer=None
         if original_is_dead is None
         else lambda writer: _of_the_writer(trace.path, run_id, writer, original_is_dead),
@@ -900,7 +900,7 @@ def _secret(path: str) -> str | None:
 def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
     """What a person has said of a step of a run that has ended: ``{"done", "by", "reason", "at" …}``, or ``None``."""
 
-    def said(step: int) -> Mapping[str, Any] | None:
+    def settlement_of(step: int) -> Mapping[str, Any] | None:
         entry = trace.entry(step)
         digest = key_of(entry)
         try:
@@ -913,10 +913,10 @@ def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
         except (TracekitError, OSError, ValueError):
             return None  # the step stays in doubt; whoever settles it anew gets the reason
 
-    return said
+    return settlement_of
 
 
-def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
+def keep_settlement(path: str, step: int, statement: Mapping[str, Any]) -> bool:
     """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before.
 
     ``TraceError`` where a file is in its place that says nothing.
@@ -929,7 +929,7 @@ def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
-            file.write(orjson.dumps({"run_id": run_id, "segment": segment, "seq": seq, **said}) + b"\n")
+            file.write(orjson.dumps({"run_id": run_id, "segment": segment, "seq": seq, **statement}) + b"\n")
             file.flush()
             os.fsync(fd)
         os.link(temporary, target)
@@ -1003,9 +1003,9 @@ def refused(
     decision: Decision, what: str, reasons: Collection[dict[str, object]], next_action: str
 ) -> RecoveryRefusedError:
     """What to raise where ``what`` is refused for ``reasons`` of ``decision``."""
-    said = "; ".join(str(reason["text"]) for reason in reasons)
+    texts = "; ".join(str(reason["text"]) for reason in reasons)
     return RecoveryRefusedError(
-        f"{what} is refused: {said}",
+        f"{what} is refused: {texts}",
         run_id=decision.run_id,
         reasons=[*reasons],
         decision=decision.as_dict(),

@@ -116,8 +116,8 @@ class ResumeBlock(RecordBlock):
         outer = current.get()
         if outer is not None:
             raise self._inside(outer, "end that block first")
-        given = self.options["store"]
-        self._store = given if isinstance(given, Store) else Store(given)
+        store = self.options["store"]
+        self._store = store if isinstance(store, Store) else Store(store)
         for module in (self.called_from, *self.options["user_modules"]):
             if module is not None:
                 callers.include(module)
@@ -207,10 +207,10 @@ class ResumeBlock(RecordBlock):
         )
         session.state.children = children.RecordedChildren(session)
         taken.callback(log.schedule.end)
-        given = self.options["budget"]
-        session.state.spending = Spending.resumed(log.trace, given)
+        budget = self.options["budget"]
+        session.state.spending = Spending.resumed(log.trace, budget)
         by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
-        if by == "function" and not callable(getattr(given, "prices", None)):
+        if by == "function" and not callable(getattr(budget, "prices", None)):
             session.report.warn(_PRICES, quiet=True)
         world.enter()
         taken.callback(world.leave)

@@ -122,7 +122,7 @@ class _Part:
         session = scope.session
         if options["agent"] is not None or options["identity"] is not None:
             session.identify(options["agent"] or "agent", options["identity"])
-        self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.given}))
+        self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.input}))
         inside = self._step.body()
         self._token = enter(inside if options["agent"] is None else inside.acting(options["agent"]))
         run = Run(session, session.log.path, options["name"])

@@ -108,8 +108,8 @@ class Context(NamedTuple):
 def context_of(first: Mapping[str, Any]) -> Context:
     """The context of a run, by its first entry: that of the trace (W3C ``traceparent``) in which it was recorded, else one of its own."""
     meta = first.get("meta")
-    said = meta.get("traceparent") if isinstance(meta, Mapping) else None
-    found = _TRACEPARENT.fullmatch(said) if isinstance(said, str) else None
+    traceparent = meta.get("traceparent") if isinstance(meta, Mapping) else None
+    found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if found is not None:
         return Context(found[1], found[2])
     return Context(trace_id(str(first.get("run_id"))), None)
@@ -419,10 +419,10 @@ def _of_tool(step: StepView, attributes: Attributes) -> tuple[str, Kind]:
 
 
 def _of_request(step: StepView, attributes: Attributes) -> tuple[str, Kind]:
-    given = step.entry.get("input")
-    method = str(given.get("method") or "HTTP") if isinstance(given, Mapping) else "HTTP"
+    request = step.entry.get("input")
+    method = str(request.get("method") or "HTTP") if isinstance(request, Mapping) else "HTTP"
     attributes["http.request.method"] = method
-    url = given.get("url") if isinstance(given, Mapping) else None
+    url = request.get("url") if isinstance(request, Mapping) else None
     origin = step.facts.get("origin")
     if isinstance(url, str):
         attributes["url.path"] = urlsplit(url).path

@@ -245,12 +245,12 @@ def facts(trace: Trace, step: RecoveredStep, spec: Spec | None) -> tuple[Any, An
         return None
     try:
         entry = known.of(entry, lambda tree: trace.expand(tree, before=step.seq), "input")
-        given = from_json(trace.expand(entry.get("input"), before=step.seq))
+        arguments = from_json(trace.expand(entry.get("input"), before=step.seq))
         if step.state != "done":
-            return given, None
+            return arguments, None
         outcome = known.of(trace.entry(step.outcome), lambda tree: trace.expand(tree, before=step.outcome), "output")
         output = trace.expand(outcome.get("output"), before=step.outcome)
-        return given, from_json(output, None if spec is None else spec.hint())
+        return arguments, from_json(output, None if spec is None else spec.hint())
     except NotReplayableError:
         return None
 
@@ -614,8 +614,8 @@ def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
     if run.undoing is None:
         run.undoing = Undoing(reason, session)
     if session.state.live:
-        said = session.redactor.redact_text(run.undoing.reason)[0]
-        session.state.closing = Closing(session.run_id, said, scope.lane, session.log.position, _inside(session))
+        shown = session.redactor.redact_text(run.undoing.reason)[0]
+        session.state.closing = Closing(session.run_id, shown, scope.lane, session.log.position, _inside(session))
     aborted: Undoing = run.undoing
     return aborted
 

@@ -157,14 +157,14 @@ def asked_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
     call = call or step.call
     if call is not None:
         return _quoted(_last_said(call), room)
-    given = step.input
+    input = step.input
     if step.kind == "tool":
-        return f"({short(arguments_text(_by_name(given), room + 8), room)})"
-    if step.kind == "http" and isinstance(given, Mapping):
-        return _quoted(body_text(plain(given.get("body"))), room)
-    if given is None or step.kind in ("clock", "random"):
+        return f"({short(arguments_text(_by_name(input), room + 8), room)})"
+    if step.kind == "http" and isinstance(input, Mapping):
+        return _quoted(body_text(plain(input.get("body"))), room)
+    if input is None or step.kind in ("clock", "random"):
         return ""
-    return brief(given, room)
+    return brief(input, room)
 
 
 def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
@@ -196,22 +196,26 @@ def _by_name(input: Any) -> Mapping[str, Any]:
     return input if isinstance(input, Mapping) and "$t" not in input else {} if input is None else {"": input}
 
 
-def arguments_text(given: Mapping[str, Any], most: int = 200) -> str:
+def arguments_text(arguments: Mapping[str, Any], most: int = 200) -> str:
     """Arguments by name, in one line, each of at most ``most`` characters."""
-    return ", ".join(f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in given.items())
+    return ", ".join(
+        f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in arguments.items()
+    )
 
 
 def request_text(request: ToolRequest) -> str:
     """A tool that a model asked for, as a call."""
-    given = request.arguments
-    return f"{request.name}({arguments_text(given, 60) if isinstance(given, Mapping) else brief(given, 60)})"
+    arguments = request.arguments
+    return (
+        f"{request.name}({arguments_text(arguments, 60) if isinstance(arguments, Mapping) else brief(arguments, 60)})"
+    )
 
 
 def _last_said(call: ModelCall) -> str:
     """What a model was asked last."""
     for message in reversed(call.prompt.messages):
-        if said := message.text or ", ".join((*map(request_text, message.requests), *message.others)):
-            return said
+        if text := message.text or ", ".join((*map(request_text, message.requests), *message.others)):
+            return text
     return ""
 
 
@@ -270,10 +274,10 @@ def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
         yield "key", brief(key, 200)
     if isinstance(contract := step.meta.get("contract"), Mapping):
         yield "contract", arguments_text(contract)
-    if (said := step.settled) is not None:
-        when = f" on {local_time(said['at'])}" if type(said.get("at")) is int else ""
-        done = "it was done" if said.get("done") else "it was not done"
-        yield "settled", f"{done}, says {said.get('by')}{when}: {said.get('reason')}"
+    if (settlement := step.settled) is not None:
+        when = f" on {local_time(settlement['at'])}" if type(settlement.get("at")) is int else ""
+        done = "it was done" if settlement.get("done") else "it was not done"
+        yield "settled", f"{done}, says {settlement.get('by')}{when}: {settlement.get('reason')}"
     if step.state == "in doubt":
         from .recovery import uncertain_steps
 

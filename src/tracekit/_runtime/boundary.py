@@ -269,8 +269,8 @@ def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] =
             found[entry["seq"]] = crossing_of(entry)
         elif entry["type"].startswith("run."):
             meta = entry.get("meta")
-            said = meta.get("boundary") if isinstance(meta, Mapping) else None
-            counts = said if isinstance(said, Mapping) else counts
+            observed = meta.get("boundary") if isinstance(meta, Mapping) else None
+            counts = observed if isinstance(observed, Mapping) else counts
     return [_with_counts(one, counts, joined) for one in found.values()]
 
 
@@ -294,9 +294,9 @@ def crossing_of(entry: Mapping[str, Any]) -> Crossing:
 
 
 def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collection[str]) -> Crossing:
-    said = None if counts is None else counts.get(str(one.entry))
-    if isinstance(said, Mapping):
-        count, captured = said.get("count"), said.get("captured", 0)
+    counted = None if counts is None else counts.get(str(one.entry))
+    if isinstance(counted, Mapping):
+        count, captured = counted.get("count"), counted.get("captured", 0)
         if type(count) is int and type(captured) is int:
             return one._replace(times=count, captured=captured)
     return one._replace(captured=int(one.lane is not None and one.lane in joined))
@@ -317,12 +317,12 @@ def reaches_the_network(one: Crossing) -> bool:
 
 def sentences(found: Sequence[Crossing], most: int) -> list[str]:
     """At most ``most`` lines on what was not captured, for people."""
-    said = [_sentence(one) for one in found]
-    if len(said) <= most:
-        return said
+    texts = [_sentence(one) for one in found]
+    if len(texts) <= most:
+        return texts
     return [
-        *said[: most - 1],
-        f"not captured, and a replay will refuse it: {len(said) - most + 1} more, which `tracekit show RUN --why` names",
+        *texts[: most - 1],
+        f"not captured, and a replay will refuse it: {len(texts) - most + 1} more, which `tracekit show RUN --why` names",
     ]
 
 

@@ -818,8 +818,8 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
 
 
 def _said_done(entry: Mapping[str, Any]) -> bool:
-    said = _meta(entry)[1].get("settled")
-    return isinstance(said, dict) and said.get("done") is True
+    settlement = _meta(entry)[1].get("settled")
+    return isinstance(settlement, dict) and settlement.get("done") is True
 
 
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:

@@ -94,11 +94,11 @@ def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None)
     """
     token = current.set(None)  # a ``__repr__`` is the program's own code: what it does is no part of the run
     try:
-        said: list[str] = []
-        tree = to_json(value, said) if known is None else _Linked(known, said).value(value, 0)
+        found: list[str] = []
+        tree = to_json(value, found) if known is None else _Linked(known, found).value(value, 0)
         if type(tree) is dict and tree.get("$t") == "opaque" and state_of(value):
             return attributes_of(Walk(notes) if known is None else _Linked(known, notes), value)
-        notes += said
+        notes += found
         return tree
     finally:
         current.reset(token)

@@ -470,7 +470,7 @@ class LoopQueue:
         """``future`` is what an event is waited for with: if it is cancelled, whoever waits goes on when that event has its turn."""
         self._expected.add(future)
 
-    def came(self, future: Any) -> None:
+    def deliver(self, future: Any) -> None:
         """The event of ``future`` has its turn: first of all comes what it leads to at once, then what was held meanwhile."""
         self._expected.discard(future)
         self.unpark()

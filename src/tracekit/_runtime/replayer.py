@@ -1117,10 +1117,10 @@ class Replay:
                 raise self.failed.by(
                     divergence.draw_too_many(self.run_id, function, surplus, self.divergences.thread_order)
                 )
-            given = from_json(value)
-            if isinstance(given, bytes) and isinstance(drawn, bytes) and len(given) != len(drawn):
-                raise self.failed.by(divergence.draw_of_another_size(self.run_id, function, len(given), len(drawn)))
-        return given  # type: ignore[no-any-return]
+            recorded = from_json(value)
+            if isinstance(recorded, bytes) and isinstance(drawn, bytes) and len(recorded) != len(drawn):
+                raise self.failed.by(divergence.draw_of_another_size(self.run_id, function, len(recorded), len(drawn)))
+        return recorded  # type: ignore[no-any-return]
 
     def _instant(self, function: str) -> Any:
         """Where a clock was never read in the recording: its reading when the run started."""
@@ -1319,10 +1319,10 @@ class Replay:
         loop = running_loop()
         if loop is None or not can_go_on(loop):
             return
-        came: list[bool] = []
-        self.schedule.callback(seq, lambda: came.append(True))
+        reached: list[bool] = []
+        self.schedule.callback(seq, lambda: reached.append(True))
         self.progress.queue(loop).nested()
-        go_on(loop, lambda: bool(came) or self.failure is not None)
+        go_on(loop, lambda: bool(reached) or self.failure is not None)
         self.failed.check()
 
     def report_placeholder(self, seq: int) -> None:
@@ -1340,10 +1340,10 @@ class Replay:
         exception = exception_from_json(tree)
         for code, sentence in shortfalls(tree, exception):
             name = step.spec.render(self.redactor).name
-            said = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
+            text = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
             say = self.report.inexact if code == "exception" else self.report.remark
-            say(code, said, step=step.seq)
-            self.report.warn(said)
+            say(code, text, step=step.seq)
+            self.report.warn(text)
         return exception
 
     def decoded(self, spec: Spec, seq: int) -> Outcome:
@@ -1398,8 +1398,8 @@ class Replay:
             what = (
                 f"step {step} ({self.trace.entry(step)['type']} {self.trace.entry(step).get('name', entry['type'])!r})"
             )
-        said = "".join(f"\n  {line}" for line in waiting)
-        say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{said}")
+        lines = "".join(f"\n  {line}" for line in waiting)
+        say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{lines}")
 
     def made(self, seq: int) -> bool:
         """Whether the program has made the recorded step ``seq`` itself, not only one that it happened inside."""

@@ -267,7 +267,7 @@ class Schedule:
             await future
         except BaseException:
             if ticket.seq is None or not self._taken(ticket):
-                self._withdraw(ticket, came=True)
+                self._withdraw(ticket, delivered=True)
                 raise
             # What a cancellation led to is what was recorded.
         finally:
@@ -304,7 +304,7 @@ class Schedule:
         """Take back what ``callback`` asked for."""
         found = ticket if isinstance(ticket, Ticket) else self._asked.get(ticket)
         if found is not None:
-            self._withdraw(found, came=False)
+            self._withdraw(found, delivered=False)
 
     def hold(self, let_go: Callable[[], object]) -> None:
         """Call ``let_go`` when nothing else can go on, or nobody is held any more: something that never came about in the recording."""
@@ -417,7 +417,7 @@ class Schedule:
             with off_loop():
                 gate.acquire()
         except BaseException:  # a signal's handler raised
-            self._withdraw(ticket, came=False)
+            self._withdraw(ticket, delivered=False)
             raise
         if self._failed:
             raise self._failure()
@@ -644,7 +644,7 @@ class Schedule:
         if ticket.lane is not None:
             ticket.lane.since = 0
         if ticket.future is not None:
-            queue.came(ticket.future)
+            queue.deliver(ticket.future)
         else:
             queue.unpark()
             ticket.call()
@@ -906,7 +906,7 @@ class Schedule:
                 if queue.resting:
                     queue.kick_from_anywhere()
 
-    def _withdraw(self, ticket: Ticket, *, came: bool) -> None:
+    def _withdraw(self, ticket: Ticket, *, delivered: bool) -> None:
         with self._lock:
             seq = ticket.seq
             if seq is None:
@@ -916,7 +916,7 @@ class Schedule:
             elif self._asked.get(seq) is ticket:
                 del self._asked[seq]
                 ticket.act = None
-                if came:
+                if delivered:
                     self._hand_out(seq, overtake=False, reported=False)
                     if ticket.lane is not None:
                         ticket.lane.since = 0

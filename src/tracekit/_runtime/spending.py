@@ -111,8 +111,10 @@ class Budget:
     def of_dict(cls, described: Mapping[str, Any]) -> Budget:
         """The budget that ``as_dict`` gave; ``TypeError`` or ``ValueError`` where it is none."""
         prices = described.get("prices")
-        given = {one.name: described[one.name] for one in fields(cls) if one.name in described and one.name != "prices"}
-        return cls(prices=prices and {model: Price(**price) for model, price in prices.items()}, **given)
+        limits = {
+            one.name: described[one.name] for one in fields(cls) if one.name in described and one.name != "prices"
+        }
+        return cls(prices=prices and {model: Price(**price) for model, price in prices.items()}, **limits)
 
     def __repr__(self) -> str:
         arguments = [
@@ -224,15 +226,15 @@ def answer_tokens(spec: CallSpec, input: object, assumed: int) -> int:
     signature = spec.signature
     if signature.get("operation") in ("embeddings", "rerank"):
         return 0
-    given = input if isinstance(input, Mapping) else {}
-    limit = next((found for found in (_limit(signature), _limit(given)) if found is not None), assumed)
+    request = input if isinstance(input, Mapping) else {}
+    limit = next((found for found in (_limit(signature), _limit(request)) if found is not None), assumed)
     several = signature.get("n")
     return limit * several if type(several) is int and several > 1 else limit
 
 
-def _limit(given: Mapping[str, Any]) -> int | None:
+def _limit(request: Mapping[str, Any]) -> int | None:
     for name in _LIMITS:
-        value = given.get(name)
+        value = request.get(name)
         if type(value) is int and value >= 0:
             return value
     return None
@@ -658,17 +660,17 @@ class Spending:
         return made
 
     @classmethod
-    def resumed(cls, trace: Trace, given: Budget | None = None) -> Spending | None:
+    def resumed(cls, trace: Trace, budget: Budget | None = None) -> Spending | None:
         """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none.
 
-        Where a function gave its prices, that of the budget which the program has ``given`` now does, or else the log says what it gave.
+        Where a function gave its prices, ``budget`` does, which the program has now, or else the log says what it gave.
         """
         described = (trace.entry(1).get("meta") or {}).get("budget")
         if described is None:
             return None
         prices: Prices | None = None
         if described.get("prices_by") == "function":
-            prices = Prices(given.prices if given is not None and callable(given.prices) else None)
+            prices = Prices(budget.prices if budget is not None and callable(budget.prices) else None)
         return cls.of_log(Budget.of_dict(described), trace.entries(), prices=prices)
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> None:

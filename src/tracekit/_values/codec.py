@@ -1268,9 +1268,9 @@ def describe(walk: Walk, exc: BaseException, depth: int, chain: int = 0) -> dict
     frames = _frames(exc)
     if frames:
         tree["traceback"] = frames
-    said = getattr(exc, "__notes__", None)
-    if type(said) is list and all(type(note) is str for note in said):
-        tree["notes"] = [to_json(note) for note in said[:MAX_MEMBERS]]
+    notes = getattr(exc, "__notes__", None)
+    if type(notes) is list and all(type(note) is str for note in notes):
+        tree["notes"] = [to_json(note) for note in notes[:MAX_MEMBERS]]
     _chain(walk, exc, depth, chain, tree)
     if members is not None:
         tree["members"] = [_linked(walk, member, depth + 2, chain + 1) for member in members[:MAX_MEMBERS]]
@@ -1428,8 +1428,8 @@ def exception_from_json(tree: dict[str, Tree]) -> BaseException:
 def shortfalls(tree: Tree, exc: BaseException) -> list[tuple[str, str]]:
     """What of a recorded exception did not come back, each with a code: its type (``exception``), or ``attributes``."""
     if type(exc) is RecordedError and tree.get("type") != name_of(RecordedError):
-        said = f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
-        return [("exception", said)]
+        text = f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
+        return [("exception", text)]
     found: list[tuple[str, str]] = []
     if tree.get("lost"):
         names = ", ".join(str(name) for name in tree["lost"])

@@ -181,8 +181,8 @@ class RoutingOptions:
     fallback_agents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given: Any = self.strategy
-        strategy = given.lower() if isinstance(given, str) else given
+        chosen: Any = self.strategy
+        strategy = chosen.lower() if isinstance(chosen, str) else chosen
         if strategy not in _STRATEGIES:
             raise _wrong("routing.strategy", f"one of {', '.join(_STRATEGIES)}", self.strategy)
         object.__setattr__(self, "strategy", strategy)
@@ -242,15 +242,15 @@ class IntentEnvelope:
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> IntentEnvelope:
         """The envelope that ``as_dict`` returned. Only ``intent`` must be there."""
-        given = _known("", _object("an envelope", tree), _names(cls))
-        if "intent" not in given:
+        fields = _known("", _object("an envelope", tree), _names(cls))
+        if "intent" not in fields:
             raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
-        intent = given.pop("intent")
-        parts = {name: _part(name, kind, given.pop(name)) for name, kind in _PARTS.items() if name in given}
+        intent = fields.pop("intent")
+        parts = {name: _part(name, kind, fields.pop(name)) for name, kind in _PARTS.items() if name in fields}
         return cls(
             intent=IntentRef(intent) if isinstance(intent, str) else _part("intent", IntentRef, intent),
             **parts,
-            **given,
+            **fields,
         )
 
     def to_json(self) -> str:

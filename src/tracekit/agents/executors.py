@@ -73,23 +73,23 @@ def captured_in(tool: Any) -> Captured | None:
     return next((found for found in map(captured_of, ways) if found is not None), None)
 
 
-def tools_of(given: Any) -> Iterator[Any]:
+def tools_of(declared: Any) -> Iterator[Any]:
     """The tools in an object: itself where it is callable, else its traced methods."""
-    if inspect.isclass(given):
+    if inspect.isclass(declared):
         raise IntentionError(
-            f"{given!r:.80} is a class", next_action="give an object of it, or the methods that are to be called"
+            f"{declared!r:.80} is a class", next_action="give an object of it, or the methods that are to be called"
         )
-    if callable(given):
-        yield given
+    if callable(declared):
+        yield declared
         return
-    found = [name for name in dir(type(given)) if not name.startswith("_") and _is_tool(type(given), name)]
+    found = [name for name in dir(type(declared)) if not name.startswith("_") and _is_tool(type(declared), name)]
     if not found:
         raise IntentionError(
-            f"{given!r:.80} is no tool: it can't be called, and has no traced methods",
+            f"{declared!r:.80} is no tool: it can't be called, and has no traced methods",
             next_action="give functions or methods",
         )
     for name in found:
-        yield getattr(given, name)
+        yield getattr(declared, name)
 
 
 def _is_tool(owner: type, name: str) -> bool:
@@ -501,17 +501,17 @@ async def _output(made: Any) -> dict[str, Any]:
 # -- clients -----------------------------------------------------------------------------------------------------------------
 
 
-def _client_call(given: Any) -> tuple[Any, Any]:
+def _client_call(bound: Any) -> tuple[Any, Any]:
     """The method that asks a client, and the client, from either of them. ``(None, None)`` for anything else."""
     for path in (("chat", "completions", "create"), ("messages", "create")):
-        found = given
+        found = bound
         for name in path:
             found = getattr(found, name, None)
         if callable(found):
-            return found, given
-    client = getattr(getattr(given, "__self__", None), "_client", None)
-    if client is not None and callable(given) and _client_call(client)[0] == given:
-        return given, client
+            return found, bound
+    client = getattr(getattr(bound, "__self__", None), "_client", None)
+    if client is not None and callable(bound) and _client_call(client)[0] == bound:
+        return bound, client
     return None, None
 
 

@@ -662,14 +662,14 @@ def _verify(record: ExecutionRecord) -> None:
         )
 
 
-def _compare(record: ExecutionRecord, given: object, redact: Patterns, path: str) -> None:
+def _compare(record: ExecutionRecord, value: object, redact: Patterns, path: str) -> None:
     header = record.header
-    digest = _DIGEST.fullmatch(given) if isinstance(given, str) else None
+    digest = _DIGEST.fullmatch(value) if isinstance(value, str) else None
     if digest is not None:
         wanted = f"sha256:{digest[1].lower()}"
         same = any(one.startswith(wanted) for one in (header.envelope_hash, header.identity_hash))
     else:
-        hashes = _hashes(_envelope(given), redact, path)
+        hashes = _hashes(_envelope(value), redact, path)
         wanted, same = hashes[0], header.envelope_hash in hashes
     if not same:
         raise DivergenceError(
@@ -683,21 +683,21 @@ def _compare(record: ExecutionRecord, given: object, redact: Patterns, path: str
         )
 
 
-def _envelope(given: object) -> IntentEnvelope:
-    if isinstance(given, IntentEnvelope):
-        return given
-    if isinstance(given, Mapping):
-        return IntentEnvelope.from_dict(given)
-    if isinstance(given, (str, bytes)):
-        if isinstance(given, str) and not given.lstrip().startswith("{"):
+def _envelope(value: object) -> IntentEnvelope:
+    if isinstance(value, IntentEnvelope):
+        return value
+    if isinstance(value, Mapping):
+        return IntentEnvelope.from_dict(value)
+    if isinstance(value, (str, bytes)):
+        if isinstance(value, str) and not value.lstrip().startswith("{"):
             raise EnvelopeError(
-                f"{given!r:.80} is neither an envelope in JSON nor a hash of one",
+                f"{value!r:.80} is neither an envelope in JSON nor a hash of one",
                 key=None,
                 next_action="a hash is `sha256:` and 64 hex digits, or the first 12 of them or more",
             )
-        return IntentEnvelope.from_json(given)
+        return IntentEnvelope.from_json(value)
     raise TypeError(
-        f"verify_envelope is True, an IntentEnvelope, its dictionary, its JSON or its hash, not {type(given).__name__}"
+        f"verify_envelope is True, an IntentEnvelope, its dictionary, its JSON or its hash, not {type(value).__name__}"
     )
 
 

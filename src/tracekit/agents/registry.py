@@ -303,8 +303,8 @@ def _name(name: str | None, handler: Any, agent: BaseAgent) -> str:
 
 
 def _keys(name: str, intent: Any) -> tuple[Key, ...]:
-    given: Any = () if intent is None else (intent,) if isinstance(intent, (str, IntentRef)) else intent
-    several = [*given] if isinstance(given, Iterable) else [given]
+    declared: Any = () if intent is None else (intent,) if isinstance(intent, (str, IntentRef)) else intent
+    several = [*declared] if isinstance(declared, Iterable) else [declared]
     if not all(isinstance(one, (str, IntentRef)) for one in several):
         raise RegistryError(
             f"agent {name!r} handles {intent!r:.80}, which is no intent",

@@ -316,7 +316,7 @@ def past_of(session: Session) -> Past:
         return Past({}, frozenset())
     recorded = session.state.extras.of(_Recorded)
     if recorded.past is None:
-        given: dict[int, Delivery] = {}
+        deliveries: dict[int, Delivery] = {}
         asked, begun = set[int](), set[int]()
         for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some by now
             meta = entry.get("meta") or {}
@@ -324,8 +324,8 @@ def past_of(session: Session) -> Past:
             if entry["type"] == "decision" and kind in ANSWERS:
                 asked.add(entry["seq"])
             elif entry["type"] == "decision" and kind in _ANSWERS:
-                given[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
+                deliveries[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
             elif entry.get("parent") in asked:
                 begun.add(entry["parent"])
-        recorded.past = Past(given, begun)
+        recorded.past = Past(deliveries, begun)
     return recorded.past

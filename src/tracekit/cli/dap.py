@@ -332,8 +332,8 @@ class Adapter:
             traceback.print_exc()
             self._refuse(request, f"{command} failed in tracekit: {type(error).__name__}: {error}")
         else:
-            said = {"type": "response", "request_seq": request.get("seq", 0), "success": True, "command": command}
-            self._wire.send(**said, **({} if body is None else {"body": body}))
+            response = {"type": "response", "request_seq": request.get("seq", 0), "success": True, "command": command}
+            self._wire.send(**response, **({} if body is None else {"body": body}))
             for follows in self._follows:
                 follows()
 
@@ -356,25 +356,25 @@ class Adapter:
 
     # -- the beginning and the end ---------------------------------------------------------------------------------------
 
-    def _initialize(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _initialize(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return _CAPABILITIES
 
-    def _launch(self, given: Mapping[str, Any]) -> None:
+    def _launch(self, arguments: Mapping[str, Any]) -> None:
         if self._steps is not None:
             raise RefusedError("a replay was launched already", "disconnect first")
-        if isinstance(cwd := given.get("cwd"), str):
+        if isinstance(cwd := arguments.get("cwd"), str):
             try:
                 os.chdir(cwd)
             except OSError as error:
                 raise RefusedError(f"cwd: {error}") from error
-        with prompt.debug.make_context("tracekit debug", _command_line(given)) as context:
+        with prompt.debug.make_context("tracekit debug", _command_line(arguments)) as context:
             options = dict(context.params)
         at, run = options.pop("at"), options.pop("run")
         found = prepared(run, options.pop("command"), options.pop("store"), "debug", {**options, "live": ()})
         view = self._open.enter_context(read_run(found.path, found.store))
         steps = Steps(view)
         self._begin = steps.place(at) if at is not None else None
-        if self._begin is None and given.get("stopOnEntry", True):
+        if self._begin is None and arguments.get("stopOnEntry", True):
             self._begin = steps.places[0]
         streams = Streams(self._passed_on("stdout"), self._passed_on("stderr"))
         replay = DebuggedReplay(found, steps, lambda: None, lambda text: self._say(text, "stdout"), streams)
@@ -414,18 +414,18 @@ class Adapter:
             os.write(into, self._mark)
             passed.acquire()
 
-    def _configuration_done(self, given: Mapping[str, Any]) -> None:
+    def _configuration_done(self, arguments: Mapping[str, Any]) -> None:
         begin = self._begin
         self._go(self._to_breakpoint if begin is None else lambda: (self._replay.go(begin), "entry"))
 
-    def _restart(self, given: Mapping[str, Any]) -> None:
+    def _restart(self, arguments: Mapping[str, Any]) -> None:
         first = self._known.places[0] if self._begin is None else self._begin
         self._go(lambda: (self._replay.go(first), "entry"))
 
-    def _terminate(self, given: Mapping[str, Any]) -> None:
+    def _terminate(self, arguments: Mapping[str, Any]) -> None:
         self._end()
 
-    def _disconnect(self, given: Mapping[str, Any]) -> None:
+    def _disconnect(self, arguments: Mapping[str, Any]) -> None:
         self._left = True
 
     def _end(self, status: int | None = None) -> None:
@@ -444,35 +444,35 @@ class Adapter:
         self._number_of_breakpoints += 1
         return self._number_of_breakpoints
 
-    def _set_breakpoints(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        path = _real(given["source"].get("path") or given["source"].get("name") or "")
+    def _set_breakpoints(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        path = _real(arguments["source"].get("path") or arguments["source"].get("name") or "")
         found: list[LineBreakpoint] = []
-        said: list[dict[str, Any]] = []
-        for one in given.get("breakpoints") or ():
+        answers: list[dict[str, Any]] = []
+        for one in arguments.get("breakpoints") or ():
             new = LineBreakpoint(self._new_breakpoint(), path, int(one["line"]), one.get("condition") or None)
             wrong = _wrong_expression(new.condition)
             if wrong is None:
                 found.append(new)
-            said.append(_about_breakpoint(new.id, wrong) | {"line": new.line})
+            answers.append(_about_breakpoint(new.id, wrong) | {"line": new.line})
         self._line_breakpoints[path] = found
-        return {"breakpoints": said}
+        return {"breakpoints": answers}
 
-    def _set_function_breakpoints(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _set_function_breakpoints(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         found: list[StepBreakpoint] = []
-        said: list[dict[str, Any]] = []
-        for one in given["breakpoints"]:
+        answers: list[dict[str, Any]] = []
+        for one in arguments["breakpoints"]:
             number, wrong = self._new_breakpoint(), None
             try:
                 asked = [self._known.condition(str(text)) for text in (one["name"], one.get("condition")) if text]
                 found.append(StepBreakpoint(number, tuple(asked)))
             except TracekitError as error:
                 wrong = f"{error.what}; {error.next_action}"
-            said.append(_about_breakpoint(number, wrong))
+            answers.append(_about_breakpoint(number, wrong))
         self._step_breakpoints = found
-        return {"breakpoints": said}
+        return {"breakpoints": answers}
 
-    def _set_exception_breakpoints(self, given: Mapping[str, Any]) -> None:
-        self._stops_at_failures = _FAILED in given["filters"]
+    def _set_exception_breakpoints(self, arguments: Mapping[str, Any]) -> None:
+        self._stops_at_failures = _FAILED in arguments["filters"]
 
     def _wants(self, step: StepView) -> bool:
         """Whether it stops at this step, wherever that is made from."""
@@ -651,7 +651,7 @@ class Adapter:
                     return stop, reason
         return self._replay.go(self._known.places[0]), "entry"
 
-    def _continue(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _continue(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._line_thread is not None:
             self._passing = True
             self._resume("continue")
@@ -661,11 +661,11 @@ class Adapter:
             self._go(self._to_breakpoint)
         return {"allThreadsContinued": True}
 
-    def _reverse_continue(self, given: Mapping[str, Any]) -> None:
+    def _reverse_continue(self, arguments: Mapping[str, Any]) -> None:
         position = self._position + self._between
         self._go(lambda: self._back_to_breakpoint(position))
 
-    def _next(self, given: Mapping[str, Any]) -> None:
+    def _next(self, arguments: Mapping[str, Any]) -> None:
         if self._line_thread is not None:
             self._resume("next")
         elif self._at_end:
@@ -674,7 +674,7 @@ class Adapter:
             position = self._position
             self._go(self._to_first(self._known.after(position, self._here()), self._known.after(position)))
 
-    def _step_back(self, given: Mapping[str, Any]) -> None:
+    def _step_back(self, arguments: Mapping[str, Any]) -> None:
         position = self._position + self._between  # between two steps: the one that was made last
         here = None if self._between else self._here()
         before = (self._known.before(position, here), self._known.before(position))
@@ -682,20 +682,20 @@ class Adapter:
             raise RefusedError("this is the first step of the run")
         self._go(self._to_first(*before))
 
-    def _step_in(self, given: Mapping[str, Any]) -> None:
+    def _step_in(self, arguments: Mapping[str, Any]) -> None:
         self._line(0, "stepIn")
 
-    def _step_out(self, given: Mapping[str, Any]) -> None:
+    def _step_out(self, arguments: Mapping[str, Any]) -> None:
         self._line(1, "stepOut")
 
-    def _goto_targets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        here = (_real(given["source"].get("path") or ""), int(given["line"]))
+    def _goto_targets(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        here = (_real(arguments["source"].get("path") or ""), int(arguments["line"]))
         made = {place for place, (path, line) in self._replay.lines_of.items() if (_real(path), line) == here}
         found = [(number, one) for number, one in enumerate(self._known.after(-1), 1) if one.place in made]
         return {"targets": [{"id": number, "label": line_of(one, 100).plain, "line": here[1]} for number, one in found]}
 
-    def _goto(self, given: Mapping[str, Any]) -> None:
-        number = int(given["targetId"])
+    def _goto(self, arguments: Mapping[str, Any]) -> None:
+        number = int(arguments["targetId"])
         if not 1 <= number <= len(self._known):
             raise RefusedError(f"there is no target {number}", "ask for gotoTargets first")
         place = self._known.places[number - 1]
@@ -802,7 +802,7 @@ class Adapter:
             raise RefusedError("the replay runs")
         return self._replay.at
 
-    def _threads(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _threads(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._replay_ is None or self._runs or self._at_end:
             return {"threads": [{"id": 1, "name": "replay"}]}
         step = self._here()
@@ -811,7 +811,7 @@ class Adapter:
             name = f"{step.file.process}: {name}"
         return {"threads": [{"id": self._thread_of(step), "name": name}]}
 
-    def _stack_trace(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _stack_trace(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._line_thread is not None and self._lines is not None:
             found = self._lines.ask("stackTrace", threadId=self._line_thread)
             frames = [one for one in found["stackFrames"] if not _is_ours(one)]
@@ -824,13 +824,13 @@ class Adapter:
                 frames = [_about_frame(number, one) for number, one in enumerate(stop.frames, 1)]
                 nowhere = {"id": 1, "name": self._title(stop), "line": 0, "column": 0, "presentationHint": "label"}
                 frames = frames or [nowhere]
-        first, most = int(given.get("startFrame") or 0), int(given.get("levels") or 0)
+        first, most = int(arguments.get("startFrame") or 0), int(arguments.get("levels") or 0)
         return {"stackFrames": frames[first : first + most if most else None], "totalFrames": len(frames)}
 
-    def _scopes(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _scopes(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._line_thread is not None and self._lines is not None:
-            return self._lines.ask("scopes", frameId=given["frameId"])
-        stop, number = self._stopped(), int(given["frameId"]) - 1
+            return self._lines.ask("scopes", frameId=arguments["frameId"])
+        stop, number = self._stopped(), int(arguments["frameId"]) - 1
         if stop is None:
             return {"scopes": []}
         step = self._known.get(stop.step)
@@ -851,10 +851,10 @@ class Adapter:
         self._values.append(value)
         return len(self._values)
 
-    def _variables(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        reference = int(given["variablesReference"])
+    def _variables(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        reference = int(arguments["variablesReference"])
         if self._line_thread is not None and self._lines is not None:
-            found = {key: given[key] for key in ("start", "count", "filter", "format") if key in given}
+            found = {key: arguments[key] for key in ("start", "count", "filter", "format") if key in arguments}
             return self._lines.ask("variables", variablesReference=reference, **found)
         self._stopped()
         if not 1 <= reference <= len(self._values):
@@ -877,14 +877,14 @@ class Adapter:
         text = value if isinstance(value, _Said) else json.dumps(value, ensure_ascii=False, default=repr)
         return {"name": name, "value": text[:10_000], "type": type(value).__name__, "variablesReference": inside}
 
-    def _evaluate(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        text, frame = str(given["expression"]), given.get("frameId")
+    def _evaluate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        text, frame = str(arguments["expression"]), arguments.get("frameId")
         name, _, rest = text.strip().partition(" ")
-        if given.get("context") == "repl" and name in ("goto", "until", "reverse-until", "what-if"):
+        if arguments.get("context") == "repl" and name in ("goto", "until", "reverse-until", "what-if"):
             self._command(name, rest.strip())
             return {"result": "", "variablesReference": 0}
         if self._line_thread is not None and self._lines is not None:
-            asked = {"expression": text, "context": given.get("context", "watch")}
+            asked = {"expression": text, "context": arguments.get("context", "watch")}
             return self._lines.ask("evaluate", **asked, **({} if frame is None else {"frameId": frame}))
         stop = self._stopped()
         if stop is None:
@@ -898,7 +898,7 @@ class Adapter:
         inside = self._numbered(_Members({"of": found["of"]})) if found["of"] else 0
         return {"result": found["text"], "type": found.get("type", ""), "variablesReference": inside}
 
-    def _exception_info(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _exception_info(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         stop = self._stopped()
         step = None if stop is None else self._known.get(stop.step)
         if step is None or step.error is None:
@@ -969,16 +969,16 @@ def _real(path: str) -> str:
     return os.path.normcase(os.path.realpath(path))
 
 
-def _command_line(given: Mapping[str, Any]) -> list[str]:
+def _command_line(arguments: Mapping[str, Any]) -> list[str]:
     """The arguments of ``launch`` as those of ``tracekit debug``."""
     words: list[str] = []
     for name in ("at", "store", "entry"):
-        if given.get(name) is not None:
-            words += [f"--{name}", str(given[name])]
-    further = given.get("args") or []
+        if arguments.get(name) is not None:
+            words += [f"--{name}", str(arguments[name])]
+    further = arguments.get("args") or []
     if not isinstance(further, list) or not all(isinstance(one, str) for one in further):
         raise RefusedError(f"args is a list of words, as `tracekit debug RUN` takes them, not {further!r:.80}")
-    return [str(given.get("run") or "last"), *words, *further]
+    return [str(arguments.get("run") or "last"), *words, *further]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

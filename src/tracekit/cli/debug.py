@@ -355,7 +355,7 @@ class _Channel:
         self._asked: Final = asked
         self._connection: Final = connection
         #: What it has said, and nobody has taken yet.
-        self.said: Final[deque[dict[str, Any]]] = deque()
+        self.heard: Final[deque[dict[str, Any]]] = deque()
         self._rest = b""
         self._closed = False
 
@@ -366,13 +366,13 @@ class _Channel:
                 line = line[os.write(self._asked, line) :]
 
     def hear(self) -> bool:
-        """Take what it says into ``said``; false: it has ended."""
+        """Take what it says into ``heard``; false: it has ended."""
         try:
             read = os.read(self.events, 65536)
         except OSError:
             read = b""
         *whole, self._rest = (self._rest + read).split(b"\n")
-        self.said.extend(map(json.loads, whole))
+        self.heard.extend(map(json.loads, whole))
         return bool(read)
 
     def close(self) -> None:
@@ -589,8 +589,8 @@ class DebuggedReplay:
         assert listener is not None
         while True:
             for channel in self._channels:
-                while channel.said:
-                    event = channel.said.popleft()
+                while channel.heard:
+                    event = channel.heard.popleft()
                     if not self._took(channel, event, of):
                         self._here = channel
                         return event

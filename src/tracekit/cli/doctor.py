@@ -236,22 +236,22 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
     return _Replays(len(replays), findings, _places(replays), at)
 
 
-def _differences(did: Transcript, run: str) -> list[_Difference]:
+def _differences(transcript: Transcript, run: str) -> list[_Difference]:
     """Where a replay was not the recording: what it passed over and failed with; where there is nothing of that, what follows from it."""
     found: list[_Difference] = []
     follow: list[_Difference] = []
-    for name, about in did.reports.items():
+    for name, about in transcript.reports.items():
         for reason in about["verdict"]["reasons"]:
             step = reason.get("step") if type(reason.get("step")) is int else None
             where = (
                 reason.get("where")
-                or (None if step is None else did.steps.get(name, {}).get(step, (b"", ""))[1])
+                or (None if step is None else transcript.steps.get(name, {}).get(step, (b"", ""))[1])
                 or None
             )
             one = _Difference(name, step, where, _text(reason), waits=reason["code"] == "everything_waits")
             (follow if reason["code"] in _FOLLOWS else found).append(one)
-    if did.failure is not None:
-        about, where = did.failure
+    if transcript.failure is not None:
+        about, where = transcript.failure
         # What it was refused, and what the trace does not have, the trace itself says: the replay only could not go on there.
         blocked = about["blocked"] is not None or about["type"] == "NotReplayableError"
         if blocked or not found:

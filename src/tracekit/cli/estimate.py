@@ -104,9 +104,9 @@ def _read(path: str) -> Any:
         raise click.UsageError(f"{path} is no JSON: {error}") from None
 
 
-def _prices(given: tuple[str, ...]) -> dict[str, Price] | None:
+def _prices(options: tuple[str, ...]) -> dict[str, Price] | None:
     found = {}
-    for one in given:
+    for one in options:
         model, _, amounts = one.rpartition("=")
         try:
             asked, answered = map(float, amounts.split(","))

@@ -128,9 +128,9 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     launch(instructions, environment, cwd)
 
 
-def _supplied(given: tuple[str, ...]) -> dict[int, Any]:
+def _supplied(options: tuple[str, ...]) -> dict[int, Any]:
     found: dict[int, Any] = {}
-    for one in given:
+    for one in options:
         step, _, file = one.partition("=")
         if not step.isdigit() or not file:
             raise click.UsageError(f"--supply takes STEP=FILE.json, not {one!r}")
@@ -231,9 +231,9 @@ def _count(where: Store) -> None:
         (len(found.running), "being made"),
         (len(found.undeclared), "in doubt and undeclared"),
     ]
-    said = [f"{count} {'step' if count == 1 else 'steps'} {what}" for count, what in counts if count]
-    if said:
-        output.message(f"{', '.join(said)}: `tracekit in-doubt` lists them")
+    counted = [f"{count} {'step' if count == 1 else 'steps'} {what}" for count, what in counts if count]
+    if counted:
+        output.message(f"{', '.join(counted)}: `tracekit in-doubt` lists them")
 
 
 @click.command("in-doubt")
@@ -312,8 +312,8 @@ def _print_uncertain(console: Any, one: UncertainStep, depth: int) -> None:
     from rich.text import Text
 
     indent = "  " * (depth + 1)
-    given = one.arguments if isinstance(one.arguments, dict) and "$t" not in one.arguments else {"": one.arguments}
-    arguments = ", ".join(f"{name}={brief(value, 60)}" if name else brief(value, 120) for name, value in given.items())
+    named = one.arguments if isinstance(one.arguments, dict) and "$t" not in one.arguments else {"": one.arguments}
+    arguments = ", ".join(f"{name}={brief(value, 60)}" if name else brief(value, 120) for name, value in named.items())
     place = one.run_id if one.segment is None else f"{one.run_id}.{one.segment}"
     line = Text(f"{indent}{printable(one.name or '?')}", style="bold") + Text(f"({printable(arguments)})")
     line += Text(f"  {printable(place)} step {one.step}", style="cyan")

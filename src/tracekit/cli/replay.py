@@ -359,18 +359,18 @@ def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
     sys.exit(RIGHT if last["type"] in ENDS else INCOMPLETE)
 
 
-def live_kinds(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+def live_kinds(instructions: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """What ``--live`` names, with what takes its place."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    pairs = (one.partition("=") for one in given)
+    if isinstance(instructions, Mapping):
+        return dict(instructions)
+    pairs = (one.partition("=") for one in instructions)
     return {kind: instead if equals else None for kind, equals, instead in pairs}
 
 
-def by_kind(given: Iterable[str]) -> dict[str, list[str]]:
+def by_kind(kinds: Iterable[str]) -> dict[str, list[str]]:
     """The fields of ``--ignore``, by kind of step."""
     found: dict[str, list[str]] = {}
-    for one in given:
+    for one in kinds:
         kind, equals, field = one.partition("=")
         if not equals:
             raise ValueError(f"ignore takes KIND=FIELD, as in tool:search=input.trace_id, not {one!r}")
@@ -387,10 +387,10 @@ _DEFAULTS: Final[dict[str, Any]] = {
 
 
 def replay_instructions(
-    run: str, path: str, store: Store, program: Program, given: Mapping[str, Any]
+    run: str, path: str, store: Store, program: Program, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The instructions with which ``tracekit.cli.launch`` replays a run; ``given`` are options that are not as they usually are."""
-    options = {**_DEFAULTS, **given}
+    """The instructions with which ``tracekit.cli.launch`` replays a run; ``chosen`` are options that are not as they usually are."""
+    options = {**_DEFAULTS, **chosen}
     return {
         "mode": "replay",
         "run": run,

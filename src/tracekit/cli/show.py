@@ -340,15 +340,15 @@ def parts_of(step: StepView, width: int) -> Line:
     head: Line = [(f"{step.place} ", "dim"), (f"{kind} ", "blue")]
     end = _details(step)
     room = max(40, width - _length(head) - _length(end))
-    came = _came(step, room)
-    wide = _length(came)
+    outcome = _came(step, room)
+    wide = _length(outcome)
     if wide > room // 2:  # half of the line for what was asked, if it needs that
         asked = _asked(step, room // 2)
         if wide > room - _length(asked):
-            came = _came(step, room - _length(asked) - 4)
+            outcome = _came(step, room - _length(asked) - 4)
     else:
         asked = _asked(step, room - wide)
-    return [*head, *asked, *came, *end]
+    return [*head, *asked, *outcome, *end]
 
 
 def _length(parts: Line) -> int:
@@ -395,9 +395,14 @@ def _details(step: StepView) -> Line:
         parts.append((f"  {step.side_effect}", _CLASS.get(step.side_effect, "")))
     if related := related_text(step):
         parts.append((f"  {related}", "dim"))
-    if (said := step.settled) is not None:
-        done = "done" if said.get("done") else "not done"
-        parts.append((f"  settled by {short(said.get('by'), 24)} as {done}: {short(said.get('reason'), 48)}", "yellow"))
+    if (settlement := step.settled) is not None:
+        done = "done" if settlement.get("done") else "not done"
+        parts.append(
+            (
+                f"  settled by {short(settlement.get('by'), 24)} as {done}: {short(settlement.get('reason'), 48)}",
+                "yellow",
+            )
+        )
     if (call := step.call) is not None and call.usage:
         cost = "" if call.cost_usd is None else f" {dollars(call.cost_usd)}"
         tokens = f"{call.usage.get('input_tokens', 0):,} + {call.usage.get('output_tokens', 0):,} tokens"

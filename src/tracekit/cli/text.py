@@ -61,9 +61,9 @@ def _text(view: RunView) -> Iterator[str]:
     if view.found.state != "complete":
         yield f"{view.found.state}: {view.found.problem}" + (f" (line {view.found.line})" if view.found.line else "")
     yield f"run {names.steady(view.name)}"
-    given = view.own.first.get("input")
-    if given is not None:
-        yield from _named("given", names.steady(plain(view.own.source.expand(given))), 1)
+    input = view.own.first.get("input")
+    if input is not None:
+        yield from _named("given", names.steady(plain(view.own.source.expand(input))), 1)
     for file in sorted(view.files, key=lambda one: one.process):
         yield from _file(file, names)
     yield from _end(view, names)
@@ -122,17 +122,17 @@ def _step(step: StepView, names: _Names) -> Iterator[str]:
 
 def _given(step: StepView) -> Any:
     """What it was given; of a request its method, address and body: headers are the transport's."""
-    given = plain(step.input)
-    if step.kind in ("llm", "http") and isinstance(given, Mapping):
-        return {key: value for key, value in given.items() if key in ("method", "url", "body", "json", "text")} or given
-    return given
+    input = plain(step.input)
+    if step.kind in ("llm", "http") and isinstance(input, Mapping):
+        return {key: value for key, value in input.items() if key in ("method", "url", "body", "json", "text")} or input
+    return input
 
 
 def _came(step: StepView) -> Any:
-    came = plain(step.output)
-    if step.kind in ("llm", "http") and isinstance(came, Mapping):
-        return {key: value for key, value in came.items() if key in ("status", "body", "json", "text")} or came
-    return came
+    output = plain(step.output)
+    if step.kind in ("llm", "http") and isinstance(output, Mapping):
+        return {key: value for key, value in output.items() if key in ("status", "body", "json", "text")} or output
+    return output
 
 
 def _model_call(call: ModelCall, names: _Names) -> Iterator[str]:

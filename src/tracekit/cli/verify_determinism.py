@@ -193,8 +193,13 @@ def _replay(
         "identical": difference is None,
         "incomplete": open_ones,
         "replays": [
-            {"hash_seed": did.hash_seed, "steps": did.count(), "sha256": did.digest(), "status": did.status}
-            for did in replays
+            {
+                "hash_seed": transcript.hash_seed,
+                "steps": transcript.count(),
+                "sha256": transcript.digest(),
+                "status": transcript.status,
+            }
+            for transcript in replays
         ],
         "forms_sha256": _forms(replays[0], recordings) if difference is None else {},
         "difference": None
@@ -238,8 +243,8 @@ def _judge(
                 return [*pool.map(once, range(1, len(seeds) + 1), seeds, repeat(into))]
 
         def differ(found: list[Transcript]) -> Difference | None:
-            for did in found:
-                for run_id, file in did.runs.items():
+            for transcript in found:
+                for run_id, file in transcript.runs.items():
                     if run_id not in recordings:
                         recordings[run_id] = Recorded(file)
             return first_difference(found, recordings, expected=expected, stdout=stdout)
@@ -257,7 +262,9 @@ def _judge(
         numbers = count(len(replays) + 1)
         seeded = differ([once(next(numbers), seed) for _ in range(2)]) is None
         # Two equal replays may be chance: each seed has to give the same result as before, whatever that was.
-        seeded = seeded and all(once(next(numbers), did.hash_seed).outcome() == did.outcome() for did in replays[:2])
+        seeded = seeded and all(
+            once(next(numbers), transcript.hash_seed).outcome() == transcript.outcome() for transcript in replays[:2]
+        )
         seeded = seeded and differ([once(next(numbers), seed) for _ in range(2)]) is None
         return _Judgement(replays, recordings, difference, seeded)
 
@@ -274,18 +281,18 @@ def _seeds(recorded: Any, count: int) -> list[int]:
 
 
 def _nothing_opened(replays: Sequence[Transcript]) -> bool:
-    return not any(did.runs for did in replays)
+    return not any(transcript.runs for transcript in replays)
 
 
 def _usable(replays: Sequence[Transcript], run: str) -> None:
     """``RunStateError`` where nothing of the run was replayed: there is nothing to compare."""
-    kinds = {did.failure[0]["type"] if did.failure else None for did in replays}
+    kinds = {transcript.failure[0]["type"] if transcript.failure else None for transcript in replays}
     if kinds == {"NotReplayableError"}:
         raise RunStateError(
             str(replays[0].failure[0]["text"]) if replays[0].failure else "",
             next_action="a recording that can't be replayed can't be verified",
         )
-    if all(did.failure is not None and did.failure[0]["blocked"] == "listen" for did in replays):
+    if all(transcript.failure is not None and transcript.failure[0]["blocked"] == "listen" for transcript in replays):
         text = str(replays[0].failure[0]["text"]) if replays[0].failure else ""
         raise RunStateError(
             text, next_action="a program that waits for work from a network can't be verified without it"
@@ -301,9 +308,9 @@ def _usable(replays: Sequence[Transcript], run: str) -> None:
 def _only_the_end(replays: Sequence[Transcript], recordings: dict[str, Recorded]) -> bool:
     """Whether all replays made every recorded step, byte for byte, and failed only by going on after the log's end."""
     first = replays[0]
-    if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
+    if any(transcript.stream() != first.stream() or transcript.stdout != first.stdout for transcript in replays):
         return False
-    if not all(_after_the_end(did, recordings) for did in replays):
+    if not all(_after_the_end(transcript, recordings) for transcript in replays):
         return False
     if first.end is None:
         left = any(recordings[run].expected_steps() - first.steps.get(run, {}).keys() for run in first.runs)
@@ -313,11 +320,11 @@ def _only_the_end(replays: Sequence[Transcript], recordings: dict[str, Recorded]
     return not left and first.failure is not None
 
 
-def _after_the_end(did: Transcript, recordings: dict[str, Recorded]) -> bool:
+def _after_the_end(transcript: Transcript, recordings: dict[str, Recorded]) -> bool:
     """Whether all failures of this replay were in logs without an end."""
     return all(
         about["type"] in _AFTER_THE_END and all(_has_no_end(file, recordings) for file in _files(about))
-        for about, _ in did.failures
+        for about, _ in transcript.failures
     )
 
 
@@ -331,14 +338,14 @@ def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
     return file in recordings and recordings[file].incomplete
 
 
-def _forms(did: Transcript, recordings: dict[str, Recorded]) -> dict[str, str]:
+def _forms(transcript: Transcript, recordings: dict[str, Recorded]) -> dict[str, str]:
     """SHA-256 of what a replay did in each form that has anything to say of it, by the form's name."""
     found = {}
     for form in forms().values():
-        runs = [(recordings[run], did.steps.get(run, {})) for run in did.runs]
-        said = [form.compared(recording.trace, recording.as_replayed(steps)) for recording, steps in runs]
-        if any(said):
-            found[form.name] = sha256(b"".join(one or b"" for one in said)).hexdigest()
+        runs = [(recordings[run], transcript.steps.get(run, {})) for run in transcript.runs]
+        transcribed = [form.compared(recording.trace, recording.as_replayed(steps)) for recording, steps in runs]
+        if any(transcribed):
+            found[form.name] = sha256(b"".join(one or b"" for one in transcribed)).hexdigest()
     return found
 
 

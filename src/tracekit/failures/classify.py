@@ -317,10 +317,10 @@ def seen_in(tree: Mapping[str, Any]) -> Seen:
 def seen_answer(status: int, headers: Any, body: Any) -> Seen:
     """An HTTP answer that is an error by its status."""
     inner = _item(body, "error")
-    said = next(
+    answer = next(
         (text for text in (_item(inner, "message"), inner, _item(body, "message")) if isinstance(text, str)), ""
     )
-    text = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    text = f"HTTP {status}: {answer}" if answer else f"HTTP {status}"
     about = {"status_code": status, "headers": headers, "body": body}
     return Seen("", (), text[:MAX_TEXT], about, lambda: None, [])
 
@@ -388,11 +388,11 @@ def retry_after(headers: Any, attribute: Any = None) -> float | None:
     milliseconds = _number(header(headers, "retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    said = header(headers, "retry-after")
-    if said is None:
+    value = header(headers, "retry-after")
+    if value is None:
         return _number(attribute.total_seconds() if isinstance(attribute, timedelta) else attribute)
-    seconds = _number(said)
-    return _until(said, header(headers, "date")) if seconds is None else seconds
+    seconds = _number(value)
+    return _until(value, header(headers, "date")) if seconds is None else seconds
 
 
 def header(headers: Any, name: str) -> str | None:
@@ -425,8 +425,8 @@ def _number(value: Any) -> float | None:
     return max(number, 0.0) if math.isfinite(number) else None
 
 
-def _until(said: str, date: str | None) -> float | None:
-    then, now = _instant(said), _instant(date)
+def _until(value: str, date: str | None) -> float | None:
+    then, now = _instant(value), _instant(date)
     if then is None:
         return None
     since = _reality.time() if now is None else now.timestamp()

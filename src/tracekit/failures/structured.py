@@ -216,10 +216,10 @@ def _read(tree: Any, left: int) -> StructuredFailure:
     found = {key: tree.get(key, tree.get(_OTHER_NAMES.get(key, key))) for key in _KEYS}
     if found["type"] is None:
         raise ValueError("a failure has a `type`")
-    given = {key: value for key, value in found.items() if value is not None and key != "caused_by"}
-    given["type"] = _one_of(FailureType, "type", found["type"])
+    fields = {key: value for key, value in found.items() if value is not None and key != "caused_by"}
+    fields["type"] = _one_of(FailureType, "type", found["type"])
     if found["recovery_strategy"] is not None:
-        given["recovery_strategy"] = _one_of(RecoveryStrategy, "recovery_strategy", found["recovery_strategy"])
+        fields["recovery_strategy"] = _one_of(RecoveryStrategy, "recovery_strategy", found["recovery_strategy"])
     if found["reason"] is None:
         raise ValueError("a failure has a `reason`")
     for key in ("reason", *_TEXTS):
@@ -233,8 +233,8 @@ def _read(tree: Any, left: int) -> StructuredFailure:
     if found["caused_by"] is not None:
         if left <= 0:
             raise ValueError(f"a failure has at most {MAX_CHAIN} causes, one inside the other")
-        given["caused_by"] = _read(found["caused_by"], left - 1)
-    return StructuredFailure(**given)
+        fields["caused_by"] = _read(found["caused_by"], left - 1)
+    return StructuredFailure(**fields)
 
 
 _KEYS: Final = tuple(StructuredFailure.__dataclass_fields__)

@@ -170,8 +170,8 @@ def _load(path: str) -> Any:
     try:
         return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise _unusable(path, f"is no YAML that holds plain data: {said:.300}") from None
+        text = " ".join(str(error).split())
+        raise _unusable(path, f"is no YAML that holds plain data: {text:.300}") from None
 
 
 def _unusable(path: str, problem: str, action: str = "") -> TraceError:
