@@ -11,13 +11,16 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.machinery import PathFinder
-from io import FileIO
 from typing import Any, Final
+
+from ._reality import system
 
 __all__ = ["Announcement", "announced"]
 
 _SUFFIXES: Final = (".dist-info", ".egg-info")
 _FILE: Final = "entry_points.txt"
+#: As much of a file is read at once: the end of most.
+_PIECE: Final = 1 << 16
 
 
 class Announcement:
@@ -76,29 +79,37 @@ def _is_plain(finder: Any) -> bool:
 
 def _in_directories(group: str) -> Iterator[Announcement]:
     """Raises ``NotADirectoryError`` where the path has something else, which may hold packages, too."""
-    seen, encoded = set(), group.encode()
+    seen = set[str]()
     folders: list[Any] = sys.path  # anything may be in it
     for folder in folders:
         if not isinstance(folder, str) or folder.lower().endswith(".egg"):
             raise NotADirectoryError(folder)
         try:
-            names = os.listdir(folder or ".")
+            directory: int = system.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except NotADirectoryError:
             raise
         except OSError:
             continue
-        for name in names:
-            if not name.lower().endswith(_SUFFIXES):
-                continue
-            package = _normal(name.rpartition(".")[0].partition("-")[0])
-            if package in seen:
-                continue
-            seen.add(package)
-            place = os.path.join(folder, name)
-            content = _content(f"{place}{os.sep}{_FILE}")
-            if encoded in content:
-                for point, value in _section(content.decode(errors="replace"), group):
-                    yield Announcement(point, value, place=place)
+        try:
+            yield from _in_directory(directory, folder, group, seen)
+        finally:
+            system.close(directory)
+
+
+def _in_directory(directory: int, folder: str, group: str, seen: set[str]) -> Iterator[Announcement]:
+    """What those packages announce in the open ``directory`` that are not ``seen`` yet."""
+    encoded = group.encode()
+    for name in system.listdir(directory):
+        if name[-5:].lower() != "-info" or not name.lower().endswith(_SUFFIXES):
+            continue
+        package = _normal(name.rpartition(".")[0].partition("-")[0])
+        if package in seen:
+            continue
+        seen.add(package)
+        content = _content(f"{name}/{_FILE}", directory)  # the way to the directory is gone once, not hundreds of times
+        if encoded in content:
+            for point, value in _section(content.decode(errors="replace"), group):
+                yield Announcement(point, value, place=os.path.join(folder, name))
 
 
 def _normal(name: str) -> str:
@@ -119,10 +130,18 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), value.strip()
 
 
-def _content(path: str) -> bytes:
-    """What is in a file; nothing where there is none. Most packages have none, and to make a text file takes longer than to read one."""
+def _content(path: str, folder: int | None = None) -> bytes:
+    """What is in a file; nothing where there is none. Most packages have none, and to make a file object takes longer than to read one."""
+    pieces: list[bytes] = []
     try:
-        with FileIO(path) as file:
-            return file.readall()
+        descriptor = system.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            while piece := system.read(descriptor, _PIECE):
+                pieces.append(piece)
+                if len(piece) < _PIECE:
+                    break
+        finally:
+            system.close(descriptor)
     except OSError:
         return b""
+    return b"".join(pieces)
