@@ -28,6 +28,7 @@ from tracekit.integration import (
     current,
     entered,
     family_of,
+    first_entry,
     gives_anything,
     instrumented,
     is_segment,
@@ -416,12 +417,13 @@ class Traces:
 
     def _supply(self, file: Path) -> None:
         try:
-            with Trace(str(file)) as trace:
-                recorded = (trace.entry(1).get("meta") or {}).get("credentials")
-                imported = trace.imported_from is not None
-        except (TracekitError, OSError, IndexError):
+            meta = first_entry(str(file)).get("meta")
+        except (TracekitError, OSError):
             return  # whoever replays it says what is wrong
-        names = frozenset(name for name in recorded or () if isinstance(name, str))
+        if not isinstance(meta, dict):
+            return
+        names = frozenset(name for name in meta.get("credentials") or () if isinstance(name, str))
+        imported = "imported" in meta
         if names - self._supplied or (imported and not self._supplied_all):
             self._supplied.update(names)
             self._supplied_all |= imported

@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from ._journal.store import HasPath as HasPath
     from ._journal.store import Store as Store
     from ._journal.store import beside as segments_beside
+    from ._journal.store import first_entry as first_entry
     from ._journal.store import is_segment as is_segment
     from ._journal.store import segment_in as segment_in
     from ._journal.store import valid_run_id as valid_run_id
@@ -268,6 +269,7 @@ _HOMES: Final = {
     "span_id": "_journal.entry",
     "trace_id": "_journal.entry",
     "forbidding": "_capture.guard",
+    "first_entry": "_journal.store",
     "from_json": "_values",
     "gives_anything": "_runtime.index",
     "here": "_runtime.session",
@@ -406,6 +408,7 @@ __all__ = [
     "events",
     "exception_from_json",
     "family_of",
+    "first_entry",
     "forbidding",
     "from_json",
     "gives_anything",

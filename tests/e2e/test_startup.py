@@ -35,6 +35,22 @@ tracekit.instrument()
 with tracekit.record("parent"):
     subprocess.run([sys.executable, "-c", "import tracekit\\n" + sys.argv[1]], check=True)
 """
+#: Prints what a replay opens and lists beside the modules that it imports.
+OPENS = """\
+import os, sys
+from tracekit import record, replay, traced_tool
+@traced_tool(side_effect="read_only")
+def look(order): return order
+with record("first") as run: look("a-17")
+with replay(run.id): look("a-17")
+seen = []
+def hook(event, args):
+    if event in ("open", "os.listdir", "os.scandir") and type(args[0]) is str:
+        seen.append(args[0])
+sys.addaudithook(hook)
+with replay(run.id): look("a-17")
+print(*(os.path.relpath(path, os.environ["TRACEKIT_DIR"]).replace(run.id, "ID") for path in [*seen]), sep="\\n")
+"""
 #: What else a process imports that records, or is recorded, beside the integrations, which are packages of tracekit's own.
 RECORDED = ALLOWED | {"_random", "ipaddress", "urllib"}
 
@@ -197,6 +213,15 @@ def test_what_a_process_imports_that_is_recorded(tmp_path: Path, start: str) -> 
     assert "orjson" in found
     assert found - bare - RECORDED == ({"orjson", "runpy"} if start == "tracekit run" else {"orjson"})
     assert len(list((tmp_path / "store" / "runs").glob("*.jsonl"))) == (2 if start == "a child process" else 1)
+
+
+def test_a_second_replay_opens_nothing_but_its_run(tmp_path: Path) -> None:
+    """A replay of one thread reads its file, looks for others beside it, and asks nothing of the system about threads and processes."""
+    done = python("-c", OPENS, fresh=True, env={**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")})
+    assert done.returncode == 0, done.stderr
+    opened = set(done.stdout.split())
+    assert "runs/ID.jsonl" in opened
+    assert opened <= {"runs/ID.jsonl", "runs/ID.seal", "runs", "heads/ID", "vault"}
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name != "sockets"])

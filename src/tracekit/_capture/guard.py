@@ -22,7 +22,7 @@ from .._runtime.around import Around
 from .._runtime.boundary import Boundary, Status
 from .._runtime.callsite import is_user_code
 from .._runtime.lane import ROOT
-from .._runtime.process import process
+from .._runtime.process import has_children, process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
@@ -642,7 +642,7 @@ class _Seams:
     def _look_around(self) -> None:
         """The processes that are there already, and the entrances of pipes into them, where there is one."""
         with _reality.off_loop():
-            self.before = frozenset(_descendants(os.getpid())) if _has_children() else frozenset()
+            self.before = frozenset(_descendants(os.getpid())) if has_children() else frozenset()
             pipes = _pipes_to_others(self.before) if self.before else {}
         if pipes:
             from .exchange import Unsupported
@@ -849,17 +849,6 @@ def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
     return found
 
 
-def _has_children() -> bool:
-    """Whether this process has child processes: one question to the system, and the answer mostly is no."""
-    try:
-        _reality.system.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_CHILDREN)
-    except ChildProcessError:
-        return False
-    except (AttributeError, OSError):  # a system that can't be asked
-        pass
-    return True
-
-
 def _descendants(pid: int) -> Iterator[int]:
     with suppress(OSError):  # it has ended, or this kernel does not tell
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -869,8 +858,6 @@ def _descendants(pid: int) -> Iterator[int]:
                     yield from _descendants(child)
 
 
-#: What ``waitid`` is to look at: also children that were started in unusual ways (Linux: ``__WALL``).
-_ALL_CHILDREN: Final = 0x40000000
 #: What writes to a pipe, by module or type and name.
 _FEEDING: Final = ("os.write", "os.writev", "FileIO.write", "BufferedWriter.write", "TextIOWrapper.write")
 

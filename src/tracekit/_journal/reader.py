@@ -68,6 +68,8 @@ __all__ = [
 # One pass over a trace: every line verified, in memory bounded by the longest line.
 
 _BUFFER: Final = 1 << 20
+#: So much more than a small file holds.
+_SMALL: Final = 1 << 12
 TAIL: Final = SUFFIX + 1
 _KEY: Final = b',"hash":"'
 
@@ -175,8 +177,10 @@ def _without(marks: int) -> bytes:
 class _Pieces:
     """A file that is read piece by piece, and where in the piece."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self._file: Final = file
+        #: How much is read at first.
+        self._size = min(_BUFFER, size + 1)
         self.data = b""
         self.at = 0
 
@@ -186,7 +190,8 @@ class _Pieces:
         if len(rest) >= most or b"\n" in rest:
             return False
         with _reality.off_loop():
-            found = self._file.read(max(_BUFFER, len(rest)))
+            found = self._file.read(max(self._size, len(rest)))
+        self._size = _BUFFER
         self.data, self.at = rest + found if rest else found, 0
         return bool(found)
 
@@ -220,6 +225,8 @@ class Scan:
         self.torn = 0
         self.content: str | None = None
         self._hashed: Final = hashed
+        #: How large the file was when the pass began.
+        self._size = 0
         self._after: Final = after
         self.good_end = 0 if after is None else after.offset + after.length
 
@@ -236,6 +243,7 @@ class Scan:
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
         with open_trace(self.path) as file:
+            self._size = system.fstat(file.fileno()).st_size
             if self._after is not None:
                 file.seek(self.good_end)
             if not self._hashed:
@@ -249,7 +257,7 @@ class Scan:
     def _blocks(
         self, file: BinaryIO, place: Place | None, keys: tuple[tuple[bytes, int], ...]
     ) -> Iterator[RawEntry | EntryBlock]:
-        pieces, limits = _Pieces(file), self.limits
+        pieces, limits = _Pieces(file, self._size), self.limits
         most = limits.line + 1
         within = min(most, limits.expanded // 48), limits.depth
         while True:
@@ -407,7 +415,8 @@ def open_trace(path: str) -> BinaryIO:
             raise
         if content != fd:
             system.close(fd)
-        return open_file(content, "rb", buffering=_BUFFER)
+        # A small file is read at once, without the room that a large one takes.
+        return open_file(content, "rb", buffering=min(_BUFFER, system.fstat(content).st_size + _SMALL))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
     except OSError as error:

@@ -474,11 +474,12 @@ def beside(path: str) -> tuple[str, ...]:
     if is_segment(path):
         return ()
     stem = name.removesuffix(SUFFIX)
+    start = f"{stem}."
     try:
-        names = [one for one in system.listdir(directory) if one.startswith(f"{stem}.") and one.endswith(SUFFIX)]
+        names = [one for one in system.listdir(directory) if one.startswith(start) and one != name]
     except OSError:
         return ()
-    found = (os.path.join(directory, one) for one in sorted(names) if _is_of(one, stem))
+    found = (os.path.join(directory, one) for one in sorted(names) if one.endswith(SUFFIX) and _is_of(one, stem))
     return tuple(one for one in found if os.path.isfile(one))
 
 
@@ -489,7 +490,8 @@ def _is_of(name: str, run: str) -> bool:
 
 def is_segment(path: str) -> bool:
     """Whether a file has the name of a segment."""
-    return SEGMENT.fullmatch(os.path.basename(path).removesuffix(SUFFIX)) is not None
+    stem = os.path.basename(path).removesuffix(SUFFIX)
+    return "." in stem and SEGMENT.fullmatch(stem) is not None
 
 
 def name_of(path: str) -> str:

@@ -14,7 +14,7 @@ from .effects import EffectTree
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["NextRun", "Process", "ProcessRole", "Replacement", "next_run", "process"]
+__all__ = ["NextRun", "Process", "ProcessRole", "Replacement", "has_children", "next_run", "process"]
 
 #: An id of this start of the process.
 _START: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is exchanged
@@ -263,6 +263,21 @@ class Process:
             yield
         finally:
             self.forbidden = before
+
+
+#: What ``waitid`` is to look at: also children that were started in unusual ways (Linux: ``__WALL``).
+_ALL_CHILDREN: Final = 0x40000000
+
+
+def has_children() -> bool:
+    """Whether this process has child processes: one question to the system, and the answer mostly is no."""
+    try:
+        _reality.system.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_CHILDREN)
+    except ChildProcessError:
+        return False
+    except (AttributeError, OSError):  # a system that can't be asked
+        pass
+    return True
 
 
 #: This process. Whoever starts a program in it, or joins a run, gives it its role.

@@ -41,7 +41,7 @@ from weakref import WeakSet
 from .._reality import off_loop, own_threads, sleep, system
 from .callsite import is_own, is_package, is_user_code, is_user_frame
 from .lane import Lane
-from .process import process
+from .process import has_children, process
 
 if TYPE_CHECKING:
     from .session import SignalHooks
@@ -131,7 +131,7 @@ def _disarm() -> bool:
 class MonitoredThread:
     """One thread of a replay: ``held`` while the schedule holds it."""
 
-    __slots__ = ("_files", "held", "ident", "last", "native", "proven")
+    __slots__ = ("_files", "_opens_later", "held", "ident", "last", "native", "proven")
 
     def __init__(self, native: int, ident: int) -> None:
         self.native: Final = native
@@ -141,18 +141,27 @@ class MonitoredThread:
         self.last: object = None
         self.proven: object = None
         self._files: tuple[int, int, int] | None = None
+        # The number of the main thread is nobody else's as long as the process lives: opened when somebody asks. Mostly nobody does.
+        self._opens_later = _PRECISE and native == os.getpid()
+        if not self._opens_later:
+            self._open()
+
+    def _open(self) -> None:
+        self._opens_later = False
         if _PRECISE:
             try:
                 self._files = (
-                    _open(native, "stat"),
-                    _open(native, "schedstat"),
-                    _open(native, "wchan") if _WCHAN else -1,
+                    _open(self.native, "stat"),
+                    _open(self.native, "schedstat"),
+                    _open(self.native, "wchan") if _WCHAN else -1,
                 )
             except OSError:  # it has ended already
                 self._files = _CLOSED
 
     def look(self) -> object:
         """Equal looks mean that it has not run in between; ``True``: it runs; ``None``: it has ended."""
+        if self._opens_later:
+            self._open()
         if self._files is None:
             return _frame_of(self.ident)
         try:
@@ -184,7 +193,7 @@ class MonitoredThread:
         self.proven = self.last = None
 
     def dismiss(self) -> None:
-        files, self._files = self._files, _CLOSED
+        files, self._files, self._opens_later = self._files, _CLOSED, False
         for file in files or ():
             if file >= 0:
                 system.close(file)
@@ -854,7 +863,7 @@ def others_run_user_code() -> bool:
 def child_processes() -> set[int]:
     """The processes that this one has started and that are still there, whoever of its threads did; those that nobody awaited too."""
     found: set[int] = set()
-    for task in system.listdir(_TASKS) if _PRECISE else ():
+    for task in system.listdir(_TASKS) if _PRECISE and has_children() else ():
         with suppress(OSError):  # that thread has ended
             found.update(map(int, _contents(f"{_TASKS}/{task}/children").split()))
     return found
