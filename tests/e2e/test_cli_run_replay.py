@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.place import PACKAGES, TOOL, Place
+from tests.support.stub_provider import stub_provider
 
 
 @pytest.fixture
@@ -426,3 +427,25 @@ print(charge(1)[:7], search("a"), search("b"))
     assert place.cli("verify", "last").returncode == 0
     wrong = place.cli("replay", recorded, "--live", "everything")
     assert (wrong.returncode, "--live takes" in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_prices_that_can_not_be_imported_change_nothing(place: Place) -> None:
+    """The package of prices imports others, which may not be imported when a program ends: what the run cost is left out."""
+    place.program("raise RuntimeError('can not register atexit after shutdown')\n", "genai_prices.py")
+    script = place.program(
+        """
+        import json, sys
+        from urllib.request import Request, urlopen
+
+        asked = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]}).encode()
+        headers = {"content-type": "application/json"}
+        with urlopen(Request(sys.argv[1] + "/v1/chat/completions", asked, headers)) as answer:
+            print(answer.read())
+        """
+    )
+    with stub_provider() as provider:
+        recorded = place.cli("run", script, provider.url)
+    replayed = exactly(place, recorded)
+    assert "the recorded run took 1 model call" in replayed.stderr
+    assert "no price known for gpt-4o" in replayed.stderr
+    assert replayed.stderr.rstrip().endswith("the program's status is 0")

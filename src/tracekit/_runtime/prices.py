@@ -111,7 +111,7 @@ class Prices:
             return price.of(usage)
         try:
             found = _listed(model, provider, origin, usage)
-        except ModuleNotFoundError:
+        except RunStateError:
             found = None
         if found is None:
             raise unknown(model, provider)
@@ -158,13 +158,17 @@ def _package() -> Any:
             "amounts in US dollars need prices, and the package genai-prices is not installed",
             next_action="pip install genai-prices, or say the prices: Budget(usd=…, prices={…})",
         ) from None
+    except Exception as error:  # it imports pydantic, which imports what other packages have registered with it
+        raise RunStateError(
+            f"amounts in US dollars need prices, and the package genai-prices can't be imported: {error!r}",
+            next_action="`python -c 'import genai_prices'` shows why; or say the prices: Budget(usd=…, prices={…})",
+        ) from error
     return genai_prices
 
 
 def _listed(model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float | None:
     """The price by the package's bundled data: of the service at ``origin`` if it is known, else of the protocol's own."""
-    import genai_prices
-
+    genai_prices = _package()
     read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
     counted = genai_prices.Usage(
         input_tokens=max(usage.get("input_tokens", 0), read + written),
