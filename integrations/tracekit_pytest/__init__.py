@@ -119,7 +119,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _done(config: pytest.Config) -> dict[str, list[str]]:
-    return config.stash.setdefault(_DONE, {"recorded": [], "unused": []})
+    return config.stash.setdefault(_DONE, {"recorded": [], "skipped": [], "unused": []})
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -132,7 +132,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     done = _done(config)
-    for what, title in (("recorded", "traces recorded"), ("unused", "traces that no test uses")):
+    titles = {
+        "recorded": "traces recorded",
+        "skipped": "not recorded: the test skipped itself (a mark would do it before a recording is asked for)",
+        "unused": "traces that no test uses",
+    }
+    for what, title in titles.items():
         if done[what]:
             terminalreporter.section(title, sep="-")
         for path in sorted(done[what]):

@@ -272,16 +272,29 @@ class TestRun:
 
     def _keep_or_publish(self, passed: bool) -> None:
         """The recording of a test that passed takes the place of the one before; of one that failed it stays where it is."""
-        runs = self.place / "runs"
-        whole = sorted(runs.glob(f"*{_SUFFIX}"))
-        own = next((file for file in whole if not is_segment(str(file))), None)
+        own = next((file for file in self._recorded() if not is_segment(str(file))), None)
         if own is None:
             return
         if passed and not gives_anything(str(own)):
-            passed, self.failure = False, NothingCapturedError("nothing was captured while the test was recorded")
+            passed, self.failure = False, NothingCapturedError(_NOTHING)
         if not passed:
             self.kept = own
-            return
+        else:
+            self._publish(own)
+
+    def failed_as_expected(self) -> None:
+        """Publish what was recorded of a test that failed by its ``xfail``, as that of one that passed."""
+        assert self.kept is not None
+        if gives_anything(str(self.kept)):
+            own, self.kept = self.kept, None
+            self._publish(own)
+        else:
+            self.failure = NothingCapturedError(_NOTHING)
+
+    def _recorded(self) -> list[Path]:
+        return sorted((self.place / "runs").glob(f"*{_SUFFIX}"))
+
+    def _publish(self, own: Path) -> None:
         if self.mode == "new_episodes" and self.path.exists() and not self._went_on(own):
             shutil.rmtree(self.place, ignore_errors=True)
             self.recording = False
@@ -292,7 +305,7 @@ class TestRun:
         before, self.path = self.path, self._own
         self.path.parent.mkdir(parents=True, exist_ok=True)
         old = {Path(file) for file in segments_beside(str(self.path))}
-        for file in [one for one in whole if one != own] + [own]:
+        for file in [one for one in self._recorded() if one != own] + [own]:
             name = self.path.stem + file.name[len(own.stem) :]
             _move(file, self.path.with_name(name))
             old.discard(self.path.with_name(name))
@@ -310,6 +323,9 @@ class TestRun:
         with Trace(str(file)) as trace:
             kinds = [entry["type"] for entry in trace.entries(first=self._followed + 1)]
         return any(kind in SINGLES or kind in READS or family_of(kind) is not None for kind in kinds)
+
+
+_NOTHING: Final = "nothing was captured while the test was recorded"
 
 
 def _short_hash(text: str) -> str:
@@ -486,9 +502,9 @@ class Traces:
                 self._close(run, item, error)
             raise
 
-    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
+    @pytest.hookimpl(specname="pytest_runtest_setup")
     def pytest_runtest_setup_of_trace(self, item: pytest.Item) -> None:
-        """A test that has no recording, and gets none, fails before a fixture does anything."""
+        """A test that has no recording, and gets none, fails before a fixture does anything; what a mark skips has been skipped by then."""
         run = item.stash.get(_RUN, None)
         if run is not None and run.mode == "none" and not run.path.exists():
             run.open()
@@ -590,6 +606,13 @@ class Traces:
         elif excinfo is not None:
             _hide_own_frames(excinfo.value)
         report = yield
+        if report.skipped and run.kept is not None:
+            self._recorded_without_passing(run, item, report)
+        elif ours and hasattr(
+            report, "wasxfail"
+        ):  # no failure of a replay is the one that the test is expected to have
+            del report.wasxfail
+            report.outcome = "failed"
         if ours:
             if reported:  # the test has failed by it already
                 report.outcome, report.longrepr = "passed", None
@@ -603,6 +626,18 @@ class Traces:
                 ("tracekit", f"the test failed while it was recorded: {run.path} is as it was.\n{kept_as}")
             )
         return report
+
+    def _recorded_without_passing(self, run: TestRun, item: pytest.Item, report: pytest.TestReport) -> None:
+        """A test that failed as expected has a recording like any other; of one that skipped itself nobody knows where it would."""
+        if not hasattr(report, "wasxfail"):
+            self._done["skipped"].append(item.nodeid)
+            return
+        run.failed_as_expected()
+        if run.failure is None:
+            self._done["recorded"].append(_shown(run.path, self.config))
+        else:
+            del report.wasxfail
+            report.outcome, report.longrepr = "failed", report_of(run.failure, run, item)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -186,6 +186,14 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> Counter[str]:
     return Counter(re.findall(r"^(FAILED|ERROR) ", done.stdout, re.MULTILINE))
 
 
+def counted(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """How many tests passed, failed, were skipped …, by pytest's last line."""
+    return {
+        what: int(count)
+        for count, what in re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1].partition(" in ")[0])
+    }
+
+
 def test_every_kind_of_test_is_recorded_once_and_replayed(suite: Suite) -> None:
     """Functions, parameters, fixtures, unittest, pytest-asyncio and anyio: each has a trace of its own, and replays it, with xdist too.
 
@@ -276,6 +284,56 @@ def test_a_test_in_which_nothing_is_captured_fails_when_it_is_recorded(suite: Su
     done = suite.run("--tracekit-update")
     assert outcomes(done) == {"FAILED": 1}, done.stdout
     assert trace.read_bytes() == before
+
+
+SKIPPED = """
+import os, sys
+import pytest
+from agent import remind
+
+pytestmark = pytest.mark.tracekit(live_env=["WHOM"])
+
+@pytest.mark.skip(reason="not here")
+def test_skip(): remind("skip")
+@pytest.mark.skipif(True, reason="not here")
+def test_skipif(): remind("skipif")
+@pytest.mark.xfail(run=False, reason="hangs")
+def test_not_run(): remind("not run")
+@pytest.mark.xfail(reason="known")
+def test_expected():
+    remind(os.environ.get("WHOM", "expected"))
+    assert 0
+def test_ok(): remind("ok")
+"""
+
+
+def test_what_is_skipped_or_fails_as_expected(suite: Suite) -> None:
+    """A skipped test asks for no recording, and one that fails as expected has one: it is replayed as far as it goes."""
+    suite.file("test_skips.py", SKIPPED)
+    expected = {"passed": 1, "skipped": 2, "xfailed": 2}
+    assert counted(suite.run("--record-mode=once")) == expected
+    assert suite.effects == ["expected", "ok"]
+    for how in ((), ("-n", "2")):
+        assert counted(suite.run(*how)) == expected
+    assert suite.effects == []
+    done = suite.run(WHOM="somebody else")  # no failure that was expected
+    assert counted(done) == {**expected, "xfailed": 1, "failed": 1}, done.stdout
+    assert "the test does something else" in done.stdout
+    (suite.root / "traces/test_skips/test_expected.jsonl").unlink()
+    done = suite.run()
+    assert counted(done) == {**expected, "xfailed": 1, "failed": 1}, done.stdout
+    assert "the test has no recording" in done.stdout
+    assert suite.effects == []
+
+
+def test_one_that_skips_itself_is_listed_where_it_was_to_be_recorded(suite: Suite) -> None:
+    """Where it would skip in CI nobody knows: it has no recording, and whoever records hears that."""
+    suite.file("test_skips.py", "import pytest\nfrom agent import remind\n@pytest.mark.tracekit\ndef test_it():\n"
+               "    remind('x')\n    pytest.skip('not here')\n")  # fmt: skip
+    done = suite.run("--record-mode=once")
+    assert counted(done) == {"skipped": 1}, done.stdout
+    assert re.search(r"not recorded: the test skipped itself.*\n.*test_skips.py::test_it\n", done.stdout), done.stdout
+    assert not (suite.root / "traces").exists()
 
 
 def test_an_input_that_is_another_one_names_the_mark_that_lets_it_count(suite: Suite) -> None:
