@@ -722,3 +722,21 @@ def test_a_library_that_looks_through_all_variables(tmp_path: Path, monkeypatch:
         assert getproxies_environment()["ftp"] == "http://proxy.test:2"
     assert '"name":"environment"' not in Path(run.path).read_text()
     assert type(os.environ).__dict__.get("items") is before
+
+
+def test_what_a_library_finds_is_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names and values that are no text, another mapping of the same kind, and an iteration that goes on while a variable is set."""
+    code = "def pairs(variables):\n    return [*variables.items()]\n\ndef begun(variables):\n    return iter(variables.items())\n"
+    library: dict[str, Any] = {}
+    exec(compile(code, str(tmp_path / "site-packages" / "proxies" / "look.py"), "exec"), library)
+    monkeypatch.setitem(os.environb, b"BYTES_\xff", b"\xe9\xff")
+    monkeypatch.setenv("EMPTY", "")
+    for variables in (os.environ, os.environb):
+        bare = library["pairs"](variables)
+        with record("r", store=tmp_path):
+            assert library["pairs"](variables) == bare == [(name, variables[name]) for name in variables]
+            begun = library["begun"](variables)
+            monkeypatch.setenv("ANOTHER", "1")
+            assert [*begun][: len(bare)] == bare
+            monkeypatch.delenv("ANOTHER")
+    assert ("BYTES_\udcff", "\udce9\udcff") in os.environ.items()

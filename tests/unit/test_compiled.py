@@ -555,6 +555,20 @@ def test_fields_refuses() -> None:
             compiled.said(headers, names)
 
 
+@given(variables=st.dictionaries(st.binary(max_size=6), st.binary(max_size=6), max_size=5))
+def test_decoded(variables: dict[bytes, bytes]) -> None:
+    """Names and values of the environment, bytes that are no text too."""
+    assert compiled.decoded(variables) == pure.decoded(variables)
+    assert compiled.decoded(variables) == [(os.fsdecode(name), os.fsdecode(value)) for name, value in variables.items()]
+
+
+def test_decoded_refuses() -> None:
+    """What is no environment is a mistake."""
+    for wrong in ({"a": b"b"}, {b"a": "b"}, [(b"a", b"b")]):
+        with pytest.raises(TypeError):
+            compiled.decoded(wrong)
+
+
 @pytest.fixture(params=["C", "Python"])
 def base(request: pytest.FixtureRequest) -> Any:
     """The class in both forms."""

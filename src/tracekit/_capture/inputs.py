@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._lazy import expression
+from .._native import decoded
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
@@ -163,6 +164,10 @@ def _iterating(original: Any) -> Any:
     return __iter__
 
 
+#: Whether the environment is kept as bytes, which it decodes.
+_POSIX: Final = os.name == "posix"
+
+
 def _pairing(original: Any, iterating: Any, getting: Any) -> Any:
     """``items()``. A library that looks through all variables (for proxies, at each request) passes none of the hooks at each of them."""
 
@@ -170,8 +175,11 @@ def _pairing(original: Any, iterating: Any, getting: Any) -> Any:
         _mapping: Any
 
         def __iter__(self) -> Iterator[tuple[Any, Any]]:
-            names = list(iterating(self._mapping))
-            return zip(names, map(getting, repeat(self._mapping), names), strict=True)
+            variables: Any = self._mapping
+            if variables is os.environ and _POSIX:  # as it does it itself
+                return iter(decoded(self._mapping._data))
+            names = list(iterating(variables))
+            return zip(names, map(getting, repeat(variables), names), strict=True)
 
     def items(self: Any) -> Any:
         return Pairs(self) if current.get() is None or not by_user() else original(self)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from _thread import allocate_lock
 from hashlib import sha256
 from itertools import groupby
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from sys import _getframe
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -27,6 +28,7 @@ __all__ = [
     "Chain",
     "brackets",
     "columns",
+    "decoded",
     "digest",
     "fields",
     "grouped",
@@ -416,6 +418,16 @@ def _has_odd(value: Any, seen: list[Any]) -> bool:
             if type(item) is float and item - item != 0.0:
                 return True
     return False
+
+
+#: What the file system's names and the environment are decoded by.
+_decode: Final = methodcaller("decode", sys.getfilesystemencoding(), "surrogateescape")
+
+
+def decoded(variables: dict[bytes, bytes]) -> list[tuple[str, str]]:
+    """Environment variables as ``os.environ`` gives them, of what it keeps."""
+    pairs = [*variables.items()]
+    return [*zip(map(_decode, map(itemgetter(0), pairs)), map(_decode, map(itemgetter(1), pairs)), strict=True)]
 
 
 # -- parts that are written apart ----------------------------------------------------------------------------------------

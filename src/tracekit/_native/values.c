@@ -107,6 +107,40 @@ plain_container(Plain *walk, PyObject *value, Py_ssize_t level)
     return yes;
 }
 
+PyDoc_STRVAR(decoded_doc, "decoded(variables, /)\n--\n\nSee pure.decoded.");
+
+static PyObject *
+decoded(PyObject *Py_UNUSED(module), PyObject *variables)
+{
+    if (!PyDict_Check(variables)) {
+        PyErr_SetString(PyExc_TypeError, "decoded() takes a dictionary of bytes");
+        return NULL;
+    }
+    PyObject *pairs = PyDict_Items(variables);
+    Py_ssize_t size = pairs == NULL ? 0 : PyList_Size(pairs);
+    for (Py_ssize_t i = 0; pairs != NULL && i < size; i++) {
+        PyObject *pair = PyList_GetItem(pairs, i), *texts[2] = {NULL, NULL};
+        for (int part = 0; part < 2; part++) {
+            PyObject *bytes = PyTuple_GetItem(pair, part);
+            if (!PyBytes_Check(bytes)) {
+                PyErr_SetString(PyExc_TypeError, "decoded() takes a dictionary of bytes");
+                break;
+            }
+            texts[part] = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AsString(bytes), PyBytes_Size(bytes));
+            if (texts[part] == NULL) {
+                break;
+            }
+        }
+        PyObject *made = texts[0] == NULL || texts[1] == NULL ? NULL : PyTuple_Pack(2, texts[0], texts[1]);
+        Py_XDECREF(texts[0]);
+        Py_XDECREF(texts[1]);
+        if (made == NULL || PyList_SetItem(pairs, i, made) < 0) {
+            Py_CLEAR(pairs);
+        }
+    }
+    return pairs;
+}
+
 PyDoc_STRVAR(plain_doc, "plain(value, levels, width, /)\n--\n\nSee pure.plain.");
 
 static PyObject *
@@ -526,6 +560,7 @@ static PyMethodDef functions[] = {
     {"brackets", (PyCFunction)(void (*)(void))brackets, METH_FASTCALL, brackets_doc},
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
+    {"decoded", decoded, METH_O, decoded_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
