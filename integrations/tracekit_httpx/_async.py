@@ -122,13 +122,18 @@ async def _read(original: Any, client: Any, request: Any) -> Any:
 
 async def _content(library: Library, request: Any) -> bytes | None:
     """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
-    if library.streams(request, library.AsyncByteStream):
-        return None
-    if not isinstance(request.stream, library.AsyncByteStream):
+    content: bytes
+    stream = request.stream
+    if isinstance(stream, library.ByteStream):
+        content = await request.aread()
+        return content
+    if not isinstance(stream, library.AsyncByteStream):
         return b""
-    form = None if isinstance(request.stream, library.ByteStream) else library.Form(request.stream)
-    content: bytes = await request.aread()
-    return content if form is None else form.instead(request, content)
+    if not request.headers.get("content-type", "").startswith("multipart/"):
+        return None
+    form = library.Form(stream)  # read into memory: its parts are compared
+    content = await request.aread()
+    return form.instead(request, content)  # type: ignore[no-any-return]
 
 
 async def _send_again(exchange: Exchange, request: Any) -> Exception | None:

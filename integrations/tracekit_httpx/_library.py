@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from tracekit.integration import Answer, Exchange, Scope, begin, outside
+from tracekit.integration import Answer, Exchange, Headers, Scope, begin, outside
 
 from ._values import teach
 
@@ -108,14 +108,6 @@ class Library:
             found = _served_here[kind] = not names.isdisjoint(_APPLICATIONS)
         return found
 
-    def streams(self, request: Any, kind: type[Any]) -> bool:
-        """Whether the body of a request is sent as it is produced; ``kind`` of streams is the client's. A form is read into memory: its
-        parts are compared."""
-        stream = request.stream
-        if isinstance(stream, self.ByteStream) or not isinstance(stream, kind):
-            return False
-        return not request.headers.get("content-type", "").startswith("multipart/")
-
     def form(self, request: Any) -> Any:
         """The form that has been read of a request, until it is sent."""
         stream = request.stream
@@ -131,35 +123,37 @@ class Library:
 
     # -- what comes back, live -------------------------------------------------------------------------------------------
 
-    def also(self, response: Any) -> dict[str, Any]:
-        """What is worth keeping of a response beside status, headers and body."""
+    def also(self, response: Any, headers: Headers) -> dict[str, Any]:
+        """What is worth keeping of a response with these ``headers`` beside status, headers and body."""
         also: dict[str, Any] = {}
-        version, reason = (response.extensions.get(key) for key in ("http_version", "reason_phrase"))
+        say = response.extensions.get
+        version, reason = say("http_version"), say("reason_phrase")
         if version is not None and version != b"HTTP/1.1":
             also["http_version"] = version.decode("ascii", "ignore")
         if reason is not None and reason != b"OK":
             also["reason"] = reason.decode("ascii", "ignore")
-        coded = _coded(response.headers.raw)
+        coded = _coded(headers)
         if coded:
             also["wire"] = {"coded": coded}
             if hasattr(response, "_content"):
                 also["wire"]["size"] = response.num_bytes_downloaded
         return also
 
-    def _also(self, exchange: Exchange, response: Any) -> dict[str, Any]:
-        also = self.also(response)
-        jar = exchange.jar(response.headers.raw)
+    def _also(self, exchange: Exchange, response: Any, headers: Headers) -> dict[str, Any]:
+        also = self.also(response, headers)
+        jar = exchange.jar(headers)
         if jar:
             also["wire"] = {**also.get("wire", {}), "jar": jar}
         return also
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body has been read."""
+        headers = response.headers.raw
         exchange.whole(
             response.status_code,
-            response.headers.raw,
+            headers,
             response.content,
-            also=self._also(exchange, response),
+            also=self._also(exchange, response, headers),
             elapsed=_elapsed(response),
             suspended=suspended,
             early=early,
@@ -167,8 +161,9 @@ class Library:
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        also = self._also(exchange, response)
-        exchange.head(response.status_code, response.headers.raw, also=also, suspended=suspended, early=early)
+        headers = response.headers.raw
+        also = self._also(exchange, response, headers)
+        exchange.head(response.status_code, headers, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
         """A content decoder of its own for the log, or ``None`` where the library undoes no coding of the body."""

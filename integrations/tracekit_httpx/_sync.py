@@ -120,13 +120,18 @@ def _read(original: Any, client: Any, request: Any) -> Any:
 
 def _content(library: Library, request: Any) -> bytes | None:
     """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
-    if library.streams(request, library.SyncByteStream):
-        return None
-    if not isinstance(request.stream, library.SyncByteStream):
+    content: bytes
+    stream = request.stream
+    if isinstance(stream, library.ByteStream):
+        content = request.read()
+        return content
+    if not isinstance(stream, library.SyncByteStream):
         return b""
-    form = None if isinstance(request.stream, library.ByteStream) else library.Form(request.stream)
-    content: bytes = request.read()
-    return content if form is None else form.instead(request, content)
+    if not request.headers.get("content-type", "").startswith("multipart/"):
+        return None
+    form = library.Form(stream)  # read into memory: its parts are compared
+    content = request.read()
+    return form.instead(request, content)  # type: ignore[no-any-return]
 
 
 def _send_again(exchange: Exchange, request: Any) -> Exception | None:

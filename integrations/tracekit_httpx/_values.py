@@ -32,14 +32,15 @@ def teach(library: Library, name: str) -> None:
 
     def encode_response(response: Any) -> dict[str, Any]:
         content = getattr(response, "_content", None)
-        recorded = message(response.status_code, response.headers.raw, content or b"")
+        headers = response.headers.raw
+        recorded = message(response.status_code, headers, content or b"")
         if content is None:
             del recorded["format"], recorded["body"]
         elapsed = getattr(response, "_elapsed", None)
         seconds = None if elapsed is None else elapsed.total_seconds()
         return {
             **recorded,
-            **library.also(response),
+            **library.also(response, headers),
             "elapsed": seconds,
             "request": getattr(response, "_request", None),
             **({"history": response.history} if response.history else {}),

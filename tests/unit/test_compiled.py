@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit._native import pure
+from tracekit._runtime.secrets import made_from, passing_in_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -365,6 +367,152 @@ def test_of_text_characters() -> None:
     for wrong in ((1, b"a"), ("1", "a"), (1,), (2**63, "a"), (1, None)):
         with pytest.raises((TypeError, OverflowError)):
             compiled.of_text(*wrong)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.sampled_from([b"A", b"b", b"c", b"D"]), st.binary(max_size=3)), max_size=8),
+    as_lists=st.booleans(),
+)
+def test_picked(pairs: list[Any], as_lists: bool) -> None:
+    """The pairs that have a name, also where that is found when it is asked for."""
+
+    class Names(dict[bytes, str]):
+        def __missing__(self, raw: bytes) -> str:
+            if raw == b"D":
+                return ""
+            return raw.decode().lower()
+
+    given = [list(pair) for pair in pairs] if as_lists else pairs
+    names = Names({b"b": ""})
+    assert compiled.picked(given, names) == pure.picked(given, names)
+    assert [name for name, _ in compiled.picked(iter(given), names)] == [
+        raw.decode().lower() for raw, _ in given if raw in b"Ac"
+    ]
+
+
+def test_picked_refuses() -> None:
+    for wrong in ((1, {}), ([(b"a", 1)], {}), ([(b"a",)], {b"a": "a"}), ([1], {}), ([],)):
+        for form in (compiled, pure):
+            with pytest.raises((TypeError, KeyError, IndexError, ValueError)):
+                form.picked(*wrong)
+
+
+MESSAGES = st.one_of(
+    st.fixed_dictionaries(
+        {"content": st.one_of(st.text(max_size=30), st.sampled_from(["long " * 200, "\u00e9" * 600, None, 7]))},
+        optional={"role": st.sampled_from(["user", "x"]), "more": st.lists(st.integers(-5, 5), max_size=2)},
+    ),
+    st.text(max_size=4),
+    st.lists(st.integers(-5, 5), max_size=2),
+    st.none(),
+    st.booleans(),
+)
+
+
+@given(
+    items=st.lists(MESSAGES, max_size=6), running=st.sampled_from([b"", b"r" * 16]), least=st.sampled_from([1, 20, 512])
+)
+def test_elements(items: list[Any], running: bytes, least: int) -> None:
+    """What the elements of a conversation and its beginnings are known by; the digests of their long texts are kept."""
+    kept: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+    before = repr(items)
+    assert compiled.elements(items, least, running, kept[0]) == pure.elements(items, least, running, kept[1])
+    assert kept[0] == kept[1]
+    assert repr(items) == before
+
+
+@pytest.mark.parametrize("items", [[object()], [{"content": "a" * 600, "b": object()}], [{"content": "\ud800" * 600}]])
+def test_elements_refuses(items: list[Any]) -> None:
+    """What is not JSON is a mistake of the caller's."""
+    for form in (compiled, pure):
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            form.elements(items, 512, b"", {})
+    for wrong in (((), 1, b"", {}), ([], "1", b"", {}), ([], 1, "", {}), ([], 1, b"", []), ([], 1, b"")):
+        with pytest.raises(TypeError):
+            compiled.elements(*wrong)
+
+
+class Taken:
+    """What a stream of pieces is given: where it was begun, who is running, what looks for secrets, and the log."""
+
+    def __init__(self, form: Any, look: Any, starts: tuple[str, ...]) -> None:
+        self.written: list[Any] = []
+        self.lane = SimpleNamespace(owner=pure.owner(), id=3)
+        self.here: Any = SimpleNamespace(lane=self.lane)
+        run = SimpleNamespace(known=SimpleNamespace(starts=starts))
+        self.stream = SimpleNamespace(tail="", keep=8, look=look, run=run)
+        self.log = SimpleNamespace(journal=self)
+        self.pieces = form(self.stream, self.here, lambda: self.here, self.log, "tool.chunk", 5)
+
+    def append(self, *entry: object) -> int:
+        self.written.append(entry)
+        return len(self.written)
+
+    def add(self, piece: object) -> tuple[Any, ...]:
+        return self.pieces.add(piece), self.stream.tail, self.written[-1:]
+
+
+def both_taken(starts: tuple[str, ...] = ()) -> tuple[Taken, Taken]:
+    looks = compiled.quick_look(made_from())
+    return Taken(compiled.Pieces, looks[3], starts), Taken(pure.Pieces, passing_in_python, starts)
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        ["", "sk-", "proj-", "token=", "hunter2hunter2", "://", "a" * 255, "b" * 256, "\ud800", 'q"\n', "\u00e9"]
+    ),
+    st.text("abc -_=0", max_size=12),
+    st.builds(Text, st.text(max_size=3)),
+    st.sampled_from([b"bytes", None, 7]),
+)
+
+
+@settings(max_examples=300)
+@given(pieces=st.lists(PIECES, max_size=12), starts=st.sampled_from([(), ("hunter", "\u00e9tat"), ("0",)]))
+def test_pieces(pieces: list[Any], starts: tuple[str, ...]) -> None:
+    """Which pieces of a stream are plain, and what is written of them; of one that is not plain nothing is done. What is not ASCII is
+    plain in Python alone."""
+    in_c, in_python = both_taken(starts)
+    for piece in pieces:
+        done, tail, written = in_c.add(piece)
+        if done or (type(piece) is str and (in_python.stream.tail + piece).isascii()):
+            assert (done, tail, written) == in_python.add(piece)
+        else:
+            in_python.stream.tail = in_c.stream.tail = "beside it"
+        assert len(in_c.written) == len(in_python.written)
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_pieces_that_come_elsewhere(form: int) -> None:
+    """A piece that another thread or task takes, or a line without a number, is not plain; one that can't be written says so."""
+    taken, me = both_taken()[form], pure.owner()
+    assert taken.add("a") == (True, "a", [("tool.chunk", 3, 5, b',"step":5,"output":"a"')])
+    begun = taken.here
+    for other in (SimpleNamespace(lane=taken.lane), None):
+        taken.here = other
+        assert not taken.pieces.add("b")
+    taken.here = begun
+    for owner, number in ((me + 1, 3), (0, 3), (me, -1)):
+        taken.lane.owner, taken.lane.id = owner, number
+        assert not taken.pieces.add("b")
+
+    async def inside() -> tuple[bool, bool]:
+        taken.lane.owner, taken.lane.id = me, 4
+        of_the_thread = taken.pieces.add("c")
+        taken.lane.owner = pure.owner()
+        return of_the_thread, taken.pieces.add("c")
+
+    assert asyncio.run(inside()) == (False, True)
+    assert [entry[1:3] for entry in taken.written] == [(3, 5), (4, 5)]
+    taken.lane.owner = me
+    taken.log.journal = SimpleNamespace(append=lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        taken.pieces.add("e")
+    assert taken.stream.tail == "ace"
+    with pytest.raises(TypeError):
+        taken.pieces.add()
+    with pytest.raises(TypeError):
+        compiled.Pieces(1, 2)
 
 
 class Gone(Exception):

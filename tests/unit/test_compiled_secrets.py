@@ -67,10 +67,12 @@ def agree(text: str) -> None:
         assert at_bytes(data) is look_in_python(True)(data), data
     half = len(text) // 2
     for keep in (1, 5, 64):
-        end = piece(text[:half], text[half:], keep)
-        assert end in (None, passing_in_python(text[:half], text[half:], keep)), text
-        if len(text) < 4096 and text.isascii():
-            assert end == passing_in_python(text[:half], text[half:], keep), text
+        for starts in ((), ("://", "@"), ("\u00e9", text[half - 1 : half + 2] or "-"), (text + "-",)):
+            given = (text[:half], text[half:], keep, starts)
+            end = piece(*given)
+            assert end in (None, passing_in_python(*given)), text
+            if len(text) < 4096 and text.isascii():
+                assert end == passing_in_python(*given), text
     for one in (text, json.dumps(text), text[:-1]):
         assert at_text(one) is (look_in_python(False)(one) if one.isascii() else None), one
         assert secrets.look(False)(one) is look_in_python(False)(one)
@@ -90,11 +92,13 @@ def test_it_is_made_of_these_expressions() -> None:
         with pytest.raises(TypeError):
             look(wrong)
     for several, error in (
-        (("a", "b"), TypeError),
-        (("a", b"b", 1), TypeError),
-        ((None, "b", 1), TypeError),
-        (("a", "b", "1"), TypeError),
-        (("a", "b", 0), ValueError),
+        (("a", "b", 1), TypeError),
+        (("a", b"b", 1, ()), TypeError),
+        ((None, "b", 1, ()), TypeError),
+        (("a", "b", "1", ()), TypeError),
+        (("a", "b", 1, ["a"]), TypeError),
+        (("a", "b", 1, (b"a",)), TypeError),
+        (("a", "b", 0, ()), ValueError),
     ):
         with pytest.raises(error):
             LOOKS[3](*several)

@@ -361,7 +361,7 @@ def test_long_streams_keep_little() -> None:
         out, count = stream.feed("ABCDEFGHIJ" * 20)
         assert re.fullmatch(r"REDACTED_\w{16}", out)
         assert len(count) == 1
-    assert len(stream._tail) <= stream.OPEN
+    assert len(stream.tail) <= stream.OPEN
     out, _ = stream.feed("==\n-----END PRIVATE KEY----- and on")
     assert out.endswith(" and on")
 

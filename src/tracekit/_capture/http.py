@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from .._native import FORM, brackets, spaced
+from .._native import FORM, brackets, picked, spaced
 from .._reality import monotonic_ns
 from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
@@ -280,8 +280,33 @@ Headers = Sequence[tuple[bytes, bytes]]
 _TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
 #: How many header names are remembered.
 _NAMES: Final = 10_000
-#: A cache of ``_kept``, of nothing but the bytes.
-_KEPT: Final[dict[bytes, str]] = {}
+
+
+class _Names(dict[bytes, str]):
+    """Names of headers as they matter, by how they are written: ``found`` says it of a name in lower case, nothing where it does not.
+
+    A cache, of nothing but the bytes.
+    """
+
+    def __init__(self, found: Callable[[str], str]) -> None:
+        super().__init__()
+        self._found: Final = found
+
+    def __missing__(self, raw: bytes) -> str:
+        name = self._found(raw.decode("latin-1").lower())
+        if len(self) < _NAMES:
+            self[raw] = name
+        return name
+
+
+def _kept(name: str) -> str:
+    """A response header's name, but where it only says how the body travelled, or may carry a credential."""
+    if name == "content-encoding":
+        return name
+    return "" if name in _TRAVEL or names_secret(name) else name
+
+
+_KEPT: Final = _Names(_kept)
 
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
@@ -344,14 +369,7 @@ def answer_problem(output: Any) -> str | None:
 def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
     """The headers that are kept, lower-case, a list where a name comes twice; and the content type."""
     kept: dict[str, Any] = {}
-    coded = False
-    for raw, content in headers:
-        name = _KEPT.get(raw)
-        if name is None:
-            name = _kept(raw)
-        if not name:
-            coded = coded or raw.lower() == b"content-encoding"
-            continue
+    for name, content in picked(headers, _KEPT):
         value = content.decode("latin-1")
         if name == "location":
             value = shown(value)
@@ -360,19 +378,11 @@ def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
             kept[name] = [*before, value] if isinstance(before, list) else [before, value]
         else:
             kept[name] = value
-    if coded:
+    if "content-encoding" in kept:
+        del kept["content-encoding"]
         kept.pop("content-length", None)
     content_type = kept.get("content-type", "")
     return kept, content_type if isinstance(content_type, str) else content_type[0]
-
-
-def _kept(raw: bytes) -> str:
-    """A response header's name, or nothing where it only says how the body travelled, or may carry a credential."""
-    name = raw.decode("latin-1").lower()
-    dropped = name in _TRAVEL or bool(names_secret(name))
-    if len(_KEPT) < _NAMES:
-        _KEPT[raw] = "" if dropped else name
-    return "" if dropped else name
 
 
 def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -488,38 +498,36 @@ def refuse(scope: Scope, what: str) -> None:
 class Exchange:
     """One request and its answer, as an open step."""
 
-    __slots__ = (
-        "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_search", "_sent", "_started", "_text",
-        "body", "elapsed", "entered_by", "open", "sends", "size", "step", "target",
-    )  # fmt: skip
+    # No __slots__: from 3.13 on Python makes objects without them faster, and what most have is their class's.
+
+    _kept: list[bytes] | None = None
+    #: Whether the answer is a websocket, whose messages its dialect reads.
+    _events = False
+    _headers: Mapping[str, Any] = {}
+    _text = True
+    _reported = False
+    #: Seconds from the request to the end of its answer, once that is known.
+    elapsed = 0.0
+    #: While true, a request made from inside is part of this one.
+    open = True
+    #: The method, host and path that it asks for.
+    target: tuple[str, bytes, bytes] | None = None
+    #: The code that calls the library.
+    entered_by: CodeType | None = None
+    #: The body to send in place of the program's, where it is another one.
+    sends: bytes | None = None
+    #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
+    size: int | None = None
+    #: Looks for secrets in a body whose coding is undone; ``False`` once there was one.
+    _search: StreamRedactor | Literal[False] | None = None
+    #: What is sent of a body piece by piece.
+    _sent: SentBody | None = None
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
         self.step = step
         self._scope: Final = scope
         self._dialect: Final = dialect
-        self._kept: list[bytes] | None = None
-        #: Whether the answer is a websocket, whose messages its dialect reads.
-        self._events = False
-        self._headers: Mapping[str, Any] = {}
-        self._text = True
-        self._reported = False
         self._started = monotonic_ns()
-        #: Seconds from the request to the end of its answer, once that is known.
-        self.elapsed = 0.0
-        #: While true, a request made from inside is part of this one.
-        self.open = True
-        #: The method, host and path that it asks for.
-        self.target: tuple[str, bytes, bytes] | None = None
-        #: The code that calls the library.
-        self.entered_by: CodeType | None = None
-        #: The body to send in place of the program's, where it is another one.
-        self.sends: bytes | None = None
-        #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
-        self.size: int | None = None
-        #: Looks for secrets in a body whose coding is undone; ``False`` once there was one.
-        self._search: StreamRedactor | Literal[False] | None = None
-        #: What is sent of a body piece by piece.
-        self._sent: SentBody | None = None
         #: The scope of the live call.
         self.body = step.body() if step.live else scope
 
@@ -719,6 +727,9 @@ class Exchange:
                 value = data.decode()
             except UnicodeDecodeError:
                 pass
+        if size is None and coded is None and received_with is None and not (suspended or part):  # the everyday piece
+            self.step.chunk(value)
+            return
         info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
         if part:
             info = {"part": part, **(info or {})}
@@ -1085,19 +1096,12 @@ _VARYING: Final = frozenset(
 )
 
 
-class _Names(dict[bytes, str]):
-    """By how it is written: the name of a request header that matters, else nothing."""
-
-    def __missing__(self, raw: bytes) -> str:
-        name = raw.decode("latin-1").lower()
-        found = name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
-        if len(self) < _NAMES:
-            self[raw] = found
-        return found
+def _looked_at(name: str) -> str:
+    """A request header's name, where it matters."""
+    return name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
 
 
-#: A cache, of nothing but the bytes.
-_KNOWN_NAMES: Final = _Names()
+_LOOKED_AT: Final = _Names(_looked_at)
 
 
 class Facts:
@@ -1109,7 +1113,8 @@ class Facts:
 
     __slots__ = ("agent", "attempt", "content_type", "credentials", "upgrade", "varying")
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: Sequence[tuple[str, bytes]]) -> None:
+        """Of the headers that matter."""
         self.agent = b""
         self.attempt = 1
         self.content_type = b""
@@ -1117,8 +1122,7 @@ class Facts:
         self.upgrade = ""
         self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
-        known = _KNOWN_NAMES
-        for name, value in [(name, value) for raw, value in headers if (name := known[raw])]:
+        for name, value in headers:
             if name == "user-agent":
                 self.agent = value
             elif name == "content-type":
@@ -1134,6 +1138,23 @@ class Facts:
                 self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
             else:
                 self.credentials.append(value)
+
+
+#: How many requests' headers are remembered.
+_FACTS: Final = 64
+#: A cache, of nothing but the headers that matter; emptied when it is full.
+_facts: Final[dict[tuple[tuple[str, bytes], ...], Facts]] = {}
+
+
+def _facts_of(headers: Headers) -> Facts:
+    """The facts of a request: a client says the same of each."""
+    given = tuple(picked(headers, _LOOKED_AT))
+    found = _facts.get(given)
+    if found is None:
+        if len(_facts) >= _FACTS:
+            _facts.clear()
+        found = _facts[given] = Facts(given)
+    return found
 
 
 def _sdk_attempt(value: bytes) -> int:
@@ -1249,7 +1270,7 @@ def begin(
     seam = below.get()
     if seam is not None and seam.open and seam.target == target:
         return None  # a transport of the program's own sends it on by another library
-    about = Facts(headers)
+    about = _facts_of(headers)
     for credential in about.credentials:
         scope.session.redactor.learn(credential.decode("latin-1"))
     if (about.upgrade or scheme in (b"ws", b"wss")) and not websocket:
@@ -1343,7 +1364,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
 
     ``AMBIENT`` or ``PASSING`` for ambient traffic, as ``begin`` says it. ``RunEndedError`` where it comes too late.
     """
-    about = Facts(headers)
+    about = _facts_of(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     ambient = _is_ambient(route)
     unasked = process.outside is None and not process.effects.open

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here
-from .callers import by_user, importing, pass_through, reader, walk
+from .callers import importing, pass_through, reader, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -84,12 +84,12 @@ def _urandom(real: Any, _flags: int) -> Hook:
         scope = _scope()
         if scope is None or scope.live:
             return real(size)
-        if by_user():
+        who = reader()
+        if who is True:
             return _answer(scope, "os.urandom", partial(real, size))
-        package = reader() if _makes_an_id(sys._getframe(1)) else None
-        if package is None:
+        if who is None or not _makes_an_id(sys._getframe(1)):
             return real(size)
-        return bytes.fromhex(_drawn_by(package, scope, "uuid.uuid4", lambda: real(size).hex()))
+        return bytes.fromhex(_drawn_by(who, scope, "uuid.uuid4", lambda: real(size).hex()))
 
     return urandom
 

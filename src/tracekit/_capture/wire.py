@@ -125,11 +125,13 @@ def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[s
         return {}
     there = filter(body.__contains__, names)  # of many names a request has few
     shown = names if isinstance(names, Mapping) else None
-    return {name if shown is None else shown[name]: body[name] for name in there if not _holds(body[name])}
+    return {
+        name if shown is None else shown[name]: body[name] for name in there if not isinstance(body[name], _HOLDING)
+    }
 
 
-def _holds(value: object) -> bool:
-    return isinstance(value, list | dict)
+#: What is no single value.
+_HOLDING: Final = (list, dict)
 
 
 def tool_arguments(text: object) -> Any:
@@ -140,6 +142,9 @@ def tool_arguments(text: object) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
+
+
+_NUMBERS: Final = (int, float)
 
 
 def token_usage(
@@ -154,14 +159,18 @@ def token_usage(
 
     What is no count is left out.
     """
-    counts = {
-        "input_tokens": input,
-        "output_tokens": output,
-        "cache_read_input_tokens": cache_read,
-        "cache_creation_input_tokens": cache_creation,
-        "reasoning_output_tokens": reasoning,
-    }
-    return {name: int(count) for name, count in counts.items() if isinstance(count, int | float)}
+    counts: dict[str, int] = {}
+    if isinstance(input, _NUMBERS):
+        counts["input_tokens"] = int(input)
+    if isinstance(output, _NUMBERS):
+        counts["output_tokens"] = int(output)
+    if isinstance(cache_read, _NUMBERS):
+        counts["cache_read_input_tokens"] = int(cache_read)
+    if isinstance(cache_creation, _NUMBERS):
+        counts["cache_creation_input_tokens"] = int(cache_creation)
+    if isinstance(reasoning, _NUMBERS):
+        counts["reasoning_output_tokens"] = int(reasoning)
+    return counts
 
 
 def completion_usage(given: object) -> dict[str, int]:
@@ -202,8 +211,16 @@ def answer_meta(
 ) -> dict[str, Any]:
     """``meta`` of an answer, without what is absent."""
     reasons = [reason for reason in finish_reasons if isinstance(reason, str) and reason]
-    found = {"model": model, "id": id, "finish_reasons": reasons, "usage": dict(usage or {})}
-    return {name: value for name, value in found.items() if value}
+    meta: dict[str, Any] = {}
+    if model:
+        meta["model"] = model
+    if id:
+        meta["id"] = id
+    if reasons:
+        meta["finish_reasons"] = reasons
+    if usage:
+        meta["usage"] = dict(usage)
+    return meta
 
 
 # -- formats that many services share ----------------------------------------------------------------------------------

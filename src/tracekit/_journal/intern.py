@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from .._native import digest, parts
+from .._native import digest, elements, parts
 from .._native.pure import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
@@ -49,19 +49,17 @@ class KnownList:
     def __init__(self, items: list[Any], before: KnownList | None = None, count: int = 0) -> None:
         """``before`` knows a list with the same first ``count`` elements."""
         self.items: Final = items
-        self.keys: Final[list[bytes]] = [] if before is None else before.keys[:count]
-        self.sizes: Final[list[int]] = [] if before is None else before.sizes[:count]
-        self.beginnings: Final[list[bytes]] = [] if before is None else before.beginnings[:count]
+        self.keys: list[bytes] = [] if before is None else before.keys[:count]
+        self.sizes: list[int] = [] if before is None else before.sizes[:count]
+        self.beginnings: list[bytes] = [] if before is None else before.beginnings[:count]
 
     def complete(self, job: _Pass) -> None:
-        keys, sizes, beginnings = self.keys, self.sizes, self.beginnings
-        running = beginnings[-1] if beginnings else b""
-        for child in self.items[len(beginnings) :]:
-            key, size = job.element(child)
-            keys.append(key)
-            sizes.append(size)
-            running = digest(running, key)
-            beginnings.append(running)
+        before = self.beginnings
+        new = self.items[len(before) :]
+        keys, sizes, beginnings = elements(new, _LIST, before[-1] if before else b"", job.digests)
+        self.keys += keys
+        self.sizes += sizes
+        self.beginnings += beginnings
 
 
 class _Pass:
@@ -84,19 +82,6 @@ class _Pass:
         if key is None:
             key = self.digests[id(text)] = digest(b"s", text)
         return key
-
-    def element(self, child: Any) -> tuple[bytes, int]:
-        """The digest of a list's element, and its size (roughly, where that is beyond every limit).
-
-        A message is known by the digest of its text and by what else it says.
-        """
-        if type(child) is dict:
-            text = child.get("content")
-            if type(text) is str and len(text) >= _LIST:
-                rest = orjson.dumps({**child, "content": None})
-                return digest(b"c" + self.digest(text), rest), len(rest) + _size(text)
-        data = orjson.dumps(child)
-        return digest(b"e", data), len(data)
 
 
 class Interner:
@@ -206,7 +191,7 @@ class Interner:
             about = KnownList(node)
         about.complete(job)
         keys, sizes, beginnings = about.keys, about.sizes, about.beginnings
-        known, place = self._longest(beginnings)
+        known, place = (0, None) if self._all_new(beginnings) else self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
         if place is None and (sum(sizes) < _LIST or not self._met(keys, sizes)):
@@ -227,16 +212,11 @@ class Interner:
 
     def _met(self, keys: list[bytes], sizes: list[int]) -> bool:
         """Whether an element of a list was met before; from now on they all were."""
-        met, new = False, []
-        for key, size in zip(keys, sizes, strict=True):
-            if size >= _ELEMENT:
-                if self._find(key) is None:
-                    new.append(key)
-                else:
-                    met = True
+        large = [key for key, size in zip(keys, sizes, strict=True) if size >= _ELEMENT]
+        new = large if self._all_new(large) else [key for key in large if self._find(key) is None]
         for key in new:
             self._keep(key, 0)
-        return met
+        return len(new) < len(large)
 
     def _write_list(
         self,
@@ -296,6 +276,10 @@ class Interner:
             if found is not None:
                 self._keep(key, found)
         return found
+
+    def _all_new(self, keys: list[bytes]) -> bool:
+        """Whether nothing is known by any of these."""
+        return self._young.keys().isdisjoint(keys) and self._old.keys().isdisjoint(keys)
 
     def _keep(self, key: bytes, place: Any) -> None:
         if len(self._young) >= _REMEMBERED:

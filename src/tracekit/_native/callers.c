@@ -66,12 +66,9 @@ running_loop(NativeState *state)
     return loop;
 }
 
-PyDoc_STRVAR(owner_doc, "owner()\n--\n\nSee pure.owner.");
-
-static PyObject *
-owner(PyObject *module, PyObject *Py_UNUSED(ignored))
+PyObject *
+tracekit_owner(NativeState *state)
 {
-    NativeState *state = PyModule_GetState(module);
     PyObject *loop = running_loop(state), *task = NULL;
     if (loop == NULL) {
         return NULL;
@@ -96,6 +93,14 @@ owner(PyObject *module, PyObject *Py_UNUSED(ignored))
     PyObject *result = task == NULL || task == Py_None ? PyObject_CallNoArgs(state->get_ident) : PyLong_FromVoidPtr(task);
     Py_XDECREF(task);
     return result;
+}
+
+PyDoc_STRVAR(owner_doc, "owner()\n--\n\nSee pure.owner.");
+
+static PyObject *
+owner(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    return tracekit_owner(PyModule_GetState(module));
 }
 
 static PyMethodDef functions[] = {

@@ -8,6 +8,8 @@
 #define HASH TRACEKIT_HASH
 /* A larger body is left to hashlib, which lets other threads run meanwhile. */
 #define LARGE (1 << 16)
+/* How many bytes of a hash a text is known by. */
+#define DIGEST_SIZE 16
 
 static const char BEGIN[] = "{\"v\":1,\"seq\":";
 static const char LANE[] = ",\"lane\":";
@@ -81,6 +83,17 @@ tracekit_hash(NativeState *state, const char *head, const char *body, size_t siz
     return 0;
 }
 
+/* The digest of a kind and a text, as an object. */
+static PyObject *
+digest_of(NativeState *state, const char *kind, size_t kind_size, const char *text, Py_ssize_t size)
+{
+    unsigned char found[32];
+    if (text == NULL || hash_of(state, kind, kind_size, text, (size_t)size, found) < 0) {
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize((const char *)found, DIGEST_SIZE);
+}
+
 PyDoc_STRVAR(digest_doc, "digest(kind, text, /)\n--\n\nSee pure.digest.");
 
 static PyObject *
@@ -98,11 +111,88 @@ digest(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (PyBytes_Check(args[1])) {
         size = PyBytes_Size(args[1]);
     }
-    unsigned char found[32];
-    if (hash_of(PyModule_GetState(module), PyBytes_AsString(args[0]), (size_t)PyBytes_Size(args[0]), text, (size_t)size, found) < 0) {
+    return digest_of(PyModule_GetState(module), PyBytes_AsString(args[0]), (size_t)PyBytes_Size(args[0]), text, size);
+}
+
+/* The digest of a message with a long text, and its size; the digest of the text is kept. */
+static PyObject *
+message_digest(NativeState *state, PyObject *message, PyObject *text, PyObject *digests, Py_ssize_t *size)
+{
+    const char *letters = PyUnicode_AsUTF8AndSize(text, size);
+    PyObject *of_text = digest_of(state, "s", 1, letters, *size), *address = PyLong_FromVoidPtr(text);
+    PyObject *rest = PyDict_Copy(message), *data = NULL, *found = NULL;
+    if (of_text != NULL && address != NULL && rest != NULL && PyDict_SetItem(digests, address, of_text) == 0
+        && PyDict_SetItemString(rest, "content", Py_None) == 0) {
+        data = PyObject_CallFunctionObjArgs(state->dumps, rest, NULL);
+    }
+    if (data != NULL) {
+        char kind[1 + DIGEST_SIZE] = "c";
+        memcpy(kind + 1, PyBytes_AsString(of_text), DIGEST_SIZE);
+        found = digest_of(state, kind, sizeof(kind), PyBytes_AsString(data), PyBytes_Size(data));
+        *size += PyBytes_Size(data);
+    }
+    Py_XDECREF(of_text);
+    Py_XDECREF(address);
+    Py_XDECREF(rest);
+    Py_XDECREF(data);
+    return found;
+}
+
+/* The digest of an element, and its size. */
+static PyObject *
+element_digest(NativeState *state, PyObject *element, Py_ssize_t least, PyObject *digests, Py_ssize_t *size)
+{
+    PyObject *text = PyDict_CheckExact(element) ? PyDict_GetItemString(element, "content") : NULL;
+    if (text != NULL && PyUnicode_CheckExact(text) && PyUnicode_GetLength(text) >= least) {
+        Py_INCREF(text);
+        PyObject *found = message_digest(state, element, text, digests, size);
+        Py_DECREF(text);
+        return found;
+    }
+    PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, element, NULL), *found = NULL;
+    if (data != NULL) {
+        *size = PyBytes_Size(data);
+        found = digest_of(state, "e", 1, PyBytes_AsString(data), *size);
+        Py_DECREF(data);
+    }
+    return found;
+}
+
+PyDoc_STRVAR(elements_doc, "elements(items, least, running, digests, /)\n--\n\nSee pure.elements.");
+
+static PyObject *
+elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4 || !PyList_CheckExact(args[0]) || !PyBytes_Check(args[2]) || !PyDict_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "elements() takes a list, a number, bytes and a dictionary");
         return NULL;
     }
-    return PyBytes_FromStringAndSize((const char *)found, 16);
+    NativeState *state = PyModule_GetState(module);
+    Py_ssize_t least = PyLong_AsSsize_t(args[1]), size = 0;
+    PyObject *running = Py_NewRef(args[2]), *keys = PyList_New(0), *sizes = PyList_New(0), *beginnings = PyList_New(0);
+    int right = !PyErr_Occurred() && keys != NULL && sizes != NULL && beginnings != NULL;
+    for (Py_ssize_t i = 0; right && i < PyList_Size(args[0]); i++) {
+        PyObject *element = Py_NewRef(PyList_GetItem(args[0], i));
+        PyObject *key = element_digest(state, element, least, args[3], &size);
+        PyObject *number = key == NULL ? NULL : PyLong_FromSsize_t(size);
+        PyObject *next = number == NULL ? NULL
+            : digest_of(state, PyBytes_AsString(running), (size_t)PyBytes_Size(running), PyBytes_AsString(key), DIGEST_SIZE);
+        right = next != NULL && PyList_Append(keys, key) == 0 && PyList_Append(sizes, number) == 0
+            && PyList_Append(beginnings, next) == 0;
+        Py_DECREF(element);
+        Py_XDECREF(key);
+        Py_XDECREF(number);
+        if (next != NULL) {
+            Py_DECREF(running);
+            running = next;
+        }
+    }
+    PyObject *result = right ? PyTuple_Pack(3, keys, sizes, beginnings) : NULL;
+    Py_DECREF(running);
+    Py_XDECREF(keys);
+    Py_XDECREF(sizes);
+    Py_XDECREF(beginnings);
+    return result;
 }
 
 /* The parts of an entry, but for its hash. Nothing in it is owned. */
@@ -205,21 +295,15 @@ static const char OUTPUT[] = ",\"output\":\"";
 /* A longer text is left to orjson. */
 #define SHORT 1024
 
-PyDoc_STRVAR(of_text_doc, "of_text(step, text, /)\n--\n\nSee pure.of_text.");
-
-static PyObject *
-of_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *
+tracekit_of_text(NativeState *state, PyObject *number, PyObject *value)
 {
-    if (count != 2 || !PyUnicode_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "of_text() takes a number and a text");
-        return NULL;
-    }
-    long long step = PyLong_AsLongLong(args[0]);
+    long long step = PyLong_AsLongLong(number);
     if (step == -1 && PyErr_Occurred()) {
         return NULL;
     }
     Py_ssize_t size;
-    const char *text = PyUnicode_AsUTF8AndSize(args[1], &size);
+    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
     if (text == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
             return NULL;
@@ -230,8 +314,7 @@ of_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
     char line[LENGTH(STEP) + LENGTH(OUTPUT) + DIGITS + 6 * SHORT + 1];
     char *at = put(put_number(put(line, STEP, LENGTH(STEP)), step), OUTPUT, LENGTH(OUTPUT));
     if (size > SHORT) {
-        NativeState *state = PyModule_GetState(module);
-        PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, args[1], Py_None, state->in_order, NULL);
+        PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, value, Py_None, state->in_order, NULL);
         PyObject *whole = data == NULL ? NULL
             : PyBytes_FromStringAndSize(NULL, at - line - 1 + PyBytes_Size(data));
         if (whole != NULL) { /* its quotes are in the data */
@@ -250,6 +333,18 @@ of_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     *at++ = '"';
     return PyBytes_FromStringAndSize(line, at - line);
+}
+
+PyDoc_STRVAR(of_text_doc, "of_text(step, text, /)\n--\n\nSee pure.of_text.");
+
+static PyObject *
+of_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyUnicode_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "of_text() takes a number and a text");
+        return NULL;
+    }
+    return tracekit_of_text(PyModule_GetState(module), args[0], args[1]);
 }
 
 /* -- Chain ------------------------------------------------------------------------------------------------------------- */
@@ -819,6 +914,7 @@ static PyType_Spec chain_spec = {
 static PyMethodDef functions[] = {
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
     {"grouped", (PyCFunction)(void (*)(void))grouped, METH_FASTCALL, grouped_doc},
+    {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, elements_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
     {NULL, NULL, 0, NULL},

@@ -18,8 +18,8 @@ add_constants(NativeState *state)
         return -1;
     }
     state->in_order = PyObject_GetAttrString(pure, "IN_ORDER");
-    static const char *const names[] = {"LEVELS", "CONTAINERS", "PENDING"};
-    Py_ssize_t *const into[] = {&state->levels, &state->containers, &state->pending};
+    static const char *const names[] = {"LEVELS", "CONTAINERS", "PENDING", "PIECE"};
+    Py_ssize_t *const into[] = {&state->levels, &state->containers, &state->pending, &state->piece};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         PyObject *number = PyObject_GetAttrString(pure, names[i]);
         if (number != NULL) {
@@ -88,7 +88,7 @@ module_exec(PyObject *module)
         || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
         return -1;
     }
-    if (tracekit_add_journal(module) < 0 || tracekit_add_lines(module) < 0 || tracekit_add_values(module) < 0
+    if (tracekit_add_journal(module) < 0 || tracekit_add_pieces(module) < 0 || tracekit_add_lines(module) < 0 || tracekit_add_values(module) < 0
         || tracekit_add_callers(module) < 0 || tracekit_add_heads(module) < 0 || tracekit_add_secrets(module) < 0) {
         return -1;
     }

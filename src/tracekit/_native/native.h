@@ -12,18 +12,20 @@
 enum {
     DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, APPEND, CROWDED,
     JOIN, F_BACK, CO_FILENAME,
-    ASYNCIO_EVENTS, ASYNCIO_TASKS, RUNNING_LOOP, CURRENT_TASK, METHODS
+    ASYNCIO_EVENTS, ASYNCIO_TASKS, RUNNING_LOOP, CURRENT_TASK,
+    OWNER, ID, THE_RUN, KNOWN, STARTS, LOOK_AT, TAIL, KEEP, JOURNAL, METHODS
 };
 #define METHOD_NAMES                                                                                                   \
     {"digest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
      "_wake", "__enter__", "__exit__", "append", "_crowded", "join", "f_back", "co_filename", \
-     "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task"}
+     "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task", \
+     "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal"}
 
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
     PyObject *in_order;  /* its options for keys as they come: pure.IN_ORDER */
-    Py_ssize_t levels, containers, pending; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING */
+    Py_ssize_t levels, containers, pending, piece; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING, pure.PIECE */
     PyObject *getframe;  /* sys._getframe */
     PyObject *get_ident; /* threading.get_ident */
     PyObject *sha256;    /* hashlib.sha256 */
@@ -42,11 +44,16 @@ void tracekit_sha256(const char *first, size_t first_size, const char *rest, siz
 /* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, whatever computes it. */
 int tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex);
 int tracekit_add_journal(PyObject *module);
+/* The rest of the entry of a piece: see pure.of_text. */
+PyObject *tracekit_of_text(NativeState *state, PyObject *step, PyObject *text);
+/* pieces.c */
+int tracekit_add_pieces(PyObject *module);
 /* lines.c */
 int tracekit_add_lines(PyObject *module);
 /* values.c */
 int tracekit_add_values(PyObject *module);
-/* callers.c */
+/* callers.c; and who is running: see pure.owner. A new reference. */
+PyObject *tracekit_owner(NativeState *state);
 int tracekit_add_callers(PyObject *module);
 /* heads.c */
 int tracekit_add_heads(PyObject *module);

@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter, methodcaller
 from sys import _getframe
+from sys import modules as _modules
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
@@ -19,17 +20,19 @@ from .._lazy import expression
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from threading import Lock, RLock
     from types import FrameType
     from typing import Self
 
 __all__ = [
     "Chain",
+    "Pieces",
     "brackets",
     "columns",
     "decoded",
     "digest",
+    "elements",
     "fields",
     "grouped",
     "line",
@@ -38,6 +41,7 @@ __all__ = [
     "of_text",
     "owner",
     "parts",
+    "picked",
     "plain",
     "quick_look",
     "said",
@@ -46,6 +50,8 @@ __all__ = [
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
+#: A piece of a stream shorter than this needs no interning, however it is encoded.
+PIECE: Final = 256
 
 # -- the journal's lines -----------------------------------------------------------------------------------------------
 
@@ -283,6 +289,42 @@ class Chain:
         raise NotImplementedError
 
 
+class Pieces:
+    """Writes the pieces of a stream that are plain: short texts, of which nothing may be a secret or the beginning of one, that come where
+    the stream was begun. Each is an entry.
+
+    ``stream`` looks for secrets: ``look`` is told its ``tail``, ``keep``, and the ``starts`` of what its ``run`` knows. ``scope`` is where
+    it was begun, ``get`` says which scope the running code's context has. ``log`` has the journal; ``kind`` and ``step`` are those of the
+    entries.
+    """
+
+    __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_step", "_stream")
+
+    def __init__(self, stream: Any, scope: Any, get: Callable[[], Any], log: Any, kind: str, step: int) -> None:
+        self._stream: Final = stream
+        self._scope: Final = scope
+        self._lane: Final = scope.lane
+        self._get: Final = get
+        self._log: Final = log
+        self._kind: Final = kind
+        self._step: Final = step
+
+    def add(self, text: object) -> bool:
+        """Write a piece; ``False`` where it is not plain: nothing was done. ``LogWriteError`` where it could not be written."""
+        lane, scope = self._lane, self._scope
+        if type(text) is not str or len(text) >= PIECE or lane.id < 0:
+            return False
+        if self._get() is not scope or lane.owner != owner():
+            return False
+        stream, data = self._stream, of_text(self._step, text)
+        tail = stream.look(stream.tail, text, stream.keep, stream.run.known.starts)
+        if tail is None or data is None:
+            return False
+        stream.tail = tail
+        self._log.journal.append(self._kind, lane.id, self._step, data)
+        return True
+
+
 # -- values ------------------------------------------------------------------------------------------------------------
 
 #: JSON levels of one value; what is nested deeper is not serialisable. (A reader takes 300 per line: the entry around it has some too.)
@@ -478,6 +520,32 @@ def digest(kind: bytes, text: str | bytes) -> bytes:
     return sha256(kind + (text.encode() if isinstance(text, str) else text)).digest()[:16]
 
 
+def elements(
+    items: list[Any], least: int, running: bytes, digests: dict[int, bytes]
+) -> tuple[list[bytes], list[int], list[bytes]]:
+    """What the elements of a list are known by, how large each is (roughly, where that is beyond every limit), and what the beginnings of
+    the list are known by, after one that is known by ``running``.
+
+    A message is known by the digest of its text, of ``least`` characters and more, and by what else it says. That digest is kept in
+    ``digests``, by the text's identity.
+    """
+    keys, sizes, beginnings = [], [], []
+    for child in items:
+        text = child.get("content") if type(child) is dict else None
+        if type(text) is str and len(text) >= least:
+            rest = _orjson_dumps({**child, "content": None})
+            found = digests[id(text)] = digest(b"s", text)
+            key, size = digest(b"c" + found, rest), len(rest) + (len(text) if text.isascii() else len(text.encode()))
+        else:
+            data = _orjson_dumps(child)
+            key, size = digest(b"e", data), len(data)
+        running = digest(running, key)
+        keys.append(key)
+        sizes.append(size)
+        beginnings.append(running)
+    return keys, sizes, beginnings
+
+
 def brackets(data: bytes, most: int) -> int:
     """How many brackets and braces are opened in encoded JSON, ``most`` at most."""
     found = 0
@@ -487,6 +555,11 @@ def brackets(data: bytes, most: int) -> int:
             found += 1
             at = data.find(bracket, at + 1)
     return found
+
+
+def picked(pairs: Iterable[tuple[bytes, Any]], names: Mapping[bytes, str]) -> list[tuple[str, Any]]:
+    """The pairs that ``names`` has a name for, under it; an empty one leaves the pair out."""
+    return [(name, value) for raw, value in pairs if (name := names[raw])]
 
 
 #: A text in encoded JSON, the first key of an object, and a number that Python may write in another way than orjson: with an exponent.
@@ -517,7 +590,10 @@ def spaced(content: bytes, data: bytes) -> bool:
 
 def owner() -> int:
     """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
-    task = _reality.running_task()
+    # ``running_task``, without a call: each step and each piece of a stream asks.
+    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)
+    loop = None if ask is None else ask()
+    task = None if loop is None else _modules["asyncio.tasks"].current_task(loop)
     return get_ident() if task is None else id(task)
 
 
@@ -574,7 +650,7 @@ def quick_look(
         Callable[[bytes], bool],
         Callable[[str], bool | None],
         Callable[[str], list[tuple[int, int]] | None],
-        Callable[[str, str, int], str | None],
+        Callable[[str, str, int, tuple[str, ...]], str | None],
     ]
     | None
 ):

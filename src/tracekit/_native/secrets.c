@@ -538,11 +538,26 @@ places_in_text(PyObject *module, PyObject *text)
 /* A longer piece is looked at in Python. */
 #define ROOM 4096
 
+/* Whether a text begins at one of the places in `window`. */
+static int
+has_text(const char *window, size_t length, const char *text, size_t size)
+{
+    const char *at = window, *end = window + length;
+    while ((size_t)(end - at) >= size && (at = memchr(at, *text, (size_t)(end - at) - size + 1)) != NULL) {
+        if (memcmp(at, text, size) == 0) {
+            return 1;
+        }
+        at++;
+    }
+    return 0;
+}
+
 static PyObject *
 passing(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 3) {
-        return PyErr_Format(PyExc_TypeError, "passing() takes 3 arguments, not %zd", count);
+    if (count != 4 || !PyTuple_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "passing() takes two texts, a number and a tuple of texts");
+        return NULL;
     }
     char window[ROOM];
     size_t length = 0;
@@ -568,6 +583,16 @@ passing(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     if (looked((place)window, length, 1, takes_sixteen(module), NULL)) {
         Py_RETURN_NONE;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(args[3]); i++) {
+        Py_ssize_t characters;
+        const char *start = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(args[3], i), &characters);
+        if (start == NULL) {
+            return NULL;
+        }
+        if (characters == 0 || has_text(window, length, start, (size_t)characters)) {
+            Py_RETURN_NONE;
+        }
     }
     return PyUnicode_FromStringAndSize(size > keep ? last - keep : window, size > keep ? keep : size);
 }

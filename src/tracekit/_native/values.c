@@ -498,6 +498,46 @@ brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(found);
 }
 
+/* Append (name, value) where a pair is picked. */
+static int
+pick(PyObject *found, PyObject *pair, PyObject *names)
+{
+    PyObject *raw = PySequence_GetItem(pair, 0), *value = raw == NULL ? NULL : PySequence_GetItem(pair, 1);
+    PyObject *name = value == NULL ? NULL : PyObject_GetItem(names, raw);
+    int done = name == NULL ? -1 : PyObject_IsTrue(name);
+    if (done == 1) {
+        PyObject *both = PyTuple_Pack(2, name, value);
+        done = both == NULL ? -1 : PyList_Append(found, both);
+        Py_XDECREF(both);
+    }
+    Py_XDECREF(raw);
+    Py_XDECREF(value);
+    Py_XDECREF(name);
+    return done;
+}
+
+PyDoc_STRVAR(picked_doc, "picked(pairs, names, /)\n--\n\nSee pure.picked.");
+
+static PyObject *
+picked(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        return PyErr_Format(PyExc_TypeError, "picked() takes 2 arguments, not %zd", count);
+    }
+    PyObject *pairs = PyObject_GetIter(args[0]), *found = pairs == NULL ? NULL : PyList_New(0), *pair;
+    while (found != NULL && (pair = PyIter_Next(pairs)) != NULL) {
+        if (pick(found, pair, args[1]) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_DECREF(pair);
+    }
+    Py_XDECREF(pairs);
+    if (found != NULL && PyErr_Occurred()) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
 PyDoc_STRVAR(spaced_doc, "spaced(content, data, /)\n--\n\nSee pure.spaced.");
 
 /* Whether the number whose point is at ``at`` may be written in another way by Python. */
@@ -561,6 +601,7 @@ static PyMethodDef functions[] = {
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
     {"decoded", decoded, METH_O, decoded_doc},
+    {"picked", (PyCFunction)(void (*)(void))picked, METH_FASTCALL, picked_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},

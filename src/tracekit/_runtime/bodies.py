@@ -37,30 +37,37 @@ class SentBody:
     what comes after them. ``items`` are the elements. ``worked`` is for whoever works on them: what came of it.
     """
 
-    __slots__ = ("containers", "ends", "head", "items", "key", "known", "size", "start", "tail", "value", "worked")
+    # What it has before it is taken apart; then it has ``items``, and their ``ends``, too.
+    key = ""
+    head = 0
+    containers = 0
+    tail = b""
+    worked: Any = None
+    items: list[Any]
+    ends: list[int]
 
-    def __init__(
-        self,
-        content: bytes,
-        value: dict[str, Any],
-        key: str = "",
-        items: list[Any] | None = None,
-        head: int = 0,
-        ends: list[int] | None = None,
-        containers: int = 0,
-    ) -> None:
+    def __init__(self, content: bytes, value: dict[str, Any]) -> None:
         self.start: Final = content[:_START]
         self.size: Final = len(content)
         self.value: Final = value
-        self.key: Final = key
-        self.items: Final = items or []
-        self.head: Final = head
-        self.ends: Final = ends or []
-        self.containers: Final = containers
-        last = ends[-1] if ends else len(content)
-        self.known: Final = content[:last]
-        self.tail: Final = content[last:]
-        self.worked: Any = None
+        self.known = content
+
+    @classmethod
+    def in_parts(
+        cls,
+        content: bytes,
+        value: dict[str, Any],
+        key: str,
+        items: list[Any],
+        head: int,
+        ends: list[int],
+        containers: int,
+    ) -> SentBody:
+        made = cls(content, value)
+        made.key, made.items, made.head, made.ends, made.containers = key, items, head, ends, containers
+        if ends:
+            made.known, made.tail = content[: ends[-1]], content[ends[-1] :]
+        return made
 
     def apart(self, content: bytes) -> SentBody | None:
         """This body taken apart where ``content`` first differs; ``None`` where there is no list of objects at which to do that."""
@@ -82,7 +89,7 @@ class SentBody:
         ends = _ends(items, start)
         if ends[0] > common:
             return None
-        return SentBody(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
+        return SentBody.in_parts(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
 
     def shared(self, content: bytes) -> int:
         """How many elements ``content`` begins with."""
@@ -120,6 +127,8 @@ class Bodies:
 
     def __init__(self) -> None:
         self._recent: list[SentBody] = []
+        #: What they begin with.
+        self._starts: list[bytes] = []
         #: Whether one of them has more than its share.
         self._large = False
 
@@ -136,6 +145,8 @@ class Bodies:
         if not _LEAST <= len(content) <= _LARGEST:
             return None
         start = content[:_START]
+        if start not in self._starts:
+            return None
         base: SentBody | None = None
         former: SentBody | None = None
         count = 0
@@ -169,6 +180,10 @@ class Bodies:
                     del bodies[max(number, 1) :]
                     break
             self._large = any(body.size > _BYTES // _MOST for body in bodies)
+        if instead is None and not self._large:
+            self._starts = [bodies[0].start, *self._starts[: _MOST - 1]]
+        else:
+            self._starts = [body.start for body in bodies]
         self._recent = bodies
 
 
@@ -203,7 +218,7 @@ def _continue(base: SentBody, count: int, content: bytes, plain: Callable[[bytes
     if containers > _CONTAINERS:
         return None
     value[key] = items = [*base.items[:count], *new]
-    return SentBody(content, value, key, items, base.head, [*base.ends[:count], *ends], containers)
+    return SentBody.in_parts(content, value, key, items, base.head, [*base.ends[:count], *ends], containers)
 
 
 def _parsed(part: bytes) -> Any:

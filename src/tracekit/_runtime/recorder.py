@@ -14,7 +14,8 @@ from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
-from .._native import of_text
+from .._native import Pieces, of_text
+from .._native.pure import PIECE
 from .._reality import system
 from .._values import dumps_in_order, exception_to_json, not_serialisable, quick, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
@@ -181,8 +182,6 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 _EXECUTED: Final = "was executed; its outcome"
 #: Pieces of one stream are one text, in which a secret may be split.
 _STREAMED: Final = frozenset((str, bytes))
-#: A piece of a stream shorter than this needs no interning, however it is encoded.
-_PIECE: Final = 256
 
 
 class RecordedStep(Step):
@@ -193,8 +192,9 @@ class RecordedStep(Step):
     live: Final = True
     deferred: Final = False
     seq = 0
-    #: What looks for secrets in its pieces.
+    #: What looks for secrets in its pieces, and what writes those that are plain.
     _stream: StreamRedactor | None = None
+    _pieces: Pieces | None = None
     #: Whether it came in pieces: then its end is the last of them.
     _in_pieces = False
 
@@ -229,25 +229,30 @@ class RecordedStep(Step):
             return
         stored: Any = output
         replaced: list[Mark] = []
-        if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
-            if self._stream is None:
-                self._stream = session.redactor.also(self.spec.patterns).stream()
-            stored, replaced = self._stream.feed(stored)
-        self._in_pieces = True
-        lane = self._reader()
-        # The everyday piece: looked through for secrets already, as part of its stream.
-        everyday = type(stored) is str and not (replaced or info) and len(stored) < _PIECE and self.given is None
+        everyday = False
         try:
-            if everyday and lane.id >= 0:
-                seq = self.seq
-                session.log.journal.append(
-                    self.spec.types.chunk, lane.id, seq, of_text(seq, stored) or _of_text(seq, stored)
-                )
-            else:
-                self._chunk(session.log.journal.append, lane, stored, everyday, replaced, output, info)
+            if self._pieces is not None and info is None:
+                everyday = True
+                if self._pieces.add(output):
+                    return
+            if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
+                stored, replaced = (self._stream or self._looks()).feed(stored)
+            self._in_pieces = True
+            # Looked through for secrets already, as part of its stream.
+            everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.given is None
+            self._chunk(session.log.journal.append, self._reader(), stored, everyday, replaced, output, info)
         except LogWriteError as error:
-            rest = (lane, stored, everyday, replaced, output, info)
+            rest = (self._reader(), stored, everyday, replaced, output, info)
             self._unwritten(error, "was begun; a piece of what it gives", self._chunk, *rest, whole=False)
+
+    def _looks(self) -> StreamRedactor:
+        """What looks for secrets in its pieces from now on."""
+        session, scope = self.session, self.scope
+        stream = self._stream = session.redactor.also(self.spec.patterns).stream()
+        if self.given is None and not stream.user:
+            kind = self.spec.types.chunk
+            self._pieces = Pieces(stream, scope, current.get, session.log, kind, self.seq)
+        return stream
 
     def _chunk(
         self,
@@ -390,6 +395,7 @@ class RecordedStep(Step):
             write()
 
     def holds(self, instance: object) -> None:
+        self._pieces = None
         if self.given is None:
             self.given = Given({}, self.spec.mutates or (), None, [])
         self.given.holds(instance)

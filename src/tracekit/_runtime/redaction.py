@@ -132,13 +132,6 @@ class KnownSecrets:
                     texts.setdefault(form, kind)
         return self if len(texts) == len(self.texts) else KnownSecrets(texts)
 
-    def touch(self, text: str) -> bool:
-        """Whether one may be in a text, or begin at its end. Never a wrong no."""
-        for start in self.starts:  # noqa: SIM110 - for each piece of a stream: a generator costs more than the search
-            if start in text:
-                return True
-        return False
-
     def within(self, text: str) -> bool:
         return any(known in text for known in self.texts)
 
@@ -1053,33 +1046,36 @@ class StreamRedactor:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._tail = ""
-        self._user = redactor.has_user_patterns
-        self._keep = self.USER_TAIL if self._user else self.TAIL
-        self._passing = passing()
+        #: The redactor that learns what is known.
+        self.run = redactor._run
+        #: The end of the text so far, and how much of it is kept.
+        self.tail = ""
+        self.user = redactor.has_user_patterns
+        self.keep = self.USER_TAIL if self.user else self.TAIL
+        self.look = passing()
 
     def feed(self, chunk: str | bytes) -> tuple[Any, list[Mark]]:
         """The chunk as it is to be stored (of the same type), and where placeholders stand in it."""
         if not isinstance(chunk, str):
             text, marks = self.feed(bytes(chunk).decode("latin-1"))
             return (text.encode("latin-1"), marks) if marks else (chunk, [])
-        known = self._redactor._run.known
-        if not self._user:
-            tail = self._passing(self._tail, chunk, self._keep)
-            if tail is not None and not known.touch(self._tail + chunk):  # the everyday chunk
-                self._tail = tail
+        known = self.run.known
+        if not self.user:
+            tail = self.look(self.tail, chunk, self.keep, known.starts)
+            if tail is not None:  # the everyday chunk
+                self.tail = tail
                 return chunk, []
-        window = self._tail + chunk
+        window = self.tail + chunk
         opened = None
-        if not (self._user or "://" in window or look(False)(window)):
+        if not (self.user or "://" in window or look(False)(window)):
             opened = known.beginning(window)
             if opened is None and not known.within(window):
-                self._tail = window[-self._keep :]
+                self.tail = window[-self.keep :]
                 return chunk, []
         return self._cut_out(chunk, window, opened or known.beginning(window))
 
     def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, list[Mark]]:
-        old = len(self._tail)
+        old = len(self.tail)
         spans = self._redactor.spans(window, open=True)
         if opened is not None:
             spans = _apart([*spans, opened[1:]])
@@ -1101,8 +1097,8 @@ class StreamRedactor:
 
     def _remember(self, window: str, spans: list[tuple[int, int, str]], opened: int) -> None:
         """Keep what a secret that goes on in the next chunk is known by: all of it, with what stands before."""
-        start = min(opened, len(window) - self._keep)
+        start = min(opened, len(window) - self.keep)
         if spans and spans[-1][1] == len(window):
             start = min(start, spans[-1][0] - self.TAIL)
         tail = window[max(0, start - 8) :]
-        self._tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]
+        self.tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]

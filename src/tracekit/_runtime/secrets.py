@@ -1066,9 +1066,9 @@ def look(binary: bool) -> Callable[[Any], bool]:
 
 
 @cache
-def passing() -> Callable[[str, str, int], str | None]:
+def passing() -> Callable[[str, str, int, tuple[str, ...]], str | None]:
     """Looks at a piece of a text: given the end of what came before it, and itself, it says what is the end now, so many characters;
-    ``None`` where these may hold a secret, or have to be looked at closer.
+    ``None`` where these may hold a secret, have to be looked at closer, or hold one of the ``starts`` of known secrets.
     """
     from .._native import quick_look
 
@@ -1076,9 +1076,12 @@ def passing() -> Callable[[str, str, int], str | None]:
     return passing_in_python if compiled is None else compiled[3]
 
 
-def passing_in_python(tail: str, piece: str, keep: int) -> str | None:
+def passing_in_python(tail: str, piece: str, keep: int, starts: tuple[str, ...]) -> str | None:
     """``passing``, as the expressions say it."""
     window = tail + piece
+    for start in starts:  # for each piece of a stream: a generator costs more than the search
+        if start in window:
+            return None
     return None if "://" in window or look_in_python(False)(window) else window[-keep:]
 
 
