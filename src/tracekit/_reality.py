@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import time as _time
-from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,6 +27,7 @@ __all__ = [
     "coarse_time_ns",
     "fdatasync",
     "free_in_forks",
+    "gate",
     "kill",
     "monotonic",
     "monotonic_ns",
@@ -81,6 +82,13 @@ def free_in_forks(lock: Any) -> Any:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)
     return lock
+
+
+def gate() -> LockType:
+    """A lock that is held: whoever acquires it waits until somebody releases it."""
+    made = allocate_lock()
+    made.__enter__()  # as ``acquire``, but for the program's hooks around that
+    return made
 
 
 class OwnThread:

@@ -678,8 +678,7 @@ class Work:
         #: Whether the call has come to its end.
         self.ended = False
         self._late = False
-        self._gate: Final = allocate_lock()
-        self._gate.acquire()
+        self._gate: Final = _reality.gate()
 
     def result(self, seconds: float, over: Callable[[], object]) -> Any:
         """The result of the call within ``seconds``; else raise ``Overdue``, and call ``over`` when the call ends after all."""
@@ -874,8 +873,7 @@ class UndoableSteps:
     def wait(self, over: Callable[[], bool], until: float | Callable[[LockType], object]) -> None:
         """Hold this thread until ``over``: up to an instant, or with a function that holds it in a lock and knows when that is in vain."""
         while True:
-            gate = allocate_lock()
-            gate.acquire()
+            gate = _reality.gate()
             with self._lock:
                 self._gates.append(gate)
             if over():

@@ -16,7 +16,7 @@ from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .._reality import monotonic_ns, off_loop, running_task
+from .._reality import gate, monotonic_ns, off_loop, running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
@@ -89,8 +89,7 @@ class Entered:
         #: Whether user code started it. What a library does beside the program is no event where nothing is captured in it.
         self.by_user = True
         self.begun = False
-        self._gate = allocate_lock()
-        self._gate.acquire()
+        self._gate = gate()
 
     @property
     def lane(self) -> Lane:
@@ -472,16 +471,15 @@ def _hold_unrecorded(lane: Lane, turn: Any) -> None:
     if lane.let_go:
         return
     lane.let_go = True
-    gate = allocate_lock()
-    gate.acquire()
+    opened = gate()
 
     def let_go() -> None:
         with suppress(RuntimeError):  # somebody else did
-            gate.release()
+            opened.release()
 
     turn.on_fire(let_go, anywhere=True)
     turn.hold(let_go)
-    gate.acquire()
+    opened.acquire()
     turn.cancel()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from _thread import LockType, RLock, allocate_lock, start_new_thread
+from _thread import LockType, RLock, start_new_thread
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
-from .._reality import monotonic_ns, repoint
+from .._reality import gate, monotonic_ns, repoint
 from .._runtime.session import Scope, current, here
 from . import threads as handover
 from .callers import by_observer, by_user
@@ -162,8 +162,7 @@ def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
     """Wait until notified, or until ``hold``, which waits for the lock that it is given, returns without. Whether it was notified."""
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
-    waiter = allocate_lock()
-    waiter.acquire()
+    waiter = gate()
     condition._waiters.append(waiter)
     saved = condition._release_save()
     notified = True
@@ -226,8 +225,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
 def _until_ended(join: Any, thread: threading.Thread, wait: Callable[[Any], object]) -> None:
     """Wait for the end of a thread in a lock that is released then."""
     if thread.is_alive():
-        ended = allocate_lock()
-        ended.acquire()
+        ended = gate()
         start_new_thread(_notify, (join, thread, ended))
         wait(ended)
 

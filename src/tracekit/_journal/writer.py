@@ -479,8 +479,7 @@ class Journal(Chain):
 
     def _follow(self, want: int) -> None:
         """Wait for the sync that is under way; whose entry came too late for it syncs next, or waits for who does."""
-        gate = threading.Lock()
-        gate.acquire()
+        gate = _reality.gate()
         self._followers.append((want, gate))
         if self._sync_lock.locked():  # so its holder is going to look at the followers after this
             with _reality.off_loop():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -113,10 +113,8 @@ class KeyedCall:
         self._log: tuple[LoggedCall, Trace] | None = None
         self._lock: Final = RLock()
         self._waiters: list[Any] = []
-        self._is_open: Final = allocate_lock()
-        self._is_open.acquire()
-        self._has_ended: Final = allocate_lock()
-        self._has_ended.acquire()
+        self._is_open: Final = _reality.gate()
+        self._has_ended: Final = _reality.gate()
 
     @classmethod
     def answered(cls, of: Mapping[str, Any], result: KeyedResult) -> KeyedCall:

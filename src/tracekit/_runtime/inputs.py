@@ -17,7 +17,7 @@ from .._values import from_json
 from ..errors import LogWriteError
 from .callsite import caller, say
 from .redaction import Originals, Redactor
-from .session import Scope
+from .session import Scope, WrittenLog
 from .verdict import Report
 
 if TYPE_CHECKING:
@@ -68,21 +68,12 @@ class LeftStates:
 _LEFT: Final = frozenset(("left", "state"))
 
 
-class _Journal(Protocol):
-    def held(self) -> Any: ...
-
-
-class _Log(Protocol):
-    @property
-    def journal(self) -> _Journal: ...
-
-
 class RecordedInputs:
     """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is called where that is not possible."""
 
     def __init__(
         self,
-        log: _Log,
+        log: WrittenLog,
         write: Callable[[str, dict[str, Any], dict[str, Any], tuple[int, int]], object],
         unwritten: Callable[[], None],
     ) -> None:
