@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracekit._runs import environment as module
-from tracekit._runs.environment import drift, environment, environment_and_argv, git_revision
+from tracekit._runs.environment import drift, environment, environment_to_record, git_revision
 from tracekit._runtime.redaction import Redactor
 
 SOURCES = Path(module.__file__).parents[2]
@@ -76,7 +76,7 @@ def test_environment_lists_loaded_packages_only() -> None:
 def test_the_command_line_is_there_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run says of its command line is what was typed, but for what stands behind the name of a secret."""
     monkeypatch.setattr(sys, "argv", ["agent.py", "--city", "Bern", "--password", "hunter2-of-mine"])
-    *plain, hidden = environment_and_argv([], Redactor())["argv"]
+    *plain, hidden = environment_to_record([], Redactor())[1]["argv"]
     assert plain == ["agent.py", "--city", "Bern", "--password"]
     assert hidden != "hunter2-of-mine"
 

@@ -463,7 +463,7 @@ def test_a_scan_finds_what_was_cut_off_or_exchanged() -> None:
 def test_what_a_run_says_of_its_process_stays_as_it_is_whatever_the_users_patterns_match() -> None:
     """A pattern for UUIDs or dates takes them out of what the program says, not out of what it says of its process and its clocks."""
     uuids = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-    with record("patterns", redact=[uuids, r"\d{4}-\d{2}-\d{2}"]) as run:
+    with record("patterns", redact=[uuids, r"\d{4}-\d{2}-\d{2}", r"\d+\.\d+\.\d+"]) as run:
         tracekit.decision("said", input="4f9c1d2e-8f1b-4a67-9b0e-0d8b7d1f2a3c", output="2026-11-24")
     Path(run.path).write_bytes(b"".join(Path(run.path).read_bytes().splitlines(keepends=True)[:-1]))
     Path(Store().tips, run.id).unlink()  # as after a crash
@@ -471,7 +471,7 @@ def test_what_a_run_says_of_its_process_stays_as_it_is_whatever_the_users_patter
         about = trace.first["meta"]
         assert b"2026-11-24" not in trace.line(2)
         assert b"4f9c1d2e" not in trace.line(2)
-    assert "REDACTED" not in json.dumps([about["writer"], about["clocks"]])
+    assert "REDACTED" not in json.dumps([about["writer"], about["clocks"], about["environment"]["python"]])
     (found,) = recovery.scan()
     assert found.decision == "resume", found.reasons
 

@@ -26,7 +26,7 @@ from .._values import canonical, to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import environment_and_argv
+from .environment import environment_to_record
 
 __all__ = ["OpenReplay", "OpenRun"]
 
@@ -72,10 +72,10 @@ class OpenRun:
 
     def _first_entry(self, name: str, input: Any, about: Mapping[str, Any]) -> None:
         session = self._recording
-        place = environment_and_argv(instrumentation.packages(), session.redactor)
-        meta = {"environment": place, "durability": session.log.journal.durability, **about}
+        environment, private = environment_to_record(instrumentation.packages(), session.redactor)
+        own = {"environment": environment, "durability": session.log.journal.durability}
         tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
-        session.log.journal.append("run.started", 0, 0, tail + session.meta(meta))
+        session.log.journal.append("run.started", 0, 0, tail + session.meta({"environment": private, **about}, own))
 
     @property
     def session(self) -> Session:

@@ -22,7 +22,7 @@ __all__ = [
     "cores_here",
     "drift",
     "environment",
-    "environment_and_argv",
+    "environment_to_record",
     "file_hash",
     "git_revision",
     "this_program",
@@ -141,9 +141,11 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def environment_and_argv(packages: Iterable[str], redactor: Redactor) -> dict[str, Any]:
-    """What ``environment`` says, and ``argv``: the command line without its secrets."""
-    return {**environment(packages), "argv": redactor.redact_argv(sys.argv)}
+def environment_to_record(packages: Iterable[str], redactor: Redactor) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``environment`` says, in two parts: what a replay compares, which stays as it is, and what may be secret, with ``argv``, the
+    command line without its secrets."""
+    found = environment(packages)
+    return found, {"host": found.pop("host"), "argv": redactor.redact_argv(sys.argv)}
 
 
 @_reality.off_loop()

@@ -30,7 +30,7 @@ from .._values import canonical, to_json
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import command_facts, environment_and_argv, this_program
+from .environment import command_facts, environment_to_record, this_program
 from .wording import time_span
 
 __all__ = ["BranchedReplay", "Live", "PartialReplay", "branch", "end_branch"]
@@ -783,17 +783,18 @@ def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since:
     new.state.partial = True
     new.state.children = RecordedChildren(new)
     first = session.trace.entry(1)
+    environment, private = environment_to_record(instrumentation.packages(), new.redactor)
     about: dict[str, Any] = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
         "live": sorted(live.kinds),
         **({"instead": instead} if (instead := live.as_dict()) else {}),
-        "environment": environment_and_argv(instrumentation.packages(), new.redactor),
+        "environment": private,
         **_replayable_by(first.get("meta") or {}, new),
     }
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
     name = canonical(first.get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(input).data)
-    new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
+    new.log.journal.append("run.started", 0, 0, tail + new.meta(about, {"environment": environment}))
     return PartialReplay(session, new, live, since)
 
 

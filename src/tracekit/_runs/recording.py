@@ -26,7 +26,7 @@ from . import block as arguments
 from . import children, ending, segments
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async
-from .environment import Program, command_facts, environment_and_argv, this_program
+from .environment import Program, command_facts, environment_to_record, this_program
 from .run import UNSET, Run, register, unregister
 
 if TYPE_CHECKING:
@@ -281,9 +281,11 @@ class RecordBlock(Block[Run]):
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
+        environment, private = environment_to_record(instrumentation.packages(), session.redactor)
         own: dict[str, Any] = {
             "program": process.role.program,
             "ordinal": self.ordinal,
+            "environment": environment,
             "durability": options["durability"],
             "clocks": _reality.clocks(),
             "writer": writer(session.log.journal.path),
@@ -292,7 +294,7 @@ class RecordBlock(Block[Run]):
         }
         if self._program is not None:
             own["whole_program"] = True
-        about: dict[str, Any] = {"environment": environment_and_argv(instrumentation.packages(), session.redactor)}
+        about: dict[str, Any] = {"environment": private}
         if present := plugins.credentials():
             about["credentials"] = present
         if found := plugins.settings():

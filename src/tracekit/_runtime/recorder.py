@@ -896,14 +896,16 @@ class Recording:
 
     def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
         """``,"meta":{…}``, redacted, or nothing. ``own`` are facts that tracekit itself goes by: they stay as they are, whatever the user's
-        patterns match."""
+        patterns match. Where both have a dictionary of one name, they are one."""
         if not meta:
             return b""
         data = self._plain(meta, [])
         found = self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
         if own is None:
             return found
-        return b',"meta":%b,%b' % (dumps_in_order(to_json(dict(own)))[:-1], found[len(b',"meta":{') :])
+        tree, rest = to_json(dict(own)), orjson.loads(found[len(b',"meta":') :])
+        tree.update((key, {**tree[key], **item} if key in tree else item) for key, item in rest.items())
+        return b',"meta":%b' % dumps_in_order(tree)
 
     def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)
