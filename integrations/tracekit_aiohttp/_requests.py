@@ -26,7 +26,9 @@ class Asked:
         #: Whether it asks for a websocket.
         self.websocket: Final = req.headers.get("upgrade", "").lower() == "websocket"
         url = req.url
-        headers = [(name.encode(), self.masked(value.encode())) for name, value in req.headers.items()]
+        headers = [(name.encode(), value.encode()) for name, value in req.headers.items()]
+        if self._boundary:
+            headers = [(name, self.masked(value)) for name, value in headers]
         self.parts: Final = (
             "WEBSOCKET" if self.websocket else req.method,
             _scheme(url, self.websocket),
@@ -45,17 +47,21 @@ class Asked:
         return data.replace(self._boundary, _BOUNDARY) if self._boundary else data
 
 
+_OF_WEBSOCKETS: Final = {"http": "ws", "https": "wss"}
+_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
 def _scheme(url: Any, websocket: bool) -> bytes:
     scheme: str = url.scheme
-    return ({"http": "ws", "https": "wss"}.get(scheme, scheme) if websocket else scheme).encode()
+    return (_OF_WEBSOCKETS.get(scheme, scheme) if websocket else scheme).encode()
 
 
 def _netloc(url: Any) -> bytes:
     host: str = url.raw_host or ""
     if ":" in host:
         host = f"[{host}]"
-    default = {"http": 80, "https": 443, "ws": 80, "wss": 443}.get(url.scheme)
-    return (host if url.port in (None, default) else f"{host}:{url.port}").encode("ascii", "replace")
+    port = url.port
+    return (host if port is None or port == _PORTS.get(url.scheme) else f"{host}:{port}").encode("ascii", "replace")
 
 
 def _boundary(content_type: str) -> bytes:

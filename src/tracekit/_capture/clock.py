@@ -20,7 +20,17 @@ from .. import _reality
 from .._runtime.session import STEADY, Scope, current, in_own_lane
 from . import exchange
 from .callers import by_user, reader
-from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
+from .exchange import (
+    NOARGS,
+    ONE,
+    ClassMethodExchange,
+    CodeExchange,
+    Unsupported,
+    function_patch,
+    genuine,
+    marking,
+    works,
+)
 from .patch import AttributePatch, Patch, Switch, loaded
 
 __all__ = ["activate", "deactivate", "degraded"]
@@ -268,12 +278,32 @@ def _hook(name: str, real: Any, flags: int) -> Hook:
     if name in FORMATS:
         return _formatting(f"time.{name}", real, FORMATS[name])
     if name in PLAIN:
+        if name == "monotonic" and flags == NOARGS:
+            _Monotonic.function, _Monotonic.real = _reality.unfaked(_time, name), real
         return _plain(f"time.{name}", real)
     return _of_one(f"time.{name}", real, flags)
 
 
 def _loop_patches() -> list[Patch]:
-    return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, _loop_time)]
+    return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, lambda real: _loop_time(_machine(real)))]
+
+
+class _Monotonic:
+    """``time.monotonic``, and what its hook calls."""
+
+    function: Any = None
+    real: Any = None
+
+
+def _machine(real: Any) -> Any:
+    """``loop.time()`` of the machine: it calls ``time.monotonic``, whose hook would find again that a loop reads it."""
+    if real.__code__.co_names != ("time", "monotonic"):
+        return real
+
+    def read(loop: Any) -> Any:
+        return _Monotonic.real() if _time.monotonic is _Monotonic.function else real(loop)
+
+    return read
 
 
 def _loop_time(real: Any) -> Hook:

@@ -30,6 +30,7 @@ from .._runtime.process import process
 from .patch import AttributePatch, Patch
 
 __all__ = [
+    "NOARGS",
     "ONE",
     "VARARGS",
     "AuditHook",

@@ -201,8 +201,10 @@ class _Counted(asyncio.Handle):
 
     def _run(self) -> None:
         lane = self.lane
-        if lane is not None and self.counted:
-            lane.runs()
+        if lane is not None and self.counted:  # ``lane.runs()``, without a call
+            lane.since += 1
+            if lane.moved is not None:
+                lane.moves()
         _run_bare(self)
 
 

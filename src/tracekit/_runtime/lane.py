@@ -105,6 +105,11 @@ class Lane:
         """An event loop runs one more of its callbacks."""
         self.since += 1
         if self.moved is not None:
+            self.moves()
+
+    def moves(self) -> None:
+        """It is the first callback since the last event of its loop."""
+        if self.moved is not None:
             self.moved.append(self)
             self.moved = None
 

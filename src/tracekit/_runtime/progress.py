@@ -161,7 +161,12 @@ class Progress:
 
     def soon(self, loop: Any, lane: Lane | None, handle: Callback) -> None:
         """``loop.call_soon`` for a callback in ``lane``, or inside a live call (``None``)."""
-        if loop._closed if hasattr(loop, "_closed") else loop.is_closed():
+        ready = None
+        try:
+            closed, ready = loop._closed, loop._ready
+        except AttributeError:  # uvloop
+            closed = loop.is_closed()
+        if closed:
             raise RuntimeError("Event loop is closed")
         handle.counted = self._uncounted is not loop
         handle.lane = lane
@@ -170,7 +175,6 @@ class Progress:
             self._of(loop).moved.append(lane)
             lane.moved = None
         if self._deliverer is None:
-            ready = getattr(loop, "_ready", None)
             if ready is not None:
                 ready.append(handle)
                 return
