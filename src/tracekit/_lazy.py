@@ -1,15 +1,17 @@
-"""What is made when it is first used: public names of a module, regular expressions. A program pays for nothing that it does not need."""
+"""What is made when it is first used: names of a module, expressions, constructors. A program pays for nothing that it does not need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import _tuplegetter, namedtuple  # type: ignore[attr-defined]  # it makes the fields of every named tuple
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, AnyStr, Final
 
 if TYPE_CHECKING:
     import re
+    from typing import NamedTuple as NamedTuple
 
-__all__ = ["compile_all", "expression", "lazily"]
+__all__ = ["NamedTuple", "compile_all", "expression", "lazily"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -60,3 +62,60 @@ def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     made: Any = _Expression(pattern, flags)
     _expressions.append(made)
     return made  # type: ignore[no-any-return]
+
+
+class _Tuple(tuple):  # type: ignore[type-arg]
+    """A named tuple whose constructor, which is compiled, is made with its first object."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        _fields: tuple[str, ...]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        owner = next(one for one in cls.__mro__ if "_fields" in vars(one))
+        made = namedtuple(owner.__name__, vars(owner)["_fields"], defaults=vars(owner)["_field_defaults"].values())  # type: ignore[misc]
+        setattr(owner, "__new__", vars(made)["__new__"])  # noqa: B010  # a type checker takes it for a method
+        return cls.__new__(cls, *args, **kwargs)
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Any:
+        made = tuple.__new__(cls, values)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, /, **others: Any) -> Any:
+        made = self._make(map(others.pop, self._fields, self))
+        if others:
+            raise ValueError(f"Got unexpected field names: {[*others]!r}")
+        return made
+
+    __replace__ = _replace
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+
+class _Naming(type):
+    """Makes the classes that have ``NamedTuple`` for their base."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(cls, name, bases, names)
+        fields = tuple(names["__annotations__"])
+        defaults = {field: names.pop(field) for field in fields if field in names}
+        names |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+        names |= {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
+        return type(name, (_Tuple,), names)
+
+
+if not TYPE_CHECKING:
+
+    class NamedTuple(metaclass=_Naming):
+        """``typing.NamedTuple``, for which Python compiles a constructor and each annotation: the constructor is made when it is used."""

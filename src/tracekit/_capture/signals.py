@@ -14,8 +14,9 @@ from _signal import signal as _put
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from .._lazy import NamedTuple
 from .._reality import monotonic
 from .._runtime.callsite import is_own
 from .._runtime.lane import ROOT, started

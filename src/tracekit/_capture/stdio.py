@@ -10,8 +10,9 @@ from functools import wraps
 from hashlib import sha256
 from io import TextIOWrapper
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from .._lazy import NamedTuple
 from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 
 __all__ = [
     "CUT_OFF",

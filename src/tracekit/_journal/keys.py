@@ -15,12 +15,12 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from .. import _reality
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 from .._reality import system
 from ..errors import ContractViolationError, LogWriteError, TraceError
 from .durable import facts_in, make_directory

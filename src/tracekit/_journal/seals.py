@@ -15,11 +15,12 @@ import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from .. import _reality
+from .._lazy import NamedTuple
 from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 import orjson
 
 from .. import _reality
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .durable import make_directory, sync_directory

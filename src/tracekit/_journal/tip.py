@@ -7,11 +7,12 @@ write the directory can change it; a seal, or a tip hash kept in another place (
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from .. import _reality
+from .._lazy import NamedTuple
 from .._reality import open_file, system
 from .durable import facts_in, replacing
 

@@ -11,12 +11,12 @@ from operator import itemgetter, methodcaller
 from sys import _getframe
 from sys import modules as _modules
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
 from .. import _reality
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 
 if TYPE_CHECKING:
     from collections import deque

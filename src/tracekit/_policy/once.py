@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import Context
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
 
@@ -18,6 +18,7 @@ from .. import _reality
 from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
 from .._journal.store import SEGMENT, Store, beside, file_beside, live_writer, segment_in, valid_run_id
+from .._lazy import NamedTuple
 from .._runtime.around import Around, AroundStep
 from .._runtime.callsite import say
 from .._runtime.effects import RecoveredLog

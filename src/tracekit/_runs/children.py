@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from hashlib import sha256
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import ref
 
 from .. import _reality, errors
@@ -20,6 +20,7 @@ from .._capture import guard, instrumentation
 from .._capture.commands import BECOMING, STATUS, note_status
 from .._journal.entry import ENDS
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
+from .._lazy import NamedTuple
 from .._policy.once import share
 from .._runtime.callsite import caller, say
 from .._runtime.lane import Lane

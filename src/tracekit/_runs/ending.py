@@ -13,14 +13,14 @@ from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
 from .._capture import guard
 from .._journal import store as files
 from .._journal.entry import ENDS
 from .._journal.store import Store, segment_in
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, uncaptured
 from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
+from .._lazy import NamedTuple
 from .._runtime.process import process
 
 if TYPE_CHECKING:

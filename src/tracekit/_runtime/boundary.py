@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from .._lazy import NamedTuple
 from ..errors import LogWriteError
 from .lane import ROOT
 

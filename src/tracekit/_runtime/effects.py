@@ -7,9 +7,10 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from itertools import compress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read_by_library
+from .._lazy import NamedTuple
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
+from .._lazy import NamedTuple
 from .._values import from_json
 from ..errors import LogWriteError
 from .callsite import caller, say

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
 
@@ -14,6 +14,7 @@ from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
+from .._lazy import NamedTuple
 from .._native import Pieces, of_text
 from .._native.pure import PIECE
 from .._reality import system

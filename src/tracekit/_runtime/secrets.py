@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-from .._lazy import expression
+from .._lazy import NamedTuple, expression
 
 __all__ = [
     "CREDENTIALS",

@@ -11,9 +11,10 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._journal.entry import READS, SINGLES, family_of, imported_from
+from .._lazy import NamedTuple
 from ..errors import InexactReplayError
 from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
 from .effects import RecoveredLog, RecoveredStep

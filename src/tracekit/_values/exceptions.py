@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from .._lazy import NamedTuple
 
 __all__ = ["RECIPES", "Recipe"]
 

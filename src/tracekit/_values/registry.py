@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from types import MemberDescriptorType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from .._lazy import NamedTuple
 
 __all__ = [
     "Codec",
