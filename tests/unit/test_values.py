@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+import typing
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass, make_dataclass
+from typing import Any, NamedTuple
 
 import orjson
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,3 +167,109 @@ def test_an_exception_that_is_too_large_keeps_its_text() -> None:
     inexact = pytest.raises(InexactReplayError, match="comes back as RecordedError")
     with inexact, replay(run), pytest.raises(RecordedError, match="short"):
         fail()
+
+
+def _local() -> Any:
+    @dataclass
+    class Local:
+        a: int
+
+    return Local
+
+
+def _with_a_method() -> Any:
+    class Pair(NamedTuple):
+        a: int
+
+        def twice(self) -> int:
+            return 2 * self.a
+
+    return Pair
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_dataclass("Made", ["a"])(1),
+        lambda: pydantic.create_model("Made", a=(int, ...))(a=1),
+        lambda: enum.Enum("Made", "A B").A,  # type: ignore[attr-defined]
+        lambda: _local()(1),
+        lambda: [_with_a_method()(1)],
+        lambda: type("Made", (list,), {})([1]),
+    ],
+)
+def test_a_value_of_a_class_made_while_the_program_ran_is_told(make: Callable[[], Any]) -> None:
+    """When it is recorded, not in the night in which the run has to be replayed; as an argument it is compared, and nothing is lost."""
+
+    @traced_tool(side_effect="read_only")
+    def give() -> Any:
+        return make()
+
+    @traced_tool(side_effect="read_only")
+    def take(value: Any) -> str:
+        return "taken"
+
+    with pytest.warns(RuntimeWarning, match="its class was made while the program ran"):
+        run, _ = recorded(give)
+    assert [one["seq"] for one in Trace(run.path).entries() if "notes" in one.get("meta", {})] == [3]
+    with pytest.raises(NotReplayableError, match="made while the recorded program ran"), replay(run):
+        give()
+    run, _ = recorded(lambda: take(make()))
+    assert run.warnings == []
+    with replay(run) as session:
+        assert take(make()) == "taken"
+    assert session.report.exact
+
+
+def test_a_class_made_while_the_program_ran_that_the_annotation_names() -> None:
+    """It is found by that: nothing is lacking."""
+    local = _local()
+
+    def give() -> Any:
+        return local(1)
+
+    give.__annotations__["return"] = local
+    tool = traced_tool(side_effect="read_only")(give)
+    run, value = recorded(tool)
+    assert run.warnings == []
+    with replay(run) as session:
+        assert tool() == value
+    assert session.report.exact
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: namedtuple("Row", "id name")(1, "x"),  # as helpers for databases make them
+        lambda: namedtuple("Row", ["class", "b"], rename=True)(1, 2),
+        lambda: namedtuple("Row", ())(),
+        lambda: typing.NamedTuple("Row", [("a", int)])(1),
+    ],
+)
+def test_a_named_tuple_made_while_the_program_ran_comes_back(make: Callable[[], Any]) -> None:
+    """Of a class with the same fields."""
+
+    @traced_tool(side_effect="read_only")
+    def rows() -> list[Any]:
+        return [make(), make()]
+
+    run, value = recorded(rows)
+    assert run.warnings == []
+    with replay(run) as session:
+        back = rows()
+    assert session.report.exact
+    assert back == value
+    assert repr(back) == repr(value)
+    assert back[0]._fields == value[0]._fields
+    assert type(back[0]) is type(back[1])
+
+
+@pytest.mark.parametrize("fields", [["a", "a"], ["a b"], [1], "ab", ["x"] * 2, ["__import__('os')"]])
+def test_the_fields_of_a_named_tuple_that_somebody_has_edited(fields: Any) -> None:
+    """What is no list of names makes no class, and where a name stands twice the second one has none."""
+    tree: Any = {"$t": "namedtuple", "c": "no.module:Row", "v": [1, 2], "f": fields}
+    if fields in (["a", "a"], ["x", "x"]):
+        assert from_json(tree)._fields == (fields[0], "_1")
+        return
+    with pytest.raises(NotReplayableError):
+        from_json(tree)

@@ -11,6 +11,7 @@ import orjson
 from .._journal.entry import DEFAULT, too_costly
 from .._journal.intern import Interner, KnownList, Places
 from .._values import dumps, dumps_in_order, fingerprint, fingerprint_continued, noted, snapshot, to_json
+from .._values.codec import Unnamed, classes_in, hinted
 from .bodies import Continuation
 from .redaction import Mark, Redactor, below
 from .session import current
@@ -57,6 +58,18 @@ def _long_texts(tree: Any) -> list[int]:
         elif type(node) is list:
             pending.extend(node)
     return found
+
+
+def _without_classes(notes: list[str], returns: Callable[[], Any] | None) -> list[str]:
+    """What there is to say but for classes without a name: only where a replay makes the value again, and its type is not declared."""
+    if all(type(note) is not Unnamed for note in notes):
+        return notes
+    classes = {} if returns is None else classes_in(returns())
+    return [
+        str(note)
+        for note in notes
+        if not isinstance(note, Unnamed) or (returns is not None and hinted(note.name, classes) is None)
+    ]
 
 
 def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
@@ -156,8 +169,11 @@ class Encoder:
         at: str = "input",
         data: bytes | None = None,
         own: Patterns | None = None,
+        returns: Callable[[], Any] | None = None,
     ) -> Encoded:
         """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
+
+        ``returns`` says which type is declared for a value that a replay makes again: its classes are found by that, or by their names.
 
         ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand. ``own`` redacts it too.
         """
@@ -166,6 +182,8 @@ class Encoder:
         tree = value
         if data is None:
             tree, data = self._encoded(value, notes)
+            if notes:
+                notes = _without_classes(notes, returns)
         if len(data) > _CERTAIN and oversized(tree, data):
             tree = stand_in(value, data, notes)
             return Encoded(dumps_in_order(tree), tree, notes, [], True, places)
@@ -273,7 +291,7 @@ class Encoder:
         if len(data) > _LINE or oversized(tree, data):
             tree = stand_in(value, data, notes)
             data = dumps_in_order(tree)
-        return Encoded(data, tree, notes, below(redacted, "/input"), whole=True)
+        return Encoded(data, tree, _without_classes(notes, None), below(redacted, "/input"), whole=True)
 
     def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:
         """The canonical bytes of a tree without its secrets."""

@@ -866,7 +866,9 @@ class Recording:
             data = self.encoder.plain(value, [])
             if data is not None:
                 return b',"output":%b' % data
-        encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.patterns)
+        encoded = self.encoder.encode(
+            value, places=places, at="output", data=data, own=spec.patterns, returns=spec.hint
+        )
         if (encoded.notes or encoded.redacted) and not known:
             self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:

@@ -11,7 +11,9 @@ import datetime as _datetime_module
 import re
 import sys
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterator
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -37,6 +39,7 @@ __all__ = [
     "REBUILD",
     "Decoder",
     "TooLarge",
+    "Unnamed",
     "Walk",
     "attributes_of",
     "canonical",
@@ -49,6 +52,7 @@ __all__ = [
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
+    "hinted",
     "not_serialisable",
     "noted",
     "quick",
@@ -143,6 +147,14 @@ def quick(value: object) -> bytes | None:
     return noted(value, [])
 
 
+class Unnamed(str):
+    """What there is to say of a value whose class has no name by which it could be found: it was made while the program ran."""
+
+    __slots__ = ("name",)
+
+    name: str
+
+
 class TooLarge(Exception):
     """A value has more items than are followed."""
 
@@ -219,6 +231,18 @@ class Walk:
         self.left -= count
         if self.left < 0:
             raise TooLarge
+
+    def unnamed(self, kind: type) -> None:
+        """Note that a class is found under its name in no module."""
+        if self.notes is not None:
+            name = name_of(kind)
+            note = Unnamed(
+                f"A value of type {name} can't be made again: its class was made while the program ran, and is found under that name in no "
+                "module. Define it at the top of a module, or name it in the return annotation."
+            )
+            note.name = name
+            if note not in self.notes:
+                self.notes.append(note)
 
     def opaque(self, value: object, reason: str) -> Tree:
         """What stands for a value that can't be encoded."""
@@ -457,8 +481,18 @@ def classify(kind: type) -> Handler:
     bases = kind.__mro__
     for applies, handler in _FAMILIES:
         if applies(kind, bases):
+            if handler in _BY_CLASS and loaded_class(name_of(kind)) is None:
+                return _plain_namedtuple if handler is _namedtuple and _is_plain(kind) else _unnamed(handler)
             return handler
     return _opaque("no codec knows its type")
+
+
+def _unnamed(handler: Handler) -> Handler:
+    def encode(walk: Walk, value: Any, depth: int) -> Tree:
+        walk.unnamed(type(value))
+        return handler(walk, value, depth)
+
+    return encode
 
 
 def _from(module: str, name: str) -> Callable[[type, tuple[type, ...]], bool]:
@@ -501,6 +535,22 @@ def _enum(walk: Walk, value: Any, depth: int) -> Tree:
 
 def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "namedtuple", "c": name_of(type(value)), "v": walk.items(tuple.__iter__(value), depth + 1)}
+
+
+#: What each class that ``collections.namedtuple`` or ``typing.NamedTuple`` made has, beside its fields.
+_OF_NAMEDTUPLES: Final = frozenset(vars(namedtuple("_OF_NAMEDTUPLES", ()))) | {
+    "__annotations__", "__annotate_func__", "__annotations_cache__", "__orig_bases__", "__static_attributes__", "__firstlineno__",
+}  # fmt: skip
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a named tuple has nothing but its fields."""
+    return kind.__bases__ == (tuple,) and vars(kind).keys() <= _OF_NAMEDTUPLES | set(vars(kind)["_fields"])
+
+
+def _plain_namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
+    """One of a class that was made while the program ran, as that is made again from the names of its fields."""
+    return {**_namedtuple(walk, value, depth), "f": [*vars(type(value))["_fields"]]}
 
 
 def _subclass(walk: Walk, value: Any, depth: int) -> Tree:
@@ -634,6 +684,8 @@ _FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]]
     (_is_namedtuple, _namedtuple),
     (_is_subclass, _subclass),
 ]
+#: What makes of a class that its tree names an instance.
+_BY_CLASS: Final = frozenset(handler for applies, handler in _FAMILIES if handler not in (_exception, _array, _scalar))
 #: What a class named in a trace must really be, by tag, before an instance of it is made.
 MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
     "enum": _is_enum,
@@ -816,9 +868,14 @@ class Decoder:
         name, tag = tree["c"], tree["$t"]
         if type(name) is not str or len(name) > 1000:
             refuse("a class name is not a text")
-        cls = loaded_class(name) or self._hinted(name)
+        cls = self.class_named(name)
         if cls is None:
             module = name.partition(":")[0]
+            if module in sys.modules:
+                refuse(
+                    f"the class {name} is not there, though its module is loaded: it was made while the recorded program ran",
+                    "Define it at the top of a module, or name it in the return annotation; then record again.",
+                )
             refuse(
                 f"the class {name} is not loaded",
                 f"Import {module!r} before the replay (a trace never imports anything), or name the class in the return annotation.",
@@ -827,16 +884,46 @@ class Decoder:
             refuse(f"the loaded {name} is no {tag} class", "Replay with the code that recorded the run.")
         return cls
 
-    def _hinted(self, name: str) -> type | None:
-        """From the return annotation: by full name, else by the name within its module (a script's ``__main__`` moves)."""
+    def class_named(self, name: str) -> type | None:
+        """The class of a name: in a module that is loaded, or in the return annotation."""
+        found = loaded_class(name)
+        if found is not None:
+            return found
         if self._classes is None:
             self._classes = classes_in(self._hint)
-        exact = self._classes.get(name)
-        if exact is not None:
-            return exact
-        qualname = name.partition(":")[2]
-        alike = [cls for known, cls in self._classes.items() if known.partition(":")[2] == qualname]
-        return alike[0] if len(alike) == 1 else None
+        return hinted(name, self._classes)
+
+
+def hinted(name: str, classes: Mapping[str, type]) -> type | None:
+    """A class of an annotation: by full name, else by the name within its module (a script's ``__main__`` moves)."""
+    exact = classes.get(name)
+    if exact is not None:
+        return exact
+    qualname = name.partition(":")[2]
+    alike = [cls for known, cls in classes.items() if known.partition(":")[2] == qualname]
+    return alike[0] if len(alike) == 1 else None
+
+
+@lru_cache(1024)
+def _namedtuple_of(name: str, fields: tuple[str, ...]) -> type:
+    made: type = namedtuple(name.rpartition(":")[2].rpartition(".")[2], fields, rename=True)  # type: ignore[misc]
+    made.__module__, made.__qualname__ = name.partition(":")[0], name.partition(":")[2]
+    return made
+
+
+def _made_again(tree: dict[str, Tree]) -> type:
+    """The class of a named tuple that was made while the recorded program ran."""
+    name, fields = tree["c"], tree["f"]
+    if (
+        type(name) is not str
+        or type(fields) is not list
+        or not all(type(one) is str and one.isidentifier() for one in fields)
+    ):
+        refuse("a named tuple has fields of no name")
+    try:
+        return _namedtuple_of(name, tuple(fields))
+    except ValueError:
+        refuse("a named tuple has fields of no name")
 
 
 # -- rebuild -----------------------------------------------------------------------------------------------------------
@@ -1083,7 +1170,9 @@ def _flag(cls: Any, value: Any, tree: dict[str, Tree]) -> Any:
 
 
 def _decode_namedtuple(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    cls: Any = decoder.class_of(tree)
+    cls: Any = (
+        decoder.class_of(tree) if "f" not in tree or decoder.class_named(tree["c"]) is not None else _made_again(tree)
+    )
     items = decoder.items(tree["v"], depth + 1)
     fields = next(vars(base)["_fields"] for base in cls.__mro__ if "_fields" in vars(base))
     if len(items) != len(fields):
