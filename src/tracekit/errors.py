@@ -245,7 +245,7 @@ class LogWriteError(TraceError):
     executed: bool | None = None
     kept: bool = False
 
-    def tell(self, what: str) -> None:
+    def reword(self, what: str) -> None:
         """Say ``what`` instead."""
         self.what = what
         self.args = (what,)

@@ -205,7 +205,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
             return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
         if timeout is None:
             return original(self, timeout)  # type: ignore[no-any-return]
-        original(self, 0)  # wrong uses fail here
+        original(self, 0)  # a usage error is raised here
         threads: Any = scope.session.threads
         timer = handover.armed(scope, "threading.join", timeout)
         if timer is None or (timer.comes and not handover.await_place(timer, threads)):

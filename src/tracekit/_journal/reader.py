@@ -424,7 +424,7 @@ def open_trace(path: str) -> BinaryIO:
 
 
 def _content(fd: int, path: str) -> int:
-    """The content of a compressed file in the place of the file itself; none of one that is damaged: whoever reads it through is told."""
+    """The content of a compressed file in the place of the file itself; none of one that is damaged: reading it through raises."""
     try:
         return unpacked(fd, path)
     except TraceIntegrityError:

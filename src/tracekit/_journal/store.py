@@ -422,7 +422,7 @@ def _edges(file: Any, path: str, size: int) -> tuple[bytes, bytes]:
         return _first_line(file), _last_line(file, size)
     try:
         first, last = ends_of(file.fileno(), path, _MOST)
-    except TraceIntegrityError:  # whoever verifies it is told
+    except TraceIntegrityError:  # verifying it says so
         return b"", b""
     line = first[: first.find(b"\n") + 1]
     return line, last if last.endswith(b"\n") else b""

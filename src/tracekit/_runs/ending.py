@@ -110,7 +110,7 @@ def end_log(
             )  # fmt: skip
     except LogWriteError as unwritten:
         if not isinstance(error, LogWriteError):
-            unwritten.tell(f"run {journal.run_id} has no end: {unwritten.what}")
+            unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}")
             unwritten.next_action = (
                 "free space or mend the device before the next run: what had been written is intact. `tracekit in-doubt` lists the effects "
                 "of which the log does not say what became of them"

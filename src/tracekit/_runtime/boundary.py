@@ -65,7 +65,7 @@ _OTHERS: Final = "others"
 
 
 class Crossing(NamedTuple):
-    """Something that crossed the boundary, told apart by kind, target and line of user code: the first of them, and how many there were.
+    """Something that crossed the boundary, distinguished by kind, target and line of user code: the first of them, and how many there were.
 
     ``captured`` of them turned out to be captured: processes that joined the run, or could not be started. ``entry`` is its entry in the
     log. ``unattributed``: it was done by code of which nobody knows whether it belongs to the run (a thread that is none of it).

@@ -326,7 +326,7 @@ CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
 #: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
 #: Types that only announce steps to come, and may name their class.
-_TOLD: Final = frozenset(("contract.validated", "budget.estimated"))
+_ANNOUNCEMENTS: Final = frozenset(("contract.validated", "budget.estimated"))
 
 
 class RecoveredStep:
@@ -617,7 +617,7 @@ class RecoveredLog:
                 self.recoveries += 1
         elif kind == "run.started":
             self.durability = _meta(entry)[0].get("durability")
-        elif kind not in _TOLD and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
+        elif kind not in _ANNOUNCEMENTS and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
 
     #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.

@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from .step import Spec
     from .verdict import Report
 
-__all__ = ["LARGEST", "ChangedArguments", "Changes", "Given", "changeable", "given_to", "state_hash"]
+__all__ = [
+    "LARGEST",
+    "ChangedArguments",
+    "Changes",
+    "WatchedArguments",
+    "changeable",
+    "state_hash",
+    "watched_arguments",
+]
 
 #: Arguments of a longer canonical form are looked at only where ``mutates=`` names them.
 LARGEST: Final = 64 << 10
@@ -409,7 +417,7 @@ def _link(tree: Tree, value: Any, at: str, known: Sequence[Mapping[int, str]], f
 # -- recording ---------------------------------------------------------------------------------------------------------------
 
 
-class Given:
+class WatchedArguments:
     """The arguments of a recorded call as they were when it began, or was last resumed."""
 
     __slots__ = ("_before", "_placed", "_plain", "_seen", "arguments", "large", "mutates")
@@ -545,14 +553,14 @@ class Given:
         return _state(value, []) if name in self.mutates else to_json(value)
 
 
-def given_to(mutates: tuple[str, ...], input: object) -> Given | None:
+def watched_arguments(mutates: tuple[str, ...], input: object) -> WatchedArguments | None:
     """The arguments of a call, where there is something to look at when it returns."""
     if not changeable(input, mutates):
         return None
     seen: list[Any] = []
     plain = noted(input, seen)
-    given = Given(input, mutates, None if plain is None or len(plain) > LARGEST else plain, seen)
-    return None if given.idle else given
+    watched = WatchedArguments(input, mutates, None if plain is None or len(plain) > LARGEST else plain, seen)
+    return None if watched.idle else watched
 
 
 class Changes:
@@ -573,7 +581,7 @@ class Changes:
 # -- replaying ---------------------------------------------------------------------------------------------------------------
 
 
-class CalledWith:
+class ReplayedArguments:
     """The arguments of a replayed call whose recording changed them, as they were when it was called, or last resumed."""
 
     __slots__ = ("_at_call", "_contents", "_left", "_nodes", "arguments", "mutates")
@@ -655,11 +663,11 @@ class ChangedArguments:
         self._report: Final = report
         self._lock: Final = lock
         #: The calls under way.
-        self._called: Final[dict[Step, CalledWith]] = {}
+        self._called: Final[dict[Step, ReplayedArguments]] = {}
 
     def begins(self, step: Step, arguments: Mapping[str, Any], mutates: tuple[str, ...]) -> None:
         """A call begins, or a generator goes on, that changed its arguments in the recording."""
-        called = CalledWith(arguments, mutates)
+        called = ReplayedArguments(arguments, mutates)
         with self._lock:
             self._called[step] = called
 
@@ -685,7 +693,9 @@ class ChangedArguments:
         after = called.after(about["was"]) if "output_after" in about else {}
         return Linking(spec.hint(), called, after).whole(grafted(tree, about))
 
-    def _done_again(self, step: Step, spec: Spec, seq: int, called: CalledWith, about: Mapping[str, Any]) -> bool:
+    def _done_again(
+        self, step: Step, spec: Spec, seq: int, called: ReplayedArguments, about: Mapping[str, Any]
+    ) -> bool:
         """Change the arguments as the recorded call did; false, and reported, where they are not as they were then."""
         was: Mapping[str, str] = about.get("was", {})
         other = [name for name, digest in was.items() if not self._as_then(step, spec, called, name, digest)]
@@ -716,7 +726,7 @@ class ChangedArguments:
     def _shown(self, step: Step, spec: Spec) -> str:
         return f"{spec.family} {spec.render(self._redactor).name!r} (step {step.seq})"
 
-    def _as_then(self, step: Step, spec: Spec, called: CalledWith, name: str, digest: str) -> bool:
+    def _as_then(self, step: Step, spec: Spec, called: ReplayedArguments, name: str, digest: str) -> bool:
         tree = called.state(name)
         return self._digest(spec, name, tree) == digest or self._comparison.is_argument(step.seq, name, tree)
 
@@ -729,7 +739,7 @@ class Linking(Decoder):
 
     __slots__ = ("_after", "_called")
 
-    def __init__(self, hint: Any, called: CalledWith, after: Mapping[str, Any]) -> None:
+    def __init__(self, hint: Any, called: ReplayedArguments, after: Mapping[str, Any]) -> None:
         super().__init__(hint)
         self._called: Final = called
         self._after: Final = after

@@ -27,7 +27,7 @@ from .effects import Begun, lost
 from .encoding import Encoded, Encoder
 from .inputs import RecordedInputs
 from .lane import ROOT, Lane
-from .mutations import LARGEST, Given, changeable, given_to, state_hash
+from .mutations import LARGEST, WatchedArguments, changeable, state_hash, watched_arguments
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
 from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, in_own_lane
@@ -206,7 +206,7 @@ class RecordedStep(Step):
         self.spec: Final = request.spec
         self.seq = seq
         #: Its arguments as they were, where it may change them.
-        self.given: Given | None = None
+        self.watched: WatchedArguments | None = None
         self._inside: Spending
 
     def body(self) -> Scope:
@@ -240,7 +240,7 @@ class RecordedStep(Step):
                 stored, replaced = (self._stream or self._looks()).feed(stored)
             self._in_pieces = True
             # Looked through for secrets already, as part of its stream.
-            everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.given is None
+            everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.watched is None
             self._chunk(session.log.journal.append, self._reader(), stored, everyday, replaced, output, info)
         except LogWriteError as error:
             rest = (self._reader(), stored, everyday, replaced, output, info)
@@ -250,7 +250,7 @@ class RecordedStep(Step):
         """What looks for secrets in its pieces from now on."""
         session, scope = self.session, self.scope
         stream = self._stream = session.redactor.also(self.spec.patterns).stream()
-        if self.given is None and not stream.user:
+        if self.watched is None and not stream.user:
             kind = self.spec.types.chunk
             self._pieces = Pieces(stream, scope, current.get, session.log, kind, self.seq)
         return stream
@@ -271,8 +271,8 @@ class RecordedStep(Step):
         else:
             meta = dict(info) if info else {}
             arguments, known = b"", False
-            if self.given is not None:
-                arguments, known = self._changed(self.given, output, meta)
+            if self.watched is not None:
+                arguments, known = self._changed(self.watched, output, meta)
             fields = session.value(stored, meta, spec=spec, step=self.seq, known=known) + arguments
             if replaced:
                 meta["redacted"] = below(replaced, "/output")
@@ -310,15 +310,15 @@ class RecordedStep(Step):
         if session.state.before_outcome:
             self._leave()
         arguments, known = b"", False
-        given = self.given
-        if given is not None and not given.unchanged(output):
+        watched = self.watched
+        if watched is not None and not watched.unchanged(output):
             more: dict[str, Any] = {}
             try:
-                arguments, known = self._changed(given, output, more)
+                arguments, known = self._changed(watched, output, more)
             except LogWriteError:  # what is large in it
                 more = {}
                 with suppress(LogWriteError):  # nothing is written any more, which the outcome meets with, too
-                    arguments, known = session.keeping(self._changed, given, output, more)
+                    arguments, known = session.keeping(self._changed, watched, output, more)
             if more:
                 info = {**(info or {}), **more}
         if info is None and self.scope.agent is None and not self._in_pieces:
@@ -382,7 +382,7 @@ class RecordedStep(Step):
     ) -> int:
         session, own = self.session, self.spec.patterns
         meta = {**(info or {}), "failure": failure}
-        fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
+        fields = b"" if self.watched is None else self._changed(self.watched, None, meta)[0]
         if output is not None:
             fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
         if own is not None:
@@ -397,31 +397,31 @@ class RecordedStep(Step):
 
     def holds(self, instance: object) -> None:
         self._pieces = None
-        if self.given is None:
-            self.given = Given({}, self.spec.mutates or (), None, [])
-        self.given.holds(instance)
+        if self.watched is None:
+            self.watched = WatchedArguments({}, self.spec.mutates or (), None, [])
+        self.watched.holds(instance)
 
     def resumed(self) -> None:
-        if self.given is not None:
-            self.given.resumed()
+        if self.watched is not None:
+            self.watched.resumed()
 
-    def _changed(self, given: Given, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
+    def _changed(self, watched: WatchedArguments, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
         """``,"arguments":…``, or nothing: what the call has changed in what it was given, and what of that it returns.
 
         Beside it whether ``output`` is itself one of the arguments: a replay needs no other record of it.
         """
         session, spec = self.session, self.spec
         tool = f"{spec.family} {spec.name!r}"
-        if given.large:
-            meta["unwatched"] = [*given.large]
-            names = ", ".join(given.large)
+        if watched.large:
+            meta["unwatched"] = [*watched.large]
+            names = ", ".join(watched.large)
             session.report.warn(
                 f"what {tool} changes in {names} is not recorded: larger than {LARGEST >> 10} KiB. "
                 f"If it changes {names}, name that in mutates=."
             )
         notes: list[str] = []
         try:
-            changes = given.changes(output, notes)
+            changes = watched.changes(output, notes)
         except Exception as error:  # whatever the values' own code does, the program goes on
             session.report.warn(
                 f"what {tool} changes in its arguments could not be recorded: {type(error).__name__}: {error}",
@@ -509,7 +509,7 @@ class RecordedStep(Step):
         doubt = ""
         if spec.side_effect == "irreversible" and executed:
             doubt = ", so the log has it in doubt" + (" until it is" if kept and whole else "")
-        error.tell(
+        error.reword(
             f"{spec.family} {spec.name!r} {how} could not be written{' yet' if kept else ''}{doubt}: {error.what}"
         )
         error.run_id, error.step, error.executed, error.kept = session.run_id, self.seq, executed, kept
@@ -728,11 +728,11 @@ class Recording:
             step = RecordedStep(self, scope, request, seq)
         if plain is None:
             if spec.mutates is not None and request.key is None and request.data is None:
-                step.given = given_to(spec.mutates, request.input)
+                step.watched = watched_arguments(spec.mutates, request.input)
         elif (91 in plain or plain.rfind(123) > 0) and spec.mutates is not None:  # a "[" or a second "{"
             input = request.input
             if changeable(input, spec.mutates):
-                step.given = Given(input, spec.mutates, plain, seen)
+                step.watched = WatchedArguments(input, spec.mutates, plain, seen)
         if state.at_begin and not (scope.live or spec.structural):
             for look in state.at_begin:
                 look(scope, seq)
@@ -1252,9 +1252,9 @@ class Recording:
         if kind == "environment":  # a name says more of a secret here than elsewhere
             there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
             value = {**value, **there}
-        asked, given = self.encoder.encode(about), self.encoder.encode(value, at="output")
-        marks = [*asked.redacted, *given.redacted]
-        tail = b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), asked.data, given.data)
+        asked, found = self.encoder.encode(about), self.encoder.encode(value, at="output")
+        marks = [*asked.redacted, *found.redacted]
+        tail = b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), asked.data, found.data)
         return self.log.journal.append(
             "input", *place, tail + (b',"meta":%b' % dumps_in_order(marked({}, marks)) if marks else b"")
         )
@@ -1309,7 +1309,7 @@ class Recording:
 
 def _not_executed(error: LogWriteError, spec: Spec) -> None:
     """Say so in ``error``, that of an intent record which could not be written."""
-    error.tell(f"{spec.family} {spec.name!r} was not executed: {error.what}")
+    error.reword(f"{spec.family} {spec.name!r} was not executed: {error.what}")
     error.executed = False
 
 

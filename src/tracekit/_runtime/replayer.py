@@ -70,7 +70,7 @@ def for_replay(path: str) -> Trace:
 class ReplayedStep(Step):
     """A step answered from the log; see ``session.Step``. The body of a structural one runs, and only its end is matched."""
 
-    __slots__ = ("_chunk", "_inside", "given", "live", "request", "scope", "seq", "session", "spec")
+    __slots__ = ("_chunk", "_inside", "arguments", "live", "request", "scope", "seq", "session", "spec")
 
     deferred: Final = False
 
@@ -81,7 +81,7 @@ class ReplayedStep(Step):
         self.spec: Final = request.spec
         self.seq: Final = seq
         #: Its arguments, where the recorded call may have changed them.
-        self.given: Any = None if request.spec.mutates is None else request.input
+        self.arguments: Any = None if request.spec.mutates is None else request.input
         self.live: Final = request.spec.structural
         self._chunk = session.index.next_chunk[seq]
         self._inside: Spending | None = None
@@ -99,16 +99,16 @@ class ReplayedStep(Step):
         return self._inside
 
     def holds(self, instance: object) -> None:
-        if isinstance(self.given, dict):
-            self.given = {**self.given, "self": instance}
+        if isinstance(self.arguments, dict):
+            self.arguments = {**self.arguments, "self": instance}
 
     def resumed(self) -> None:
         pass
 
     def _look(self, seq: int) -> None:
         """Keep how the arguments are, where the recorded call goes on to change them or return them."""
-        if isinstance(self.given, dict) and b'"arguments":' in self.session.trace.line(seq):
-            self.session.arguments.begins(self, self.given, self.spec.mutates or ())
+        if isinstance(self.arguments, dict) and b'"arguments":' in self.session.trace.line(seq):
+            self.session.arguments.begins(self, self.arguments, self.spec.mutates or ())
 
     def answer(self) -> Outcome:
         seq = self._outcome()
