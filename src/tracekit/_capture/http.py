@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import _getframe
 from types import CodeType
-from typing import Any, Final, Literal, ParamSpec
+from typing import Any, Final, ParamSpec
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -518,8 +518,6 @@ class Exchange:
     sends: bytes | None = None
     #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
     size: int | None = None
-    #: Looks for secrets in a body whose coding is undone; ``False`` once there was one.
-    _search: StreamRedactor | Literal[False] | None = None
     #: What is sent of a body piece by piece.
     _sent: SentBody | None = None
 
@@ -734,7 +732,7 @@ class Exchange:
         if part:
             info = {"part": part, **(info or {})}
         if coded is not None:
-            info = {**self._coded_piece(value, coded), **(info or {})}
+            info = {"coded": coded, **(info or {})}
         elif size is not None:
             info = {"size": size, **(info or {})}
         if received_with is not None:
@@ -747,15 +745,6 @@ class Exchange:
         redactor = self._scope.session.redactor
         hides = redactor.without_secrets(body) is not body
         return {"size": len(coded)} if hides else {"size": len(coded), "body": coded}
-
-    def _coded_piece(self, value: str | bytes, coded: bytes) -> dict[str, Any]:
-        """The same of a piece; none after one with a secret is kept: what undoes the coding needs all before it."""
-        if self._search is None:
-            self._search = self.redaction()
-        if self._search is False or self._search.feed(value)[1]:
-            self._search = False
-            return {"size": len(coded)}
-        return {"coded": coded}
 
     def message(self, text: str) -> None:
         """A message that was received over a websocket: its dialect reads those that say what was used."""

@@ -196,6 +196,8 @@ class RecordedStep(Step):
     #: What looks for secrets in its pieces, and what writes those that are plain.
     _stream: StreamRedactor | None = None
     _pieces: Pieces | None = None
+    #: Whether a secret was taken out of a piece, so that what it was coded as is not kept, of that piece and of those after it.
+    _hides = False
     #: Whether it came in pieces: then its end is the last of them.
     _in_pieces = False
 
@@ -239,6 +241,9 @@ class RecordedStep(Step):
             if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
                 stored, replaced = (self._stream or self._looks()).feed(stored)
             self._in_pieces = True
+            if info is not None and "coded" in info:
+                self._hides = self._hides or bool(replaced)
+                info = _sized(info) if self._hides else info
             # Looked through for secrets already, as part of its stream.
             everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.watched is None
             self._chunk(session.log.journal.append, self._reader(), stored, everyday, replaced, output, info)
@@ -1305,6 +1310,11 @@ class Recording:
             return
         what = self.redactor.redact_text(what)[0]
         warn(f"{what} came after run {self.run_id} had ended and is not in its trace")
+
+
+def _sized(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is recorded of a piece, with the number of its coded bytes in place of these."""
+    return {"size": len(info["coded"]), **{name: value for name, value in info.items() if name != "coded"}}
 
 
 def _not_executed(error: LogWriteError, spec: Spec) -> None:

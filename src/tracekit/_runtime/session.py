@@ -263,7 +263,11 @@ class Step(Protocol):
         raise AssertionError("its caller does not make this step")
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        """One piece of a stream; it is on the log when this returns, before the caller gets it."""
+        """One piece of a stream; it is on the log when this returns, before the caller gets it.
+
+        ``coded`` in ``info`` are the bytes that it came as. Of a piece of which a secret is taken out, and of those after it, the log has
+        their number alone (``size``).
+        """
         raise AssertionError("its caller does not make this step")
 
     def resumed(self) -> None:
