@@ -820,20 +820,20 @@ class Recording:
         if encoded is None:
             encoded = self.encoder.encode(request.input, lists=spec.lists, places=places, data=data, own=spec.patterns)
         rendered = spec.render(self.redactor)
-        tail = self._agent(scope) + rendered.prefix + encoded.data
-        if key is not None:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, self.encoder.encode(key)).encode()
-        elif not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
+        hashed = b""
+        if key is not None or not encoded.whole:
+            about_it = encoded if key is None else self.encoder.encode(key)
+            hashed = b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, about_it).encode()
         if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
-            return tail + info.render(spec, self.redactor)
-        about = dict(info or {})
-        self._mark_input(about, encoded, spec)
-        if encoded.redacted:  # it may be made of what was taken out
-            about.pop("idempotency_key", None)
-        if not about:
-            return tail + rendered.suffix
-        return tail + self._tree({**spec.meta, "info": to_json(about)})
+            meta = info.render(spec, self.redactor)
+        else:
+            about = dict(info or {})
+            self._mark_input(about, encoded, spec)
+            if encoded.redacted:  # it may be made of what was taken out
+                about.pop("idempotency_key", None)
+            meta = self._tree({**spec.meta, "info": to_json(about)}) if about else rendered.suffix
+        # In one go: the input may be large.
+        return b"".join((self._agent(scope), rendered.prefix, encoded.data, hashed, meta))
 
     def outcome(
         self,
