@@ -156,9 +156,12 @@ class ReplayError(TracekitError):
 
     It derives from ``BaseException``: agents wrap tool calls in ``except Exception`` and feed the text to the model, and
     a replay that differs from its recording must not end that way.
+
+    ``at_log_end``: nothing differed. The recorded process died here, and the program has followed its log to the last entry.
     """
 
     code = "replay"
+    at_log_end = False
 
 
 class DivergenceError(ReplayError):

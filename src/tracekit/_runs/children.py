@@ -362,7 +362,9 @@ class ReplayedChild:
         if failure is None:
             return None
         what = f"in the process {self.path}: {failure['text']}"
-        return self._error(failure["type"], what, failure.get("next_action"), failure.get("step"))
+        error = self._error(failure["type"], what, failure.get("next_action"), failure.get("step"))
+        error.at_log_end = failure.get("at_log_end") is True
+        return error
 
     def _error(self, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
         return _error(self.path, kind, what, next_action, step)
@@ -383,7 +385,9 @@ def reported_failure(reports: str, lanes: Mapping[str, str]) -> ReplayError | No
         if failure is not None:
             path = lanes.get(stem, f"of segment {stem}")
             what = f"in the process {path}: {failure['text']}"
-            return _error(path, failure["type"], what, failure.get("next_action"), failure.get("step"))
+            error = _error(path, failure["type"], what, failure.get("next_action"), failure.get("step"))
+            error.at_log_end = failure.get("at_log_end") is True
+            return error
     return None
 
 

@@ -122,7 +122,8 @@ class Transcript:
     @property
     def failed(self) -> bool:
         """Whether the replay was not exact, by its own verdict; a replay of a log without an end may be exact."""
-        return bool(self.failures) or self.end is None or self.end["code"] not in (0, 3)
+        failures = (about for about, _ in self.failures if not about["at_log_end"])
+        return any(failures) or self.end is None or self.end["code"] not in (0, 3)
 
     def stream(self) -> bytes:
         """The bytes that are compared: steps, results and end in recorded order, without places in the code."""
@@ -199,6 +200,7 @@ class TranscriptWriter:
             "type": type(error).__name__,
             "code": getattr(error, "code", None),
             "step": getattr(error, "step", None),
+            "at_log_end": getattr(error, "at_log_end", False),
             "blocked": getattr(error, "kind", None) if isinstance(error, LiveCallBlockedError) else None,
             "text": str(error),
             "actual": to_json(getattr(error, "actual", None)),

@@ -765,6 +765,7 @@ def _report_on(error: BaseException | None, warnings: tuple[str, ...] = ()) -> d
             "type": type(error).__name__,
             "text": f"{text} (at {where})" if where else text,
             "next_action": getattr(error, "next_action", None),
+            "at_log_end": getattr(error, "at_log_end", False),
             "step": getattr(error, "step", None),
         }
     return {"pid": os.getpid(), "failure": failure, "warnings": list(warnings)}

@@ -16,6 +16,7 @@ from .._values import dumps, to_json
 from ..errors import (
     DivergenceError,
     InexactReplayError,
+    LiveCallBlockedError,
     NotReplayableError,
     ReplayError,
     RunEndedError,
@@ -45,6 +46,7 @@ __all__ = [
     "another_identity",
     "another_step",
     "asked_too_often",
+    "asks_for_more",
     "clock_never_read",
     "clock_stands_still",
     "describe",
@@ -52,6 +54,7 @@ __all__ = [
     "draw_too_many",
     "draws_left",
     "everything_waits",
+    "headline",
     "left_over",
     "looks_like_a_read",
     "nearest",
@@ -216,6 +219,24 @@ _CHANGED = (
 
 
 _ONCE: Final = "record and replay alike: each in a new process (`tracekit run` and `tracekit replay` are), or each after a first call"
+
+
+#: Said of a failure at the end of a log without an end.
+_LOG_ENDS: Final = "this is where the recorded process died; nothing is known of what came after"
+
+
+def headline(failure: BaseException) -> str:
+    """What a failure means for the replay: it has failed, or came to the end of what is known."""
+    ended = isinstance(failure, ReplayError) and failure.at_log_end
+    return "the replay has come to where the log of a process that died ends" if ended else "the replay has failed"
+
+
+def asks_for_more(error: ReplayError) -> bool:
+    """Whether the program asks for something beyond what is recorded, and nothing recorded is another."""
+    if isinstance(error, DivergenceError):
+        facts = error.__dict__
+        return error.step is None and facts.get("recorded") is None and not facts.get("differences")
+    return isinstance(error, (TraceExhaustedError, LiveCallBlockedError))
 
 
 def _cut_off(skipped: str | None) -> str:
@@ -396,7 +417,7 @@ def _ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedE
         run_id=run_id,
         step=seq,
         location=caller(),
-        next_action="this is where the recorded process died; nothing is known of what came after",
+        next_action=_LOG_ENDS,
     )
 
 
@@ -510,9 +531,9 @@ def draw_too_many(run_id: str, function: str, surplus: Mapping[str, Any] | None,
 
 def draw_of_another_size(run_id: str, function: str, recorded: int, now: int) -> DivergenceError:
     """The program draws more bytes, or fewer, than the recorded one did."""
-    return _one_too_many(
-        run_id, f"the program draws {now} bytes by {function} here, and the recorded one drew {recorded}", function
-    )
+    found = [{"path": "bytes", "recorded": recorded, "actual": now}]
+    what = f"the program draws {now} bytes by {function} here, and the recorded one drew {recorded}"
+    return _one_too_many(run_id, what, function, found)
 
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:
@@ -531,7 +552,9 @@ def clock_stands_still(run_id: str, function: str) -> TraceExhaustedError:
     )
 
 
-def _one_too_many(run_id: str, what: str, actual: str) -> DivergenceError:
+def _one_too_many(
+    run_id: str, what: str, actual: str, differences: Sequence[Mapping[str, Any]] = ()
+) -> DivergenceError:
     return DivergenceError(
         what,
         run_id=run_id,
@@ -539,7 +562,7 @@ def _one_too_many(run_id: str, what: str, actual: str) -> DivergenceError:
         next_action=_CHANGED,
         recorded=None,
         actual=actual,
-        differences=[],
+        differences=[*differences],
     )
 
 
@@ -575,15 +598,24 @@ def another_identity(
 class FirstFailure:
     """The failure of a replay: the first one stays, and whatever the program asks for afterwards raises it again.
 
-    ``stop`` is called once, with that one.
+    ``stop`` is called once, with that one; ``log_ended`` says whether it is only that a log without an end has been followed to its last
+    entry, so that nobody can know whether the replay is exact.
     """
 
-    def __init__(self, report: Report, state: RunState, lock: RLock, stop: Callable[[ReplayError], object]) -> None:
+    def __init__(
+        self,
+        report: Report,
+        state: RunState,
+        lock: RLock,
+        stop: Callable[[ReplayError], object],
+        log_ended: Callable[[ReplayError], bool],
+    ) -> None:
         self.error: ReplayError | None = None
         self._report: Final = report
         self._state: Final = state
         self._lock: Final = lock
         self._stop: Final = stop
+        self._log_ended: Final = log_ended
 
     def by(self, error: ReplayError, code: str | None = None) -> ReplayError:
         """Make ``error`` the failure, unless there is one; returns what to raise here. ``code`` is for the verdict."""
@@ -595,14 +627,16 @@ class FirstFailure:
             if self._report.verdict.final:
                 return error
             self.error = self._report.failure = error
-            if not isinstance(error, InexactReplayError):  # that is the verdict's own
+            if self._log_ended(error):
+                error.at_log_end, error.next_action = True, _LOG_ENDS
+            elif not isinstance(error, InexactReplayError):  # that is the verdict's own
                 self.blame(error, code)
             # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
             early = not self._state.ended or code == "late"
             if early and not process.role.tell_failure(error):
                 brief = error.fresh()
                 brief.next_action = None  # that comes with the exception
-                say(f"the replay has failed: {brief}")
+                say(f"{headline(error)}: {brief}")
             self._stop(error)
         return error
 

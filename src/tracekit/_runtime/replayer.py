@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from orjson import loads
 
-from .._journal.entry import CUT_OFF, family_of, read_by_library
+from .._journal.entry import CUT_OFF, ENDS, family_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
 from .._reality import running_loop
@@ -604,6 +604,8 @@ class Replay:
     _unwraps = True
     #: After how many callbacks a lane counts as one that polls, where the log was cut off after that many or fewer: nobody knows.
     _patience = 1_000_000
+    #: Whether the replay is over where a log without an end is.
+    _ends_with_log = True
     #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
     may_leave = False
     left = False
@@ -640,7 +642,7 @@ class Replay:
         self.state.clock = RunClock(self.now)
         self._lock = threading.RLock()
         #: The failure of the replay, where it has one.
-        self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped)
+        self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped, self._log_ended)
         #: 1 consumed, 2 skipped, by seq.
         self._used = bytearray(len(self.index) + 1)
         self.schedule: Final = Schedule(
@@ -1378,6 +1380,29 @@ class Replay:
         """The replay has failed: nobody waits for anything any more."""
         self.schedule.fail()
 
+    def _log_ended(self, error: ReplayError) -> bool:
+        """Whether the recorded process died here: its log has no end, the program has followed it, and ``error`` is that it goes on."""
+        if not self._ends_with_log or self.may_leave or self.report.verdict.reasons:
+            return False
+        if self.trace.entry(len(self.trace))["type"] in ENDS:
+            return False
+        if getattr(error, "child", None) is not None:
+            return error.at_log_end
+        if not divergence.asks_for_more(error):
+            return False
+        step = error.step
+        if step is not None and self.index.role[step] == INTENT and not self.index.answer[step]:
+            return True  # the very step in which it died; what others were yet to make they were not asked for
+        return not self._unconsumed() and not any(self._never_came(one) for one in self.schedule.undelivered)
+
+    def _never_came(self, seq: int) -> bool:
+        """Whether the program lacks the event ``seq``, which was never handed out: no outcome that nobody has asked for, and no hop."""
+        step = self.index.answer[seq]
+        if seq in self.index.hops or (step and not self._used[step]):
+            return False
+        # To close a stream, or leave it to be collected, is no step.
+        return not (step and self.index.answer[step] == seq and self.index.next_chunk[step])
+
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
         children = self.state.children
         failure, moves = (None, False) if children is None else children.stuck(waiting)
@@ -1455,12 +1480,9 @@ class Replay:
             if seq in self.index.hops:
                 self.skip_hop(seq)
         for seq in self.schedule.undelivered:
-            step = self.index.answer[seq]
-            if step and not self._used[step]:
-                continue  # nobody asked for the step
-            if step and self.index.answer[step] == seq and self.index.next_chunk[step]:
-                continue  # to close a stream, or leave it to be collected, is no step
-            entry = self.trace.entry(seq)
+            if not self._never_came(seq):
+                continue
+            step, entry = self.index.answer[seq], self.trace.entry(seq)
             if step:
                 named = self.trace.entry(step).get("name")
                 what = f"entry {seq} ({entry['type']} of {named!r}) was never asked for"

@@ -198,6 +198,8 @@ class Followed(Replay):
     ``supplied`` holds outputs that the log does not have, by step (an operator knows what was redacted).
     """
 
+    # What comes after its log is live.
+    _ends_with_log = False
     # It goes on in the same file, where a lane is the one that it was.
     _unwraps = False
     # What its lanes did between their last event and the end of the log has no bound, and what comes after that is live.

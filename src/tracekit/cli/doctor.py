@@ -250,7 +250,7 @@ def _differences(transcript: Transcript, run: str) -> list[_Difference]:
             )
             one = _Difference(name, step, where, _text(reason), waits=reason["code"] == "everything_waits")
             (follow if reason["code"] in _FOLLOWS else found).append(one)
-    if transcript.failure is not None:
+    if transcript.failure is not None and not transcript.failure[0]["at_log_end"]:
         about, where = transcript.failure
         # What it was refused, and what the trace does not have, the trace itself says: the replay only could not go on there.
         blocked = about["blocked"] is not None or about["type"] == "NotReplayableError"

@@ -400,7 +400,9 @@ class FollowedRuns(ProcessRole):
         self._went_on = False
 
     def tell_failure(self, failure: BaseException) -> bool:
-        say(f"the replay has failed\n{command_line_text(failure)}")
+        from .._runtime.divergence import headline
+
+        say(f"{headline(failure)}\n{command_line_text(failure)}")
         self._told.append(failure)
         return True
 
@@ -413,8 +415,10 @@ class FollowedRuns(ProcessRole):
         if not any(failure is one for one in self._told):
             print(command_line_text(failure), file=sys.stderr)
         elif self._went_on:
+            from .._runtime.divergence import headline
+
             print(
-                "tracekit: the replay has failed, as reported above; its program went on all the same", file=sys.stderr
+                f"tracekit: {headline(failure)}, as reported above; its program went on all the same", file=sys.stderr
             )
 
 
@@ -583,7 +587,8 @@ class Watchdog:
                 )
             if failure is not None and waited >= self._grace:
                 self._runs.report(failure)
-                self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
+                code = 3 if _log_ended(failure) else 1
+                self._end(f"the program has not ended {self._grace:g} s after that; it is ended", code)
 
     def _end(self, why: str, code: int) -> None:
         print(f"tracekit: {why}", file=sys.stderr)
@@ -605,6 +610,11 @@ class Watchdog:
         """Wait until its thread is gone, once it is stopped: Linux takes 3 ms of CPU time for a process that ends while a thread of which
         somebody has read in ``/proc`` ends, too."""
         self._thread.join()
+
+
+def _log_ended(failure: BaseException | None) -> bool:
+    """Whether a replay is over only because the log of a process that died is."""
+    return isinstance(failure, ReplayError) and failure.at_log_end
 
 
 def _debugged() -> bool:
@@ -1292,6 +1302,8 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
             print(f"tracekit: recorded what came of it as run {replay_block.new_run_id}", file=sys.stderr)
     if failure is not None:
         replayed_runs.report(failure)
+    if failure is not None and not _log_ended(failure):
+        pass
     elif not replayed_runs.opened:
         before = f"{len(reports)} run{'' if len(reports) == 1 else 's'} before it"
         nothing = f" of it was replayed, only {before}" if reports else " was replayed"
@@ -1301,7 +1313,7 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
             _summary(reports, ended, replayed_runs)
         codes = {report.verdict.exit_code for report in reports}
         # An error of the program outside its runs is in none of their verdicts, and a replay that ends with one is not exact.
-        own = error is not None and not replayed_runs.expected(error)
+        own = error is not None and failure is None and not replayed_runs.expected(error)
         return DIFFERENT if own or DIFFERENT in codes else max(codes)
     return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
 
@@ -1392,6 +1404,8 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
     network = f"tracekit: network: {reports[0].isolation}; "
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)
+    elif _log_ended(replayed_runs.failure):
+        print(f"{network}how the recorded program would have ended is not known", file=sys.stderr)
     elif not replayed_runs.expected(ended.error):
         print(f"{network}the program failed, and the recorded one did not", file=sys.stderr)
     else:
