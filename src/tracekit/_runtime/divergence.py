@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .lane import Lane
     from .session import RunState, Scope
     from .step import Request, Spec
-    from .threads import ThreadMonitor
+    from .threads import ThreadMonitor, Waiting
     from .verdict import Report
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "not_captured",
     "nothing_recorded",
     "out_of_order",
+    "sleeps_too_often",
     "without_outcome",
 ]
 
@@ -421,17 +422,42 @@ def _ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedE
     )
 
 
-def everything_waits(run_id: str, waiting: Iterable[str], several: bool) -> TraceExhaustedError:
+def sleeps_too_often(run_id: str, sleeping: Sequence[Waiting]) -> DivergenceError:
+    """Whatever still goes on in the program sleeps, where no such sleep came to its end in the recording."""
+    one = sleeping[0]
+    what = f"the program sleeps here ({one.sleep}), and the recording has no such sleep at this point"
+    if len(sleeping) > 1:
+        what = "everything in the program sleeps, and the recording has not all of these sleeps" + _lines_of(sleeping)
+    return DivergenceError(
+        what,
+        run_id=run_id,
+        location=one.where,
+        next_action=_CHANGED,
+        recorded=None,
+        actual=one.sleep,
+        differences=[],
+    )
+
+
+def _lines_of(waiting: Sequence[Waiting]) -> str:
+    return "".join(f"\n  {one}" for one in waiting)
+
+
+def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> TraceExhaustedError:
     """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``.
 
     ``several``: threads take part, and may wait for one another.
     """
-    here = "if the run was killed here, this is where its log ends; else look for what the program now waits for"
+    here = "look for what the program now waits for"
+    if any(one.sleep for one in waiting):
+        here = (
+            "where a sleep was added, record again if that is meant; else look for what else the program now waits for"
+        )
     unset = "what the body of a tool, or a transport of the program's own below a client, sets is not set in a replay"
     others = ", and threads may wait for one another: let them hand over what they share by a queue or a future"
     return TraceExhaustedError(
         "everything in the program waits, and the recording has nothing more to deliver to it"
-        + "".join(f"\n  {line}" for line in waiting)
+        + _lines_of(waiting)
         + (THREAD_ORDER if several else ""),
         run_id=run_id,
         next_action=f"{here}: {unset}{others if several else ''}",

@@ -41,7 +41,7 @@ from .schedule import Schedule, can_go_on, go_on
 from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
 from .signals import SignalCalls
 from .step import Request, Spec
-from .threads import others_run_user_code
+from .threads import Waiting, others_run_user_code
 from .verdict import Report
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 __all__ = ["NEEDED", "LaneCursor", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+#: The function by which a thread sleeps.
+_SLEEP: Final = "time.sleep"
 
 #: What a replay has to know of a trace: found in the pass that verifies it, or kept from an earlier one.
 NEEDED: Final = (Index, RecordedPlaceholders)
@@ -248,14 +250,16 @@ class ReplayedTimer(Timer):
     One that has not fired by the end of the replay is ``live`` from then on: it runs on the real clock, as it did in the recorded program.
     """
 
-    __slots__ = ("_lane", "_seq", "_session", "_ticket", "on_delivery")
+    __slots__ = ("_lane", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
 
     pending: Final = False
 
-    def __init__(self, session: Replay, seq: int | None, lane: Lane) -> None:
+    def __init__(self, session: Replay, seq: int | None, lane: Lane, sleep: str | None = None) -> None:
         self._session = session
         self._seq = seq
         self._lane = lane
+        #: The call by which a thread sleeps, where the recording has no end of that.
+        self._sleep = sleep
         self._ticket: Ticket | None = None
         #: Called when it fires, before whoever waits for it goes on.
         self.on_delivery: Callable[[], object] | None = None
@@ -306,7 +310,11 @@ class ReplayedTimer(Timer):
     def wait(self) -> None:
         if self._seq is not None and b'"waited":true' in self._session.trace.line(self._seq):
             self._session.let_others_go_on(self._seq)
-        self._session.schedule.wait(self._seq)
+        if self._sleep is None:
+            self._session.schedule.wait(self._seq)
+        else:
+            with self._session.threads.sleeping(self._sleep):
+                self._session.schedule.wait(self._seq)
         self._delivered()
 
     async def wait_async(self) -> None:
@@ -1262,7 +1270,8 @@ class Replay:
                 self.schedule.made_hops.add(seq)
             if seq is not None and function.startswith(CUT_OFF):
                 self._made_again.add(seq)
-        return ReplayedTimer(self, seq, lane)
+        sleep = f"{function}({seconds:g})" if seq is None and function == _SLEEP else None
+        return ReplayedTimer(self, seq, lane, sleep)
 
     def handed_over(self, seq: int) -> None:
         """What threads hand to one another has been handed over where the log has it, at ``seq``."""
@@ -1403,18 +1412,20 @@ class Replay:
         # To close a stream, or leave it to be collected, is no step.
         return not (step and self.index.answer[step] == seq and self.index.next_chunk[step])
 
-    def _stuck(self, waiting: list[str]) -> ReplayError | None:
+    def _stuck(self, waiting: list[Waiting]) -> ReplayError | None:
         children = self.state.children
-        failure, moves = (None, False) if children is None else children.stuck(waiting)
+        failure, moves = (None, False) if children is None else children.stuck([*map(str, waiting)])
         if moves:
             return None
         if failure is not None:
             return self.failed.by(failure)
+        if waiting and all(one.sleep for one in waiting):
+            return self.failed.by(divergence.sleeps_too_often(self.run_id, waiting))
         return self.failed.by(
             divergence.everything_waits(self.run_id, waiting, self.threads.several), "everything_waits"
         )
 
-    def _slow(self, seq: int | None, waiting: list[str]) -> None:
+    def _slow(self, seq: int | None, waiting: list[Waiting]) -> None:
         """The next event has been waited for for long."""
         what = "something that was never recorded"
         if seq is not None:

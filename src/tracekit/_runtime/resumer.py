@@ -23,7 +23,7 @@ from .replayer import Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import STEADY, Outcome, Refusal, RunClock, Scope, Step, Timer, UndoLog
 from .step import Request
-from .threads import ThreadMonitor
+from .threads import ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
     from .schedule import Ticket
@@ -329,7 +329,7 @@ class Followed(Replay):
             entry,
         )
 
-    def _stuck(self, waiting: list[str]) -> ReplayError | None:
+    def _stuck(self, waiting: list[Waiting]) -> ReplayError | None:
         if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
             return None
         return self.fail(divergence.not_followed(self.run_id, shown_as(self.trace.path), self._unconsumed()))

@@ -15,7 +15,7 @@ from .lane import UNLIMITED, Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
 from .session import current, enter
-from .threads import MonitoredThread, ThreadMonitor
+from .threads import MonitoredThread, ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -106,8 +106,8 @@ class Schedule:
         events: Sequence[int],
         *,
         failure: Callable[[], BaseException],
-        stuck: Callable[[list[str]], object],
-        slow: Callable[[int | None, list[str]], object] = lambda seq, waiting: None,
+        stuck: Callable[[list[Waiting]], object],
+        slow: Callable[[int | None, list[Waiting]], object] = lambda seq, waiting: None,
         steps: Sequence[int] = (),
         made: Sequence[int] = (),
         places: PlaceIndex | None = None,
@@ -697,8 +697,8 @@ class Schedule:
             else:
                 pause = min(pause * 1.2, _LONG)
             due: Ticket | None = None
-            stuck: list[str] | None = None
-            slow: tuple[int | None, list[str]] | None = None
+            stuck: list[Waiting] | None = None
+            slow: tuple[int | None, list[Waiting]] | None = None
             with self._lock:
                 if self._closed:
                     self._observing = False
@@ -747,7 +747,7 @@ class Schedule:
                 self._release(due)
                 pause = _SHORT
 
-    def _waited_for(self, left: bool) -> tuple[int | None, list[str]] | None:
+    def _waited_for(self, left: bool) -> tuple[int | None, list[Waiting]] | None:
         """The event that a long wait is for, and who waits; ``None`` where somebody debugs the program, who may take any time."""
         if self.threads.debugged():
             return None
@@ -806,7 +806,7 @@ class Schedule:
         )
         return min(threads, default=_NONE)
 
-    def _give_up(self, waiting: list[str]) -> None:
+    def _give_up(self, waiting: list[Waiting]) -> None:
         if self._failed:
             self.threads.interrupt()
             self._looked = None

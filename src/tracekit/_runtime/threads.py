@@ -31,7 +31,7 @@ import sys
 import threading
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from functools import cache, lru_cache
 from types import CodeType, FrameType
@@ -39,14 +39,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, own_threads, sleep, system
-from .callsite import is_own, is_package, is_user_code, is_user_frame
+from .callsite import is_own, is_package, is_python, is_user_code, is_user_frame
 from .lane import Lane
 from .process import has_children, process
 
 if TYPE_CHECKING:
     from .session import SignalHooks
 
-__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "in_debugger", "others_run_user_code"]
+__all__ = [
+    "MonitoredThread",
+    "ThreadMonitor",
+    "Waiting",
+    "asleep",
+    "child_processes",
+    "in_debugger",
+    "others_run_user_code",
+]
 
 _STDLIB: Final = os.path.dirname(os.__file__)
 _TASKS: Final = "/proc/self/task"
@@ -96,6 +104,19 @@ _WAITS: Final = frozenset(
 _RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_once"
 #: No less than what the interpreter has once a process takes.
 _INTERPRETER_SIZE: Final = 1 << 20
+
+
+class Waiting(NamedTuple):
+    """A task or thread that waits, the line that it is at, and the call by which it sleeps, where it does."""
+
+    who: str
+    where: str
+    sleep: str | None
+
+    def __str__(self) -> str:
+        return f"{self.who} at {self.where}{f', in {self.sleep}: no such sleep ended in the recording' if self.sleep else ''}"
+
+
 #: Whether a thread that is asleep, of which this was seen, can be moved only by what is no concern.
 _Waits = Callable[[int, "_Stack", object], bool]
 
@@ -246,6 +267,8 @@ class ThreadMonitor:
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
+        #: The call by which a thread sleeps, where it never woke up from such a sleep in the recording.
+        self._sleeps: Final[dict[int, str]] = {}
 
     @property
     def several(self) -> bool:
@@ -608,12 +631,12 @@ class ThreadMonitor:
 
     # -- for people ------------------------------------------------------------------------------------------------------
 
-    def waiting(self) -> list[str]:
+    def waiting(self) -> list[Waiting]:
         """Each task and thread of the run, and the line of the user's code that it is at."""
         found = [
-            f"task {task.get_name()!r} ({_qualname(task.get_coro())}) at {line}"
+            Waiting(f"task {task.get_name()!r} ({_qualname(task.get_coro())})", line, _sleep_of(task.get_coro()))
             for task in sorted((task for task in [*self._tasks] if not task.done()), key=lambda task: task.get_name())
-            if (line := _line_of_task(task.get_coro())) is not None
+            if (line := _line_of_task(task)) is not None
         ]
         frames, threads = _frames(), dict(_known_threads())
         for member in self._members.values():
@@ -621,14 +644,24 @@ class ThreadMonitor:
             if frame is None or (found and (loop := _resting_loop(frame)) is not None and len(_watched(loop)) <= 1):
                 continue
             name = threads[member.ident].name if member.ident in threads else str(member.native)
-            found.append(f"thread {name!r} at {_line_or_nearest(frame)}")
+            found.append(Waiting(f"thread {name!r}", _line_or_nearest(frame), self._sleeps.get(member.ident)))
         return found
 
-    def others(self) -> list[str]:
+    @contextmanager
+    def sleeping(self, sleep: str) -> Iterator[None]:
+        """The calling thread sleeps by this call."""
+        ident = get_ident()
+        self._sleeps[ident] = sleep
+        try:
+            yield
+        finally:
+            del self._sleeps[ident]
+
+    def others(self) -> list[Waiting]:
         """The threads that are none of the run's and that run user code, each with its line."""
         frames = _frames()
         return [
-            f"thread {thread.name!r}, which is none of the run's, at {line}"
+            Waiting(f"thread {thread.name!r}, which is none of the run's,", line, None)
             for ident, thread in _known_threads()
             if thread.native_id not in self._members
             and thread.native_id not in process.observers
@@ -1161,8 +1194,20 @@ def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _line_of_task(coroutine: Any) -> str | None:
-    """Where a task waits: the line of the innermost of its coroutines that is the user's; see ``_most_telling``."""
+def _line_of_task(task: Any) -> str | None:
+    """Where a task waits: the line of the innermost of its coroutines that is the user's; see ``_most_telling``. Where all of them are the
+    standard library's, that of who runs its loop."""
+    frames = _frames_of(task.get_coro())
+    if frames and all(is_python(frame.f_code.co_filename) for frame in frames):
+        frame = _frames().get(getattr(task.get_loop(), "_thread_id", None) or 0)
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+    return _place(_most_telling(frames)) if frames else None
+
+
+def _frames_of(coroutine: Any) -> list[FrameType]:
+    """The frames of a coroutine and of those that it awaits, the innermost first."""
     frames: list[FrameType] = []
     while coroutine is not None:
         for kind in ("cr", "gi", "ag"):
@@ -1173,7 +1218,16 @@ def _line_of_task(coroutine: Any) -> str | None:
                 break
         else:
             break
-    return _place(_most_telling(frames)) if frames else None
+    return frames
+
+
+def _sleep_of(coroutine: Any) -> str | None:
+    """The call by which a task sleeps; ``None``: it waits for something else."""
+    frame = next(iter(_frames_of(coroutine)), None)
+    if frame is None or frame.f_code is not sys.modules["asyncio"].sleep.__code__:
+        return None
+    delay = frame.f_locals.get("delay")
+    return f"asyncio.sleep({delay:g})" if isinstance(delay, (int, float)) else "asyncio.sleep"
 
 
 def _qualname(coroutine: Any) -> str:
