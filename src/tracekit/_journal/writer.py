@@ -527,12 +527,8 @@ class Journal(Chain):
         """One round of the background thread: whether there was anything to do."""
         worked = bool(self._reads or self._kept)
         with suppress(LogWriteError):  # who needs it gets the error; what is lost is counted where it is given up
-            end = self._end
-            if self._fault(end, self._in_flight or end) is not None:
-                # An entry that another thread writes just now looks like somebody else's. The lock is taken where something is wrong alone:
-                # who writes would wait for it, and so for the interpreter's, at each of the calls above.
-                with self._lock:
-                    self._look()
+            with self._lock:  # else an entry that another thread writes just now looks like somebody else's
+                self._look()
             self.flush()
             if self._lazy:
                 # What was there a round ago: an effect is just now syncing what is newer, and would have to wait for us.
