@@ -157,6 +157,16 @@ def importing() -> bool:
     return False
 
 
+def in_a_librarys_import() -> bool:
+    """Whether a module that is none of user code is being imported by the nearest user code that runs."""
+    frame: FrameType | None = _getframe(1)
+    while frame is not None and _kind_of(frame) is not True:
+        if frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def by_tracekit() -> bool:
     """Whether the function that calls this one was called by tracekit itself or by an integration."""
     file = _getframe(2).f_code.co_filename

@@ -22,7 +22,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import ReplayError, RunStateError
 from . import guard, handed
-from .callers import STDLIB, is_telemetry, mover, pass_through, walk
+from .callers import STDLIB, in_a_librarys_import, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
@@ -165,7 +165,7 @@ def enclose(
     lane = started(parent_lane(scope), name_of(call), scope.live)
     threads = scope.session.threads
     if threads is not None:
-        threads.submitted()
+        threads.submitted(beside=in_a_librarys_import())
         lane.made_at = caller()
     call = Entered(call, scope.in_lane(lane))
     for run in reversed(outer):
@@ -834,11 +834,12 @@ def _start(original: Any) -> Any:
             _enter_at_run(self, scope.in_lane(lane))
         if threads is None:
             return original(self)  # type: ignore[no-any-return]
+        beside = in_a_librarys_import()
         threads.launching()
         try:
             original(self)
         finally:
-            threads.launched(self.native_id, self.ident)
+            threads.launched(self.native_id, self.ident, beside=beside)
         return None
 
     start.__qualname__ = "Thread.start"

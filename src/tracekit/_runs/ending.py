@@ -264,8 +264,9 @@ def _abort_of(reason: str | None) -> str:
     return "not aborted" if reason is None else f"aborted: {reason}"
 
 
-def another_end(trace: Trace, error: BaseException | None, ended_as: str | None) -> DivergenceError:
-    """How the end of a replay differs from that of a run that failed: another ``error``, or none (``ended_as`` says how)."""
+def another_end(trace: Trace, error: BaseException | None, ended_as: str | None, where: str | None) -> DivergenceError:
+    """How the end of a replay differs from that of a run that failed: another ``error``, or none (``ended_as`` says how); at the line
+    ``where``."""
     last = last_entry(trace)
     recorded = _said(last["error"])
     actual = ended_as or "no exception" if error is None else _said(exception_to_json(error, []))
@@ -273,6 +274,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None)
         f"the program ended otherwise\n  recorded  {recorded}\n  now       {actual}",
         run_id=last["run_id"],
         step=last["seq"],
+        location=where,
         recorded=recorded,
         actual=actual,
         differences=[{"path": "end", "recorded": recorded, "actual": actual}],

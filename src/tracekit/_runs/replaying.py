@@ -19,7 +19,7 @@ from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import ENDS, FAMILIES, SINGLES
 from .._journal.store import Store, file_beside, is_segment, segment_of
-from .._runtime.callsite import caller, say, warn_of_replay
+from .._runtime.callsite import caller, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
@@ -89,6 +89,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.disk: Disk | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
         self.ended_as: str | None = None
+        self.ended_at: str | None = None
         #: Whether the process ends with the block.
         self.ends_process = False
         self._run: Run | None = None
@@ -356,8 +357,11 @@ class ReplayBlock(Block["ReplayBlock"]):
         last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
             return
-        code = "result" if self.ended_as is None else "exit_status"
-        session.divergences.end(code, "the program came to another result", last["seq"], value)
+        if self.ended_as is None:
+            session.divergences.end("result", "the program came to another result", last["seq"], value)
+        else:
+            what = "the program ended with another exit status"
+            session.divergences.end("exit_status", what, last["seq"], value, self.ended_at)
 
     @property
     def _is_parents(self) -> bool:
@@ -487,12 +491,19 @@ class ReplayBlock(Block["ReplayBlock"]):
         recorded = failed(session.trace)
         if recorded if error is None else not self.recorded_failure(error):
             if recorded:
-                self._ended_otherwise("error", another_end(session.trace, error, self.ended_as), error)
+                self._ended_otherwise(
+                    "error", another_end(session.trace, error, self.ended_as, self._ended_at(error)), error
+                )
             elif last_entry(session.trace)["type"] in ENDS:
                 say = session.report.inexact if self._partial is None else session.report.allow
-                say("error", f"the program ended with {error!r}, and the recorded one did not", step=len(session.trace))
+                text = f"the program ended with {error!r}, and the recorded one did not"
+                say("error", text, step=len(session.trace), where=self._ended_at(error))
         elif error is None and self._run is not None and self._run.result is not UNSET and self._partial is None:
             self.compare_result(self._run.result)
+
+    def _ended_at(self, error: BaseException | None) -> str | None:
+        """The line that ended the program, where it did not come to its last one."""
+        return self.ended_at if error is None else raised_at(error)
 
     def _ended_otherwise(self, code: str, found: DivergenceError, error: BaseException | None) -> None:
         """Where steps went live, another end may follow from that."""

@@ -26,6 +26,7 @@ __all__ = [
     "is_user_code",
     "is_user_frame",
     "prompt",
+    "raised_at",
     "say",
     "warn",
     "warn_of_replay",
@@ -110,6 +111,16 @@ def _is_of_python(path: str) -> bool:
 
 #: Where an event loop calls what it has to run: who runs the loop is below.
 _EVENTS: Final = os.path.join(os.path.dirname(os.__file__), "asyncio", "events.py")
+
+
+def raised_at(error: BaseException) -> str | None:
+    """The line of user code, ``file:line``, that an exception comes from: the innermost one."""
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        if is_user_frame(trace.tb_frame):
+            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def caller() -> str | None:

@@ -291,17 +291,21 @@ def another_step(
 
 
 def another_result(
-    run_id: str, what: str, seq: int, recorded: Any, actual: Any, found: list[dict[str, Any]]
+    run_id: str, what: str, seq: int, recorded: Any, actual: Any, found: list[dict[str, Any]], where: str | None = None
 ) -> DivergenceError:
-    """The program came to something else than the recorded one, after equal steps."""
+    """The program came to something else than the recorded one, after equal steps; the line ``where`` ended it, where one did."""
+    look = "look for what decides the result and is not captured (`tracekit docs not-captured`)"
+    if where is not None:
+        look = f"look at what ends the program there; record again if the change is meant; else {look.removeprefix('look ')}"
     return DivergenceError(
         f"{what}\n{describe(found)}",
         run_id=run_id,
         step=seq,
+        location=where,
         recorded=recorded,
         actual=actual,
         differences=found,
-        next_action="every step matched: look for what decides the result and is not captured (`tracekit docs not-captured`)",
+        next_action=f"every step matched: {look}",
     )
 
 
@@ -668,6 +672,10 @@ class FirstFailure:
 
     def blame(self, error: ReplayError, code: str | None = None) -> None:
         """A failure is a reason of the verdict; ``code`` where its own class does not say enough."""
+        steps = error.__dict__.get("steps")
+        if isinstance(error, UnconsumedStepsError) and steps and "child" not in error.__dict__:
+            self._report.never_asked_for(steps)
+            return
         code = code or error.code.replace("-", "_")
         self._report.inexact(code, error.what.partition("\n")[0], step=error.step, where=error.location)
 
@@ -856,13 +864,13 @@ class Divergences:
 
     # -- ends --------------------------------------------------------------------------------------------------------------
 
-    def end(self, code: str, what: str, seq: int, value: object) -> None:
-        """Compare what the program came to with the output of the entry ``seq``."""
+    def end(self, code: str, what: str, seq: int, value: object, where: str | None = None) -> None:
+        """Compare what the program came to, by the line ``where`` if one ended it, with the output of the entry ``seq``."""
         recorded = self._trace.expand(self._trace.entry(seq).get("output"))
         actual = self._redactor.redact(to_json(value))[0]
         found = differences(recorded, actual)
         if found and not self._comparison.equal(recorded, actual):
-            self.another_end(code, another_result(self._run_id, what, seq, recorded, actual, found))
+            self.another_end(code, another_result(self._run_id, what, seq, recorded, actual, found, where))
 
     def another_end(self, code: str, error: ReplayError, cause: BaseException | None = None) -> None:
         """The program came to another end than the recorded one. Raises that, unless the caller asked to go on."""

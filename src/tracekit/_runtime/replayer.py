@@ -1527,8 +1527,7 @@ class Replay:
         verdict = self.report.verdict
         verdict.ended = True
         if error is not None and self.report.unconsumed and self.failure is None:
-            text = divergence.left_over(len(self.report.unconsumed))
-            self.report.inexact("unconsumed_steps", text, step=self.report.unconsumed[0]["seq"])
+            self.report.never_asked_for(self.report.unconsumed)
         if verdict.answer != "inexact" or self.failure is not None:
             return
         found = verdict.error(self.run_id)

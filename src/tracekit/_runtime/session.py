@@ -688,11 +688,11 @@ class ThreadHooks(Protocol):
         """The calling thread starts a thread; until ``launched`` nothing counts as blocked."""
         ...
 
-    def launched(self, native: int | None, ident: int | None) -> None:
+    def launched(self, native: int | None, ident: int | None, *, beside: bool = False) -> None:
         """The thread has been started, or (``None``) could not be."""
         ...
 
-    def submitted(self) -> None:
+    def submitted(self, *, beside: bool = False) -> None:
         """The calling thread hands a call to a pool: another thread will run it."""
         ...
 

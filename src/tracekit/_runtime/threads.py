@@ -245,6 +245,9 @@ class ThreadMonitor:
         self.wakes = 0
         #: Whether calls were handed to a pool, whose threads need not be members yet.
         self._pooled = False
+        #: Whether threads were started, or calls handed to pools, but by the import of a library; and the threads that were started so.
+        self._shared = False
+        self._beside: Final[set[int]] = set()
         self.solo = 0
         #: The tasks of the run: named where they wait, cancelled where nothing can move and the replay has failed.
         self._tasks: Final[WeakSet[Any]] = WeakSet()
@@ -272,9 +275,9 @@ class ThreadMonitor:
 
     @property
     def several(self) -> bool:
-        """Whether another thread takes part, or is about to."""
+        """Whether another thread takes part, or has: one that a library keeps since it was imported counts for none."""
         with self.lock:
-            return len(self._members) > 1 or bool(self._moving or self._pooled)
+            return self._shared or len(self._members.keys() - self._beside) > 1
 
     def join(self) -> MonitoredThread:
         """The calling thread takes part from now on."""
@@ -299,11 +302,15 @@ class ThreadMonitor:
             self._count()
         self._watch()
 
-    def launched(self, native: int | None, ident: int | None) -> None:
-        """The thread has been started, or (``None``) could not be."""
+    def launched(self, native: int | None, ident: int | None, *, beside: bool = False) -> None:
+        """The thread has been started, or (``None``) could not be; ``beside``: by the import of a library."""
         with self.lock:
             if native is not None and ident is not None:
                 self.add(native, ident)
+                if beside:
+                    self._beside.add(native)
+                else:
+                    self._shared = True
             self._moving -= 1
             self._count()
 
@@ -324,11 +331,12 @@ class ThreadMonitor:
             self.join()
         self._watch()
 
-    def submitted(self) -> None:
-        """The calling thread hands a call to a pool: another thread will run it."""
+    def submitted(self, *, beside: bool = False) -> None:
+        """The calling thread hands a call to a pool: another thread will run it. ``beside``: it does so where a library is imported."""
         with self.lock:
             self.join()
             self._pooled = True
+            self._shared = self._shared or not beside
             self._count()
         self._watch()
 

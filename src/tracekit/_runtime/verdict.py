@@ -51,6 +51,7 @@ _WORDS: Final = {
     "other_signal": ("signal handled otherwise", "signals handled otherwise"),
     "place": ("event whose place was passed", "events whose places were passed"),
     "undelivered": ("recorded event that never came", "recorded events that never came"),
+    "unconsumed_steps": ("recorded step that was never asked for", "recorded steps that were never asked for"),
     "late": ("call after the end", "calls after the end"),
     "passed_over": ("difference passed over", "differences passed over"),
     "shared_argument": ("argument in another state", "arguments in another state"),
@@ -619,6 +620,12 @@ class Report:
     def inexact(self, code: str, text: str, **facts: Any) -> None:
         """Something makes the replay inexact."""
         self.verdict.add("reasons", Reason(code, text, facts))
+
+    def never_asked_for(self, steps: Iterable[Mapping[str, Any]]) -> None:
+        """The program has ended without these recorded steps (``seq``, ``type``, ``name``)."""
+        for step in steps:
+            text = f"step {step['seq']} ({step['type']} {step['name']!r}) was never asked for"
+            self.inexact("unconsumed_steps", text, step=step["seq"], name=step["name"])
 
     def remark(self, code: str, text: str, **facts: Any) -> None:
         """Something is counted, and makes the replay inexact only where ``strict`` names its code."""

@@ -37,7 +37,7 @@ from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
-from .._runtime.callsite import at_prompt, caller, is_user_frame, say
+from .._runtime.callsite import at_prompt, caller, raised_at, say
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
@@ -97,10 +97,11 @@ _LAUNCHER_FILES: Final = (__file__, runpy.__file__, "<frozen runpy>")
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit status, and the exception that it did not catch."""
+    """How a program ended: its exit status, the exception that it did not catch, and the line that ended it by ``sys.exit``."""
 
     status: int
     error: BaseException | None = None
+    where: str | None = None
 
 
 def prepared(program: Program) -> Body | None:
@@ -189,7 +190,7 @@ def _outcome(body: Body, silent: Callable[[BaseException], bool]) -> Ended:
     try:
         body()
     except SystemExit as end:
-        return Ended(_status(end))
+        return Ended(_status(end), where=raised_at(end))
     except ReplayError as error:
         return Ended(1, error)  # printed once, in the summary
     except BaseException as error:
@@ -1225,7 +1226,7 @@ class _EndOfReplay:
         for block in self._runs.started:
             if block.active and block is not self.block:
                 _finish(block)
-        return self(Ended(status))
+        return self(Ended(status, where=caller()))
 
     def _keep(self, ended: Ended | None) -> None:
         into: int | None = self._instructions.get("outcome")
@@ -1264,7 +1265,7 @@ def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
         return
     error = ended.error
     if error is None:
-        replay_block.ended_as = f"exit status {ended.status}"
+        replay_block.ended_as, replay_block.ended_at = f"exit status {ended.status}", ended.where
         replay_block.set_result({"status": ended.status})
     _leave(replay_block, error)
 
@@ -1365,13 +1366,13 @@ def _failure_facts(failure: BaseException) -> dict[str, Any]:
 
 def _raised_facts(error: BaseException) -> dict[str, Any]:
     """An exception that ended the program, and the line of its own code that it came from."""
-    trace, place = error.__traceback__, None
-    while trace is not None:
-        if is_user_frame(trace.tb_frame):
-            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
     text = Redactor.of_process([]).redact_text(error.what if isinstance(error, TracekitError) else str(error))[0]
-    return {"type": type(error).__name__, "text": text, "location": place, "code": getattr(error, "code", None)}
+    return {
+        "type": type(error).__name__,
+        "text": text,
+        "location": raised_at(error),
+        "code": getattr(error, "code", None),
+    }
 
 
 def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
