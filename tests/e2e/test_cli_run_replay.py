@@ -160,7 +160,7 @@ def test_another_status_is_a_difference(place: Place) -> None:
     place.program("", "now")
     replayed = place.cli("replay", place.run)
     assert replayed.returncode == 1
-    assert "another result" in replayed.stderr
+    assert "another exit status" in replayed.stderr
 
 
 def test_standard_input(place: Place) -> None:
