@@ -5,14 +5,17 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import wraps
 from hashlib import sha256
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from .._lazy import NamedTuple
+from .._runtime.callsite import is_own
 from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec
@@ -23,9 +26,12 @@ __all__ = [
     "Out",
     "PrintedDifference",
     "PrintedLines",
+    "all_observed",
     "capture_input",
     "capture_output",
     "differences",
+    "flush",
+    "keeps_all",
     "observed",
     "other_order",
 ]
@@ -34,8 +40,10 @@ __all__ = [
 #
 # The lines of each lane, and the first one that differs in a replay.
 #
-# Each line is kept as hash and length, the first ones as text too, redacted. What Python code writes to ``sys.stdout`` counts, but for
-# logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child processes are their own.
+# Each line is kept as hash and length, the first ones as text too, redacted; those past the most that are kept are one hash together. What
+# Python code writes to ``sys.stdout`` counts, to its buffer, to a stream that was put in its place and ends in either, and by
+# ``os.write(1, …)``, but for logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child
+# processes are their own.
 
 #: Whose lines are left out: by the module that writes.
 _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
@@ -72,6 +80,7 @@ class PrintedLines:
     def _add(self, lines: _Lines, line: str) -> None:
         if len(lines.hashes) >= _LINES:
             lines.more += 1
+            lines.rest.update(b"%s %d\n" % (_hash(line).encode(), len(line)))
             return
         lines.hashes.append([_hash(line), len(line)])
         if len(line) < self._room and len(lines.text) == len(lines.hashes) - 1:
@@ -100,16 +109,18 @@ class PrintedLines:
 class _Lines:
     """The printed lines of one lane."""
 
-    __slots__ = ("hashes", "more", "open", "text")
+    __slots__ = ("hashes", "more", "open", "rest", "text")
 
     def __init__(self) -> None:
         self.hashes: list[list[Any]] = []
         self.text: list[str] = []
         self.more = 0
+        self.rest: Final = sha256()
         self.open = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return {"lines": self.hashes, "text": self.text, **({"more": self.more} if self.more else {})}
+        more = {"more": self.more, "rest": self.rest.hexdigest()[:16]} if self.more else {}
+        return {"lines": self.hashes, "text": self.text, **more}
 
 
 class PrintedDifference(NamedTuple):
@@ -122,6 +133,8 @@ class PrintedDifference(NamedTuple):
 
     def __str__(self) -> str:
         where = f" of {self.lane}" if self.lane else ""
+        if self.number > _LINES and self.recorded == self.actual:
+            return f"of the lines{where} past the first {self.number - 1}, of which no text is kept, one is another"
         return f"line {self.number} of the output{where} was {_shown(self.recorded)}, and is {_shown(self.actual)}"
 
 
@@ -131,7 +144,7 @@ def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[
     for lane in sorted({*recorded, *actual}):
         was, now = _read(recorded.get(lane)), _read(actual.get(lane))
         number = next((n for n, (one, other) in enumerate(zip(was[0], now[0], strict=False)) if one != other), None)
-        if number is None and was[0] == now[0] and was[2] == now[2]:
+        if number is None and was[0] == now[0] and was[2] == now[2] and (was[3] is None or was[3] == now[3]):
             continue
         number = min(len(was[0]), len(now[0])) if number is None else number
         found.append(PrintedDifference(lane, number + 1, _line(was, number), _line(now, number)))
@@ -179,14 +192,23 @@ def _in_order(printed: Mapping[str, Any], order: Any) -> Iterator[tuple[Any, str
             next_line[lane] += 1
 
 
-def _read(about: Any) -> tuple[list[Any], list[Any], Any]:
+def keeps_all(recorded: Mapping[str, Any]) -> bool:
+    """Whether of all recorded lines something is kept; an older recording has of those past the most that are kept their number alone."""
+    return all(rest is not None or not more for _, _, more, rest in map(_read, recorded.values()))
+
+
+_Printed = tuple[list[Any], list[Any], Any, Any]
+
+
+def _read(about: Any) -> _Printed:
     """Read printed lines from a trace, which may contain anything."""
     about = about if isinstance(about, Mapping) else {}
     lines, text = about.get("lines"), about.get("text")
-    return lines if isinstance(lines, list) else [], text if isinstance(text, list) else [], about.get("more", 0)
+    lines, text = lines if isinstance(lines, list) else [], text if isinstance(text, list) else []
+    return lines, text, about.get("more", 0), about.get("rest")
 
 
-def _line(lines: tuple[list[Any], list[Any], Any], number: int) -> str | None:
+def _line(lines: _Printed, number: int) -> str | None:
     if number < len(lines[1]):
         return str(lines[1][number])
     return "a line that is not kept as text" if number < len(lines[0]) or lines[2] else None
@@ -205,12 +227,51 @@ def _hash(line: str) -> str:
 # -- the process ---------------------------------------------------------------------------------------------------------
 
 
+class _Heard:
+    """A buffer of standard output that passes what others than its text stream write to a listener as well."""
+
+    listen: Callable[[Any], None] | None = None
+
+    def write(self, data: Any, /) -> Any:
+        if self.listen is not None and sys._getframe(1).f_code not in _OF_THE_TEXT:
+            self.listen(data)
+        return super().write(data)  # type: ignore[misc]
+
+
+class _Buffered(_Heard, BufferedWriter):
+    pass
+
+
+class _Unbuffered(_Heard, FileIO):
+    """The same under ``python -u``."""
+
+
+for _kind, _as in ((_Buffered, BufferedWriter), (_Unbuffered, FileIO)):
+    _kind.__name__ = _kind.__qualname__ = _as.__name__
+    _kind.__module__ = _as.__module__
+
+
 class Out(TextIOWrapper):
     """Standard output that passes what is written to ``listeners`` as well."""
 
+    #: The one that stands, or stood, in the place of the process's own.
+    installed: ClassVar[Out | None] = None
+
     def __init__(self, under: TextIOWrapper) -> None:
+        buffer: Any = under.buffer
+        if type(buffer) is BufferedWriter or type(buffer) is FileIO:
+            under.flush()
+            if type(buffer) is BufferedWriter:
+                buffer = _Buffered(buffer.raw)
+            else:
+                buffer, name = _Unbuffered(buffer.fileno(), "w", closefd=False), buffer.name
+                buffer.name = name
+            buffer.listen = self._bytes
+        self._decoder: Final = getincrementaldecoder("utf-8")("backslashreplace")
+        #: Whether somebody may have written to it in a way that is not noticed.
+        self.passed_by = False
         super().__init__(
-            under.buffer,
+            buffer,
             encoding=under.encoding,
             errors=under.errors,
             newline="\n" if os.linesep == "\n" else None,
@@ -225,6 +286,27 @@ class Out(TextIOWrapper):
             listen(text)
         return super().write(text)
 
+    def _bytes(self, data: Any) -> None:
+        """Somebody writes bytes to the buffer, or to the descriptor."""
+        with suppress(TypeError):  # what can't be written says so itself
+            text = self._decoder.decode(bytes(memoryview(data)))
+            for listen in self.listeners:
+                listen(text)
+
+    # As these are, but that the buffer knows who writes to it.
+
+    def flush(self) -> None:
+        super().flush()
+
+    def close(self) -> None:
+        super().close()
+
+    def detach(self) -> Any:
+        return super().detach()
+
+    def reconfigure(self, **options: Any) -> None:
+        super().reconfigure(**options)
+
     @classmethod
     def take(cls) -> Out | None:
         """The ``Out`` in place of ``sys.stdout``, put there if possible; else ``None``."""
@@ -234,8 +316,13 @@ class Out(TextIOWrapper):
         if type(under) is not TextIOWrapper:
             return None
         process.kept.append(under)  # it would close the file at its end
-        out = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
+        out = cls.installed = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
         return out
+
+
+_OF_THE_TEXT: Final = frozenset(
+    one.__code__ for one in (Out.write, Out.flush, Out.close, Out.detach, Out.reconfigure, Out.__init__)
+)
 
 
 def capture_output() -> None:
@@ -243,18 +330,57 @@ def capture_output() -> None:
     out = Out.take()
     if out is not None and _printed not in out.listeners:
         out.listeners.append(_printed)
+        _watch_the_descriptor(out)
+
+
+def _watch_the_descriptor(out: Out) -> None:
+    """What is written to descriptor 1 itself is printed, too; what is written to a copy of it is not noticed."""
+    write, dup = os.write, os.dup
+
+    def written(fd: int, data: Any, /) -> int:
+        if fd == 1 and not is_own(sys._getframe(1).f_code.co_filename):
+            out._bytes(data)
+        return write(fd, data)
+
+    def copied(fd: int, /) -> int:
+        if fd == 1 and not is_own(sys._getframe(1).f_code.co_filename):
+            out.passed_by = True
+        return dup(fd)
+
+    os.write = looking_like(written, write, os)
+    os.dup = looking_like(copied, dup, os)
 
 
 def observed() -> bool:
-    """Whether what is printed now is kept."""
-    return type(sys.stdout) is Out and _printed in sys.stdout.listeners
+    """Whether what is printed is kept."""
+    return Out.installed is not None and _printed in Out.installed.listeners
+
+
+def all_observed() -> bool:
+    """Whether nothing is known to be printed in a way that is not noticed."""
+    out, now = Out.installed, sys.stdout
+    if out is None or out.passed_by:
+        return False
+    with suppress(Exception):
+        return now is out or isinstance(getattr(now, "buffer", None), _Heard) or now.fileno() != 1
+    return True
+
+
+def flush() -> None:
+    """Have what the program has written to a stream in the place of standard output printed now."""
+    if Out.installed is not None and sys.stdout is not Out.installed:
+        with suppress(Exception):
+            sys.stdout.flush()
 
 
 def _printed(text: str) -> None:
     scope = current.get()
     if scope is None or scope.live or "\r" in text:
         return
-    if sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] in _BESIDE:
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in ("write", "writelines", "flush"):  # of a stream that hands on
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BESIDE:
         return
     state = scope.session.state
     if state.ended:

@@ -466,10 +466,14 @@ class ReplayBlock(Block["ReplayBlock"]):
         """What the program printed, where both the recording and this process kept it."""
         meta = last_entry(session.trace).get("meta") or {}
         recorded = meta.get("printed")
+        report = session.report
         if not isinstance(recorded, dict) or not stdio.observed():
-            if "output" in session.report.verdict.strict:
-                session.report.unknown("output_not_kept", "what the program printed was not kept, then or now")
+            if "output" in report.verdict.strict:
+                report.unknown("output_not_kept", "what the program printed was not kept, then or now")
             return
+        if not (stdio.all_observed() and stdio.keeps_all(recorded)):
+            what = "the program wrote to a copy of its standard output, or an older recording has no more than its first lines"
+            (report.unknown if "output" in report.verdict.strict else report.remark)("output_not_kept", what)
         printed = session.state.extras.of(stdio.PrintedLines)
         now = printed.as_dict(session.redactor.redact_text)
         found = stdio.differences(recorded, now)

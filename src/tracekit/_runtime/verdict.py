@@ -46,6 +46,7 @@ _WORDS: Final = {
     "clock": ("clock read more or fewer", "clock reads more or fewer"),
     "environment": ("difference of environment", "differences of environment"),
     "output": ("other output", "other outputs"),
+    "output_not_kept": ("output not kept", "outputs not kept"),
     "hops": ("hop more or fewer", "hops more or fewer"),
     "signal": ("handler called between two steps", "handlers called between two steps"),
     "other_signal": ("signal handled otherwise", "signals handled otherwise"),

@@ -168,6 +168,7 @@ def go(
                 sys.stderr, "closed", False
             ):  # by the program; its descriptor is open still
                 sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+            stdio.flush()
             try:
                 end(ended[0])
             except BaseException as error:

@@ -1,0 +1,92 @@
+"""What a program prints is compared in a replay, by whichever way it prints; where it is not, the verdict says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.place import Place
+
+#: What is printed is another text in the replay: ``live_env`` gives it today's.
+PROGRAM = """
+import io, os, sys
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(order):
+    return order
+
+class Tee:
+    def __init__(self, *streams):
+        self.streams = streams
+    def write(self, text):
+        for stream in self.streams:
+            stream.write(text)
+    def flush(self):
+        for stream in self.streams:
+            stream.flush()
+
+word = os.environ["WORD"]
+look(1)
+{prints}
+"""
+COMPARED = {
+    "print": "print(word)",
+    "buffer": "sys.stdout.buffer.write(word.encode() + b'\\n')",
+    "half a character": "[sys.stdout.buffer.write(('é' + word + '\\n').encode()[i:i + 1]) for i in range(len(word) + 3)]",
+    "descriptor": "os.write(1, word.encode() + b'\\n')",
+    "tee": "sys.stdout = Tee(sys.stdout, io.StringIO()); print(word)",
+    "wrapper": "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf8'); print(word)",
+    "detached": "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf8', line_buffering=True); print(word)",
+    "many lines": "[print(i) for i in range(10_050)]; print(word)",
+}
+NOT_KEPT = {
+    "copy": "f = os.fdopen(os.dup(1), 'w'); print(word, file=f); f.close()",
+    "stream": "sys.stdout = open(1, 'w', closefd=False); print(word)",
+}
+
+
+@pytest.fixture(params=[{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:  # type: ignore[no-untyped-def]
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("way", COMPARED)
+def test_another_text_is_told(place: Place, way: str, environment: dict[str, str]) -> None:
+    """The same text is exact, also under ``--strict output``; another one is told, and inexact there."""
+    place.program(PROGRAM.replace("{prints}", COMPARED[way]))
+    assert place.cli("run", "agent.py", WORD="then", **environment).returncode == 0
+    same = place.cli("replay", "last", "--strict", "output", WORD="then", **environment)
+    assert (same.returncode, same.stdout.splitlines()[-1].removeprefix("é")) == (0, "then"), same.stderr
+    other = place.cli("replay", "last", "--live-env", "WORD", WORD="now", **environment)
+    assert (other.returncode, "1 other output" in other.stderr) == (0, True), other.stderr
+    strictly = place.cli("replay", "last", "--live-env", "WORD", "--strict", "output", WORD="now", **environment)
+    assert strictly.returncode == 1
+
+
+@pytest.mark.parametrize("way", NOT_KEPT)
+def test_where_it_is_not_noticed_the_verdict_says_so(place: Place, way: str) -> None:
+    """It is never plainly exact, and unknown where somebody asks."""
+    place.program(PROGRAM.replace("{prints}", NOT_KEPT[way]))
+    assert place.cli("run", "agent.py", WORD="then").returncode == 0
+    other = place.cli("replay", "last", "--live-env", "WORD", WORD="now")
+    assert (other.returncode, "1 output not kept" in other.stderr) == (0, True), other.stderr
+    strictly = place.cli("replay", "last", "--strict", "output", WORD="then")
+    assert (strictly.returncode, "unknown: 1 output not kept" in strictly.stderr) == (3, True), strictly.stderr
+
+
+def test_log_lines_through_a_tee_are_left_out(place: Place) -> None:
+    """Handlers of logging write to whatever stands in the place of standard output: their lines are not the program's."""
+    place.program(
+        PROGRAM.replace(
+            "{prints}",
+            "import logging; sys.stdout = Tee(sys.stdout); logging.basicConfig(stream=sys.stdout, level=20); logging.info(word)",
+        )
+    )
+    assert place.cli("run", "agent.py", WORD="then").returncode == 0
+    other = place.cli("replay", "last", "--live-env", "WORD", WORD="now")
+    assert "other output" not in other.stderr
