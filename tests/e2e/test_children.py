@@ -109,15 +109,15 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def exact(place: Place, body: str, effects: list[str], *, replays: int = 1) -> None:
-    """Recorded once, and replayed so many times in the same process; each effect happened once."""
+def exact(place: Place, body: str, effects: list[str], *, replays: int = 1, complete: bool = True) -> None:
+    """Recorded once, and replayed so many times in the same process; each effect happened once; ``complete``: the segments have an end."""
     done = place.run(body + TAIL, str(replays))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("exact\n")
     assert place.effects == sorted(effects)
     verdict = place.store.verify(place.run_id)
     assert verdict.state == "complete", verdict.problem
-    assert {segment["state"] for segment in verdict.segments} == {"complete"}
+    assert {segment["state"] for segment in verdict.segments} == {"complete" if complete else "incomplete"}
 
 
 def test_a_child_joins_the_run_and_its_replay(place: Place) -> None:
@@ -346,6 +346,76 @@ def main():
     return process.wait()
 """,
         [*map(str, range(20)), "last"],
+    )
+
+
+HANDLING = {
+    "a handler that goes on, then the signal's default action": """
+def handle(number, frame):
+    pay("handled")
+
+signal.signal(signal.SIGUSR1, handle)
+pay("ready")
+while True:
+    signal.pause()
+""",
+    "a handler that ends the process": """
+def handle(number, frame):
+    pay("handled")
+    sys.exit(7)
+
+signal.signal(signal.SIGUSR1, handle)
+pay("ready")
+signal.pause()
+""",
+    "a handler that puts the default action back and sends the signal again": """
+def handle(number, frame):
+    pay("handled")
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+signal.signal(signal.SIGUSR1, handle)
+pay("ready")
+signal.pause()
+""",
+    "a handler of an event loop": """
+async def work():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stop.set)
+    pay("ready")
+    await stop.wait()
+    pay("handled")
+
+asyncio.run(work())
+""",
+}
+
+
+@pytest.mark.parametrize("name", HANDLING)
+def test_a_signal_that_a_child_handles(place: Place, name: str) -> None:
+    """A replayed child calls its handler where its own log has the call, and is not sent the signal as well; what ends it is sent."""
+    (place.root / "ended.py").write_text(ENDED.partition("signal.signal")[0] + "import asyncio, os\n" + HANDLING[name])
+    exact(
+        place,
+        """
+@traced_tool(side_effect="read_only")
+def until(word):
+    while not os.path.exists("effects") or word not in open("effects").read():
+        time.sleep(0.01)
+
+def main():
+    process = subprocess.Popen([sys.executable, "ended.py"])
+    until("ready")
+    process.send_signal(signal.SIGUSR1)
+    until("handled")
+    try:
+        return process.wait(timeout=0.5)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.wait()
+""",
+        ["handled", "ready"],
+        complete=name in ("a handler that ends the process", "a handler of an event loop"),
     )
 
 

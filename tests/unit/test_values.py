@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tracing import recorded
-from tracekit import record, replay, traced_tool
+from tracekit import Run, record, replay, traced_tool
 from tracekit._runtime import encoding as values
 from tracekit._runtime.encoding import Encoder
 from tracekit._values import dumps_in_order, quick
@@ -169,6 +169,11 @@ def test_an_exception_that_is_too_large_keeps_its_text() -> None:
         fail()
 
 
+def warned_of_values(run: Run) -> list[str]:
+    """The warnings of a run without those of SDKs that other tests of this process have imported."""
+    return [text for text in run.warnings if "none of its calls was captured" not in text]
+
+
 def _local() -> Any:
     @dataclass
     class Local:
@@ -215,7 +220,7 @@ def test_a_value_of_a_class_made_while_the_program_ran_is_told(make: Callable[[]
     with pytest.raises(NotReplayableError, match="made while the recorded program ran"), replay(run):
         give()
     run, _ = recorded(lambda: take(make()))
-    assert run.warnings == []
+    assert warned_of_values(run) == []
     with replay(run) as session:
         assert take(make()) == "taken"
     assert session.report.exact
@@ -231,7 +236,7 @@ def test_a_class_made_while_the_program_ran_that_the_annotation_names() -> None:
     give.__annotations__["return"] = local
     tool = traced_tool(side_effect="read_only")(give)
     run, value = recorded(tool)
-    assert run.warnings == []
+    assert warned_of_values(run) == []
     with replay(run) as session:
         assert tool() == value
     assert session.report.exact
@@ -254,7 +259,7 @@ def test_a_named_tuple_made_while_the_program_ran_comes_back(make: Callable[[], 
         return [make(), make()]
 
     run, value = recorded(rows)
-    assert run.warnings == []
+    assert warned_of_values(run) == []
     with replay(run) as session:
         back = rows()
     assert session.report.exact

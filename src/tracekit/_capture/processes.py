@@ -1188,14 +1188,15 @@ def _kill(original: Any, group: bool) -> Any:
                 return
             if process.sessions:
                 guard.observe(guard.signal_to_other("os.killpg" if group else "os.kill", number, sig))
-            original(number, sig)
+            if group or not process.handles_signal_itself(number, sig):
+                original(number, sig)
             return
         steps, scope = at
         if not steps.over:
             steps.signal(scope, sig)
         elif not steps.real:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if steps.real:
+        if steps.real and (group or not process.handles_signal_itself(number, sig)):
             original(number, sig)
 
     return kill

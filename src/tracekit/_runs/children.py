@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from _thread import get_native_id
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
@@ -18,7 +19,7 @@ from weakref import ref
 from .. import _reality, errors
 from .._capture import guard, instrumentation
 from .._capture.commands import BECOMING, STATUS, note_status
-from .._journal.entry import ENDS
+from .._journal.entry import ENDS, SIGNALS
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._lazy import NamedTuple
 from .._policy.once import share
@@ -27,6 +28,7 @@ from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.session import Scope
+from .._runtime.signals import name_of
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -95,6 +97,10 @@ class ReplayedChild:
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
         self._said = False
+        #: How often the recorded process called a handler for a signal that came from outside, by its name; read when first needed.
+        self._handler_calls: Counter[str] | None = None
+        #: How often the program has sent it each signal.
+        self._signals_sent: Final[Counter[int]] = Counter()
         #: Its idle state when the program sent it a signal, or when it was ended here.
         self._last_state: IdleState | None = None
         #: Whether it ended with the recorded exit status.
@@ -205,6 +211,17 @@ class ReplayedChild:
     def wait_until_idle(self) -> None:
         """Let the process run until it is idle, before the program ends it by a signal (which it may wait for)."""
         self._last_state = self.idle_state(if_done=True) or self._last_state
+
+    def handles_itself(self, number: int) -> bool:
+        """The program sends the process a signal: whether the call of a handler in the process's own log is what came of it.
+
+        What is sent beyond these calls can only have ended the process, so it is sent where the log has no end.
+        """
+        if self._handler_calls is None:
+            self._handler_calls = Counter(() if self._segment is None else _handler_calls(self._segment))
+        self._signals_sent[number] += 1
+        recorded = self._handler_calls[name_of(number)]
+        return recorded > 0 and (self._signals_sent[number] <= recorded or not self.open)
 
     def note(self, scope: Scope, status: Any) -> None:
         raise AssertionError("a replay notes nothing")
@@ -400,6 +417,18 @@ def _error(path: str, kind: str, what: str, next_action: str | None, step: int |
 def is_open(segment: str) -> bool:
     """Whether a segment has no end: its process was killed, or outlived the run."""
     return last_entry(segment).get("type") not in ENDS
+
+
+@_reality.off_loop()
+def _handler_calls(segment: str) -> Iterator[str]:
+    """The signals for which the process of a segment called a handler, but for those that it sent itself."""
+    from .._journal.reader import Trace
+
+    with suppress(TraceError):  # the process itself reports a damaged segment
+        for entry in Trace(segment).entries():
+            about = entry.get("input", {}) if entry["type"] == "clock" and entry["name"] in SIGNALS else {}
+            if "call" in about and about.get("at") != "sent":
+                yield str(about["call"])
 
 
 @_reality.off_loop()
@@ -679,6 +708,10 @@ class RecordedChildren:
 
     def before_signal(self, pid: int) -> None:
         """A recording lets every signal through at once."""
+
+    def handles_itself(self, pid: int, number: int) -> bool:
+        """In a recording the signal is what calls the handler."""
+        return False
 
     def poll(self) -> None:
         """The failure of a process is its own."""
@@ -1012,6 +1045,10 @@ class ReplayedChildren:
         for child in () if self._concluded else self._children:
             if child.pid == pid and not child.pool:
                 child.wait_until_idle()
+
+    def handles_itself(self, pid: int, number: int) -> bool:
+        """Whether the recorded process called a handler for this signal; the replayed one makes that call where its own log has it."""
+        return any(child.handles_itself(number) for child in self.started() if child.pid == pid)
 
     def started(self) -> list[ReplayedChild]:
         """The processes without the workers of pools."""

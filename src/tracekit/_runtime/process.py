@@ -215,6 +215,11 @@ class Process:
             if session.state.children is not None:
                 session.state.children.before_signal(pid)
 
+    def handles_signal_itself(self, pid: int, number: int) -> bool:
+        """Whether process ``pid`` is a replayed child whose own log has the call of its handler: it is not sent the signal."""
+        managers = [session.state.children for session in self.sessions if session.state.children is not None]
+        return any(children.handles_itself(pid, number) for children in managers)
+
     # -- calls outside every run -----------------------------------------------------------------------------------------
 
     def refuse_outside(self, refuse: Callable[[str, str], None]) -> None:

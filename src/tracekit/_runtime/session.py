@@ -477,6 +477,10 @@ class Children(Protocol):
         """The program is about to send a signal to process ``pid``."""
         ...
 
+    def handles_itself(self, pid: int, number: int) -> bool:
+        """Whether process ``pid`` calls its handler for this signal without being sent it, because a log has that call."""
+        ...
+
     def poll(self) -> None:
         """See whether one of them has failed."""
         ...
