@@ -1,7 +1,8 @@
-"""What installed packages announce to others in their ``entry_points.txt``: integrations, commands, forms of runs.
+"""Reads the entry points of installed packages: integrations, commands, forms of runs.
 
-``importlib.metadata`` says the same, and takes ten times as long: it imports the parsers of e-mail, CSV and zip files, and reads what
-nobody asked for. It is asked where a package may be somewhere else than in a directory of ``sys.path``.
+``importlib.metadata`` gives the same result but takes ten times as long: it imports the parsers for e-mail, CSV and zip
+files and reads files that are not needed here. It remains the fallback if packages may be installed anywhere but in
+directories on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ __all__ = ["Announcement", "announced"]
 
 _SUFFIXES: Final = (".dist-info", ".egg-info")
 _FILE: Final = "entry_points.txt"
-#: As much of a file is read at once: the end of most.
+#: Bytes read at once; most files fit.
 _PIECE: Final = 1 << 16
 
 
 class Announcement:
-    """One object that an installed package announces: under a ``name``, as the text ``module:attribute``."""
+    """One entry point of an installed package: a ``name``, and the object as ``module:attribute``."""
 
     __slots__ = ("_package", "_place", "attribute", "module", "name", "value")
 
@@ -35,12 +36,12 @@ class Announcement:
         self.module: Final = module.strip()
         self.attribute: Final = attribute.strip()
         self._package: Final = package
-        #: The directory of what is known about the package.
+        #: The package's metadata directory.
         self._place: Final = place
 
     @property
     def package(self) -> str:
-        """The name of the package, as it says itself."""
+        """The package's name, from its metadata."""
         if self._package:
             return self._package
         for name in ("METADATA", "PKG-INFO"):
@@ -50,7 +51,7 @@ class Announcement:
         return os.path.basename(self._place).partition("-")[0]
 
     def load(self) -> Any:
-        """The object; its module is imported."""
+        """Import the module, and return the object."""
         found: Any = import_module(self.module)
         for name in filter(None, self.attribute.split(".")):
             found = getattr(found, name)
@@ -58,7 +59,7 @@ class Announcement:
 
 
 def announced(group: str) -> list[Announcement]:
-    """What installed packages announce in this group of entry points. Of two installations of a package the first on the path counts."""
+    """Return the entry points of a group. If a package is installed twice, the first on the path counts."""
     if all(_is_plain(finder) for finder in sys.meta_path) and PathFinder in sys.meta_path:
         try:
             return [*_in_directories(group)]
@@ -78,7 +79,10 @@ def _is_plain(finder: Any) -> bool:
 
 
 def _in_directories(group: str) -> Iterator[Announcement]:
-    """Raises ``NotADirectoryError`` where the path has something else, which may hold packages, too."""
+    """Yield the entry points of the packages in directories on ``sys.path``.
+
+    Raises ``NotADirectoryError`` if the path contains anything else, which may hold packages, too.
+    """
     seen = set[str]()
     folders: list[Any] = sys.path  # anything may be in it
     for folder in folders:
@@ -97,7 +101,7 @@ def _in_directories(group: str) -> Iterator[Announcement]:
 
 
 def _in_directory(directory: int, folder: str, group: str, seen: set[str]) -> Iterator[Announcement]:
-    """What those packages announce in the open ``directory`` that are not ``seen`` yet."""
+    """Yield the entry points of packages in the open ``directory`` that are not in ``seen`` yet."""
     encoded = group.encode()
     for name in system.listdir(directory):
         if name[-5:].lower() != "-info" or not name.lower().endswith(_SUFFIXES):
@@ -106,14 +110,15 @@ def _in_directory(directory: int, folder: str, group: str, seen: set[str]) -> It
         if package in seen:
             continue
         seen.add(package)
-        content = _content(f"{name}/{_FILE}", directory)  # the way to the directory is gone once, not hundreds of times
+        # relative to the descriptor: the directory's path is resolved once, not for every package
+        content = _content(f"{name}/{_FILE}", directory)
         if encoded in content:
             for point, value in _section(content.decode(errors="replace"), group):
                 yield Announcement(point, value, place=os.path.join(folder, name))
 
 
 def _normal(name: str) -> str:
-    """A package's name, whichever way it is spelled."""
+    """Normalise a package's name."""
     name = name.lower().replace(".", "_")
     while "__" in name:
         name = name.replace("__", "_")
@@ -131,7 +136,8 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
 
 
 def _content(path: str, folder: int | None = None) -> bytes:
-    """What is in a file; nothing where there is none. Most packages have none, and to make a file object takes longer than to read one."""
+    """Return the content of a file, or nothing if it does not exist. Uses descriptors: most packages lack the file, and
+    creating a file object costs more than reading one."""
     pieces: list[bytes] = []
     try:
         descriptor = system.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)

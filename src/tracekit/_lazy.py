@@ -1,4 +1,5 @@
-"""What is made when it is first used: names of a module, expressions, constructors. A program pays for nothing that it does not need."""
+"""Names, regular expressions and named tuples that are created on first use, so that a program does not pay for what it
+never uses."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ __all__ = ["NamedTuple", "compile_all", "expression", "lazily"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Names that a module imports when they are first used (PEP 562): ``__getattr__`` and ``__dir__`` of the module with this
-    ``namespace``. ``homes`` says in which module of the package each name
-    lives: ``"_runs.run"``, or ``"_values:dumps"`` where it has another name there."""
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) for the module with this ``namespace``, which import its names
+    on first use.
+
+    ``homes`` maps each name to the module of the package that defines it: ``"_runs.run"``, or ``"_values:dumps"`` if
+    the name is different there.
+    """
 
     def getattribute(name: str) -> Any:
         home = homes.get(name)
@@ -32,7 +36,7 @@ def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callabl
 
 
 class _Expression:
-    """A regular expression that is compiled when it is first used."""
+    """A regular expression that is compiled on first use."""
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
         self._source = pattern, flags
@@ -42,30 +46,30 @@ class _Expression:
 
         pattern, flags = self._source
         compiled = compile(pattern, flags)
-        # From here on they are its own, and cost nothing more.
+        # From here on these attributes are found without ``__getattr__``.
         vars(self).update({way: getattr(compiled, way) for way in dir(compiled) if not way.startswith("_")})
         return getattr(compiled, name)
 
 
-#: Those that were made so far.
+#: All lazy expressions created so far.
 _expressions: Final[list[_Expression]] = []
 
 
 def compile_all() -> None:
-    """Compile every expression of the modules that are loaded: for a process that is forked many times."""
+    """Compile every expression of the loaded modules; for a process that will be forked many times."""
     for one in _expressions:
         one.pattern  # noqa: B018  # looking at one compiles it
 
 
 def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """``re.compile(pattern, flags)``, made when it is first used: to compile one takes as long as to use it a thousand times."""
+    """Return ``re.compile(pattern, flags)``, but compile on first use: compiling takes as long as a thousand matches."""
     made: Any = _Expression(pattern, flags)
     _expressions.append(made)
     return made  # type: ignore[no-any-return]
 
 
 class _Tuple(tuple):  # type: ignore[type-arg]
-    """A named tuple whose constructor, which is compiled, is made with its first object."""
+    """A named tuple whose constructor is compiled when the first object is created."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -103,7 +107,7 @@ class _Tuple(tuple):  # type: ignore[type-arg]
 
 
 class _Naming(type):
-    """Makes the classes that have ``NamedTuple`` for their base."""
+    """The metaclass that builds the classes whose base is ``NamedTuple``."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
         if not bases:
@@ -118,4 +122,4 @@ class _Naming(type):
 if not TYPE_CHECKING:
 
     class NamedTuple(metaclass=_Naming):
-        """``typing.NamedTuple``, for which Python compiles a constructor and each annotation: the constructor is made when it is used."""
+        """Like ``typing.NamedTuple``, but the constructor is compiled on first use instead of at class creation."""

@@ -1,9 +1,9 @@
-"""The real clock, randomness and file calls: what tracekit itself uses, whatever is patched around it.
+"""The real clock, random source and file calls, which tracekit itself uses whatever is patched around it.
 
-Each clock and each random source is a ``functools.partial`` around the C function. While a session is active, the
-capture layer exchanges that C function for everybody, so it re-points these to genuine copies first (``repoint``);
-references taken with ``from tracekit._reality import time_ns`` follow. It also keeps them out of reach of libraries that
-replace every module attribute that *is* ``time.time``.
+Each clock and random source is a ``functools.partial`` around the C function. While a session is active, the capture
+layer replaces that C function for everybody; before that it repoints these partials to genuine copies (``repoint``), so
+that references from ``from tracekit._reality import time_ns`` follow. Being partials also hides them from libraries
+that replace every module attribute that *is* ``time.time``.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ __all__ = [
 ]
 
 
-#: Beyond the numbers that a program with few files open gets.
+#: Above the descriptor numbers that a program with few open files gets.
 _ASIDE: Final = 512
 
 
 def aside(fd: int) -> int:
-    """The descriptor under a high number, if the system has one: a program may close all that it has not opened itself, as a process that
-    goes into the background does, and its next file must not get the number of one of ours."""
+    """Move a descriptor to a high number, if the system has one free, and return it.
+
+    A program may close all descriptors that it has not opened itself, as a daemon does; its next file must not get the
+    number of one of tracekit's.
+    """
     import fcntl
 
     try:
@@ -71,39 +74,39 @@ def aside(fd: int) -> int:
 
 
 def room_aside() -> None:
-    """Make room for what ``aside`` moves: while a process has one thread only, since the kernel makes it wait later."""
+    """Grow the descriptor table for ``aside`` while the process has a single thread: the kernel is slow to do so later."""
     with suppress(OSError):
         fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.close(aside(fd))
 
 
 def free_in_forks(lock: Any) -> Any:
-    """``lock``, which is free in a forked child whoever held it when that was forked."""
+    """Make ``lock`` free in forked children, whoever held it at the fork; return it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)
     return lock
 
 
 def gate() -> LockType:
-    """A lock that is held: whoever acquires it waits until somebody releases it."""
+    """Return a new lock that is already held: acquiring it blocks until somebody releases it."""
     made = allocate_lock()
-    made.__enter__()  # as ``acquire``, but for the program's hooks around that
+    made.__enter__()  # like ``acquire``, but without the program's hooks
     return made
 
 
 class OwnThread:
-    """A thread of tracekit's own, of which the program sees nothing: ``threading`` neither lists nor counts it, so that a program that
-    waits until its own threads are the only ones does not wait for this one.
+    """A thread of tracekit's own that the program does not see: ``threading`` neither lists nor counts it.
 
-    The process does not wait for it at its end. It is no part of any run: it begins with an empty context. What runs in it does not
-    ask for ``threading.current_thread()``, which would list it from then on.
+    So a program that waits until only its own threads are left does not wait for this one, and the process does not
+    join it at exit. It is not part of any run: it starts with an empty context. Code that runs in it must not call
+    ``threading.current_thread()``, which would list it from then on (see ``unlist``).
     """
 
     daemon: Final = True
 
     def __init__(self, do: Callable[[], object], name: str) -> None:
         self.name: Final = name
-        #: As the kernel knows it, once it runs.
+        #: The kernel's thread id, once the thread runs.
         self.native_id: int | None = None
         self._do: Final = do
         self._ended: Final = allocate_lock()
@@ -126,21 +129,22 @@ class OwnThread:
             self._ended.release()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, for at most ``timeout`` seconds; at once in the thread itself."""
+        """Wait until the thread has ended, for at most ``timeout`` seconds; return at once in the thread itself."""
         if own_threads.get(get_ident()) is not self and self._ended.acquire(timeout=-1 if timeout is None else timeout):
             self._ended.release()
 
     def unlist(self) -> None:
-        """In the thread itself, after it has called other people's code: that may have asked ``threading`` for it."""
+        """Remove this thread from ``threading``'s list, which code of others called in it may have put it on. Call it
+        in the thread itself."""
         getattr(sys.modules.get("threading"), "_active", {}).pop(get_ident(), None)
 
 
-#: Those that run, by ``get_ident()``.
+#: The running ones, by ``get_ident()``.
 own_threads: Final[dict[int, OwnThread]] = {}
 
 
 def _own_threads_in_a_fork() -> None:
-    """A forked child has none of them, and waits for none."""
+    """Forget the parent's threads in a forked child: none of them runs there."""
     for thread in own_threads.values():
         thread._ended._at_fork_reinit()  # type: ignore[attr-defined]
     own_threads.clear()
@@ -151,38 +155,41 @@ if hasattr(os, "register_at_fork"):
 
 
 def unfaked(module: object, name: str) -> Any:
-    """``module.name`` as the interpreter made it, though freezegun may be active: it keeps the originals as ``real_*``."""
+    """Return ``module.name`` as the interpreter made it, even if freezegun is active: it keeps the originals as
+    ``real_*``."""
     found = getattr(module, name)
     if getattr(found, "__module__", None) == "freezegun.api":
         return getattr(sys.modules["freezegun.api"], f"real_{name}", found)
     return found
 
 
-#: asyncio is not imported to ask whether a loop of it runs.
+#: Looked up here, so that asking for the running loop does not import asyncio.
 _modules: Final[Mapping[str, Any]] = sys.modules
 
 
 def running_loop() -> Any:
-    """The event loop that runs in this thread, or ``None``."""
-    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # it may just be being imported
+    """Return the event loop that runs in this thread, or ``None``."""
+    ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # None while asyncio is being imported
     return None if ask is None else ask()
 
 
 def running_task() -> Any:
-    """The task that runs in this thread, or ``None``."""
+    """Return the asyncio task that runs in this thread, or ``None``."""
     loop = running_loop()
     return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
 
 
 @contextmanager
 def off_loop() -> Iterator[None]:
-    """A block, or a decorated function, in which this thread is in no event loop, as far as anybody can see: for tracekit's own files.
+    """Hide the running event loop of this thread inside the block or decorated function; for tracekit's own file
+    operations.
 
-    They are small, and are read and written where they are needed, by design: whoever watches a loop for what blocks it (``blockbuster``)
-    would refuse that. Nothing of the program's runs inside.
+    These are small and deliberately made where they are needed; a tool that detects blocking calls in a loop
+    (``blockbuster``) would refuse them. No code of the program runs inside.
 
-    The frame of a decorated function's wrapper is the standard library's: who asks whether an operation is the program's or tracekit's goes
-    by the module of each frame, and would take one of this module for tracekit's.
+    A decorated function's wrapper has a frame of the standard library (``contextlib``). That matters: capture decides
+    by the module of each frame whether an operation is the program's or tracekit's, and would take a frame of this
+    module for tracekit's.
     """
     loop = running_loop()
     if loop is None:
@@ -204,24 +211,24 @@ def _real(name: str) -> partial[Any]:
 time: Final[Callable[[], float]] = _real("time")
 #: Nanoseconds since the epoch.
 time_ns: Final[Callable[[], int]] = _real("time_ns")
-#: The time that Linux gives to what is changed in its file systems, which goes on in ticks.
+#: The time stamps that Linux gives to changes in file systems; it advances in ticks.
 coarse_time_ns: Final[Callable[[], int]] = partial(unfaked(_time, "clock_gettime_ns"), 5)
 #: Seconds of a clock that never goes back.
 monotonic: Final[Callable[[], float]] = _real("monotonic")
 #: Nanoseconds of a clock that never goes back.
 monotonic_ns: Final[Callable[[], int]] = _real("monotonic_ns")
-#: Seconds of the finest clock, for durations.
+#: Seconds of the clock with the highest resolution, for durations.
 perf_counter: Final[Callable[[], float]] = _real("perf_counter")
-#: Nanoseconds of the finest clock, for durations.
+#: The same in nanoseconds.
 perf_counter_ns: Final[Callable[[], int]] = _real("perf_counter_ns")
 #: Nanoseconds of processor time that this process has used.
 process_time_ns: Final[Callable[[], int]] = _real("process_time_ns")
-#: Waits the given seconds for real.
+#: Really waits for the given seconds.
 sleep: Final[Callable[[float], None]] = partial(off_loop()(unfaked(_time, "sleep")))
-#: That many bytes from the operating system.
+#: Random bytes from the operating system.
 urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
-#: The functions of ``os`` as the system makes them, for tracekit's own files. In ``os`` they may be somebody's already: a test's, which
-#: replaces ``os.replace`` by a mock, or those of who watches event loops for what blocks them.
+#: The functions of ``os`` as the system provides them, for tracekit's own files. Those in ``os`` may have been replaced
+#: already: by a test that mocks ``os.replace``, or by a tool that detects blocking calls in event loops.
 if TYPE_CHECKING:
     import os as system
 else:
@@ -236,12 +243,12 @@ pthread_kill: Final[Callable[[int, int], None] | None] = getattr(_signal, "pthre
 kill: Final[Callable[[int, int], None]] = system.kill
 #: The state of a file.
 stat: Final[Callable[[str], os.stat_result]] = system.stat
-#: Brings a file's content to the device; macOS has no ``fdatasync``.
+#: Syncs a file's content to the device; macOS has no ``fdatasync``.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
 def there(path: str, *, link: bool = False) -> bool:
-    """Whether there is a file or directory at the path; with ``link`` a link that leads nowhere is one as well."""
+    """Return whether a file or directory exists at the path; with ``link``, a dangling symbolic link counts as well."""
     try:
         system.lstat(path) if link else system.stat(path)
     except (OSError, ValueError):
@@ -250,7 +257,7 @@ def there(path: str, *, link: bool = False) -> bool:
 
 
 def clocks() -> dict[str, Any]:
-    """One reading of every clock that a run captures, by the names of its reads: what a replay has where none was read."""
+    """Read every clock that a run captures once, by the names of the reads: a replay's values where none was recorded."""
     wall, steady, fine = time_ns(), monotonic_ns(), perf_counter_ns()
     datetime = unfaked(_datetime, "datetime")
     now = datetime.fromtimestamp(wall / 1e9)
@@ -274,7 +281,7 @@ def clocks() -> dict[str, Any]:
 
 
 def repoint(name: str, genuine: Callable[..., Any]) -> None:
-    """Let ``name`` of this module, and every reference to it, call ``genuine`` from now on."""
+    """Make ``name`` of this module, and every reference to it, call ``genuine`` from now on."""
     source = globals()[name]
     assert isinstance(source, partial)
     # In place: a new partial would not reach those who imported the old one.

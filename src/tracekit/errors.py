@@ -2,42 +2,42 @@
 
 ::
 
-    TracekitError                      the interface that all share
-    ├── ReplayError (BaseException)    a replay that can't go on; no ``except Exception`` swallows it
-    │   ├── DivergenceError            the program did something else than the recording
-    │   ├── TraceExhaustedError        the program asked for more than was recorded
-    │   ├── UnconsumedStepsError       the program asked for less than was recorded
-    │   ├── LiveCallBlockedError       something tried to reach the live world during a replay
-    │   ├── NotReplayableError         the recording itself can't answer this step
-    │   └── InexactReplayError         the program came to its end, and not in all as it was recorded
+    TracekitError                      base of all errors; never raised itself
+    ├── ReplayError (BaseException)    the replay can't continue; not caught by ``except Exception``
+    │   ├── DivergenceError            the program's next step differs from the recorded one
+    │   ├── TraceExhaustedError        the program went past the last recorded step
+    │   ├── UnconsumedStepsError       recorded steps were left over at the end
+    │   ├── LiveCallBlockedError       something tried to reach the outside world during a replay
+    │   ├── NotReplayableError         the recording has no usable value for this step
+    │   └── InexactReplayError         the replay finished, but was not exact
     ├── TraceError
     │   ├── TraceIntegrityError        a line was damaged, edited, removed or swapped
-    │   ├── TraceVersionError          written by a newer major format
+    │   ├── TraceVersionError          written in a newer major version of the format
     │   ├── RunNotFoundError
-    │   └── LogWriteError              the log can't be written: an effect was not made, or its outcome not kept
-    ├── GraphError                     the events of several agents make no graph that can be ordered
-    │   ├── MissingParentError         an event names a parent that is not there
-    │   ├── DuplicateEventError        two events have one id
-    │   ├── EventCycleError            events are each other's causes
-    │   ├── UndecidedComparisonError   too many events look alike to say whether two recordings are the same
-    │   └── InvalidEventError          a line is no event
-    ├── InvalidMessageError            a message between agents, or its headers, can't be read
+    │   └── LogWriteError              the log can't be written: an effect was not executed, or its outcome not saved
+    ├── GraphError                     the events of several agents form no valid causal graph
+    │   ├── MissingParentError         an event names a parent that does not exist
+    │   ├── DuplicateEventError        two events share an id
+    │   ├── EventCycleError            events that cause one another
+    │   ├── UndecidedComparisonError   two recordings could not be compared: too many similar events
+    │   └── InvalidEventError          a line is not a valid event
+    ├── InvalidMessageError            a message between agents, or its headers, can't be parsed
     ├── ContractViolationError
     ├── BudgetExceededError (BaseException)
-    │   └── UnknownPriceError          a limit in dollars, and a model whose price nobody knows
+    │   └── UnknownPriceError          a limit in dollars, and a model without a known price
     ├── StepTimeoutError
-    ├── RunEndedError                  an effect was asked for after its run had ended
-    ├── RunStateError                  record, replay or a run used in a way that makes no sense
+    ├── RunEndedError                  an effect was requested after its run had ended
+    ├── RunStateError                  record, replay or a run used incorrectly
     ├── RecoveryRefusedError
-    ├── InvalidRecordError             what should be the record of an execution is none
-    ├── EnvelopeError                  a request to agents that can't be read
-    ├── RegistryError                  agents registered in a way that makes no sense
+    ├── InvalidRecordError             the value is not a valid execution record
+    ├── EnvelopeError                  a request to agents that can't be parsed
+    ├── RegistryError                  an invalid registration, or no registry
     ├── RoutingFailedError             no agent answered a request
     ├── IntentionError                 an invalid intention
-    │   ├── DanglingCauseError         it names a cause that is no event, or one of another kind
-    │   ├── UnknownObjectError         it is about an object that is not there
-    │   └── UnreadEventsError          nobody reads what was answered
-    ├── PendingRequestsError           requests without an answer, and nothing that could bring one
+    │   ├── DanglingCauseError         its cause is not an event, or an event of the wrong kind
+    │   ├── UnknownObjectError         its object does not exist
+    │   └── UnreadEventsError          no responder consumes the answer
+    ├── PendingRequestsError           requests left unanswered, and nothing left to answer them
     └── RecordedError                  stands for a recorded exception whose type is not loaded
 
 Each error carries its facts as attributes (``run_id``, ``step``, ``location``, ``next_action`` and its own), and its
@@ -91,10 +91,10 @@ __all__ = [
 
 
 class TracekitError(BaseException):
-    """The interface of all errors: a message, a stable ``code``, and the facts as attributes.
+    """The base class of all errors: a message, a stable ``code``, and the facts as attributes.
 
-    ``what`` is the first sentence; ``run_id``, ``step`` (a ``seq``) and ``location`` (``file:line`` of the user's code) say
-    where; ``next_action`` says what to do. Errors pickle and copy: the facts travel with them.
+    ``what`` is the first sentence of the message; ``run_id``, ``step`` (a ``seq``) and ``location`` (``file:line`` in
+    the user's code) say where it happened; ``next_action`` says what to do. Attributes survive pickling and copying.
     """
 
     code: ClassVar[str] = "error"
@@ -134,7 +134,7 @@ class TracekitError(BaseException):
         return _rebuild, (type(self), self.what, dict(self.__dict__))
 
     def fresh(self) -> TracekitError:
-        """A copy without traceback or context, to be raised once more."""
+        """Return a copy without traceback and context, to be raised again."""
         copy = _rebuild(type(self), self.what, dict(self.__dict__))
         assert isinstance(copy, TracekitError)
         return copy
@@ -148,16 +148,17 @@ def _rebuild(cls: type[TracekitError], what: str, facts: dict[str, Any]) -> Trac
 
 
 class _Error(TracekitError, Exception):
-    """What ordinary code may catch."""
+    """Base of the errors that ordinary code may catch."""
 
 
 class ReplayError(TracekitError):
-    """A replay that can't go on.
+    """The replay can't continue.
 
-    It derives from ``BaseException``: agents wrap tool calls in ``except Exception`` and feed the text to the model, and
-    a replay that differs from its recording must not end that way.
+    It derives from ``BaseException`` because agents wrap tool calls in ``except Exception`` and pass the text on to the
+    model; a replay that differs from its recording must not end up there.
 
-    ``at_log_end``: nothing differed. The recorded process died here, and the program has followed its log to the last entry.
+    ``at_log_end`` is true if nothing differed: the recorded process died here, and the program has followed its log to
+    the last entry.
     """
 
     code = "replay"
@@ -165,82 +166,86 @@ class ReplayError(TracekitError):
 
 
 class DivergenceError(ReplayError):
-    """The program did something else than the recording at this point.
+    """The program's next step differs from the recorded one.
 
-    ``recorded`` and ``actual`` are the two steps as dictionaries, ``differences`` the fields that differ.
+    ``recorded`` and ``actual`` are the two steps as dictionaries; ``differences`` lists the fields that differ.
     """
 
     code = "divergence"
 
 
 class TraceExhaustedError(ReplayError):
-    """The program asked for a step, chunk or draw beyond the last recorded one."""
+    """The program asked for a step, stream chunk or random number beyond the last recorded one."""
 
     code = "trace-exhausted"
 
 
 class UnconsumedStepsError(ReplayError):
-    """The replay ended, and recorded steps were never asked for; ``steps`` lists them."""
+    """The replay ended before all recorded steps were used; ``steps`` lists the remaining ones."""
 
     code = "unconsumed-steps"
 
 
 class LiveCallBlockedError(ReplayError):
-    """Something tried to reach the live world while a replay was active; ``operation`` says what."""
+    """Something tried to reach the outside world while a replay was active; ``operation`` names it."""
 
     code = "live-call-blocked"
 
 
 class NotReplayableError(ReplayError):
-    """The recording can't answer this step: its value could not be recorded; ``reason`` says why."""
+    """The recording can't answer this step, because its value could not be recorded; ``reason`` says why."""
 
     code = "not-replayable"
     reason: str
 
 
 class InexactReplayError(ReplayError):
-    """The replay came to its end and was not exact; ``reasons`` lists why, each with a ``code`` and a ``text``.
+    """The replay finished but was not exact; ``reasons`` lists why, each with a ``code`` and a ``text``.
 
-    Where nothing but inputs are different here, ``todays`` is what to pass to ``replay`` to have today's count.
+    If the only differences are inputs read from this machine, ``todays`` is the value to pass to ``replay`` so that
+    today's inputs are accepted.
     """
 
     code = "inexact-replay"
 
 
 class InexactReplayWarning(RuntimeWarning):
-    """A replay that was not exact, where the caller asked to go on (``on_divergence="warn"``) or another error is on its way."""
+    """The replay was not exact, and no error is raised for it: ``on_divergence="warn"``, or another error is
+    propagating."""
 
 
 class TraceError(_Error):
-    """Something is wrong with a trace file."""
+    """A trace file is missing, damaged or can't be used."""
 
     code = "trace"
 
 
 class TraceIntegrityError(TraceError):
-    """A trace does not verify; ``path`` and ``line`` (from 1) name the first line that is wrong."""
+    """A trace fails verification; ``path`` and ``line`` (1-based) name the first bad line."""
 
     code = "trace-integrity"
 
 
 class TraceVersionError(TraceError):
-    """A trace was written by a newer major version of the format than this tracekit can read."""
+    """The trace was written in a newer major version of the format than this tracekit can read."""
 
     code = "trace-version"
 
 
 class RunNotFoundError(TraceError):
-    """There is no run of this name in the store; ``store`` is the directory that was searched."""
+    """The store has no run of this name; ``store`` is the directory that was searched."""
 
     code = "run-not-found"
 
 
 class LogWriteError(TraceError):
-    """The log can't be written; ``path`` names it. ``executed`` says whether the effect that needed it was executed.
+    """The log can't be written; ``path`` is its file. ``executed`` says whether the effect that needed the entry was
+    executed.
 
-    ``False``: it was not, since its intent record could not be written. ``True``: it **was**, and its outcome could not be written;
-    ``step`` is its intent record, and ``kept`` says whether the outcome is in memory still, to be written as soon as there is room.
-    ``None``: the error is about no effect.
+    - ``False``: it was not executed, because its intent record could not be written.
+    - ``True``: it **was** executed, but its outcome could not be written. ``step`` is its intent record; ``kept`` says
+      whether the outcome is still held in memory, to be written as soon as there is space.
+    - ``None``: the error does not concern an effect.
     """
 
     code = "log-write"
@@ -249,68 +254,71 @@ class LogWriteError(TraceError):
     kept: bool = False
 
     def reword(self, what: str) -> None:
-        """Say ``what`` instead."""
+        """Replace the first sentence of the message."""
         self.what = what
         self.args = (what,)
 
 
 class GraphError(_Error):
-    """The events of several agents make no graph that can be ordered; ``ids`` names the events that are wrong."""
+    """The events of several agents form no valid causal graph; ``ids`` names the offending events."""
 
     code = "graph"
 
 
 class MissingParentError(GraphError):
-    """Events name parents that are not there; ``ids`` are the missing ones, ``children`` who names them."""
+    """Events name parents that do not exist; ``ids`` are the missing parents, ``children`` the events that name them."""
 
     code = "missing-parent"
 
 
 class DuplicateEventError(GraphError):
-    """Two events have one id; ``ids`` lists each such id once."""
+    """Two events share an id; ``ids`` lists each duplicated id once."""
 
     code = "duplicate-event"
 
 
 class EventCycleError(GraphError):
-    """Events are each other's causes, so none can come first; ``ids`` is one such circle in order."""
+    """Events cause one another, so none can come first; ``ids`` is one such cycle, in order."""
 
     code = "event-cycle"
 
 
 class UndecidedComparisonError(GraphError):
-    """Two recordings have events so much alike that it was not found out whether they are of one workflow; ``ids`` is empty."""
+    """It could not be decided whether two recordings show the same workflow: too many of their events look alike.
+    ``ids`` is empty."""
 
     code = "undecided-comparison"
 
 
 class InvalidEventError(GraphError):
-    """A line is no event of the inter-agent format; ``line`` is its number, ``problem`` says what is wrong."""
+    """A line is not a valid event of the inter-agent format; ``line`` is its number, ``problem`` says what is wrong."""
 
     code = "invalid-event"
 
 
 class InvalidMessageError(_Error):
-    """A message between agents, or its headers, can't be read: it came damaged, or somebody made it up."""
+    """A message between agents, or its headers, can't be parsed: it is damaged or forged."""
 
     code = "invalid-message"
 
 
 class ContractViolationError(_Error, ValueError):
-    """A contract was broken or can't be kept; the tool was not called.
+    """A contract was violated or can't be satisfied; the tool was not called.
 
-    ``tool`` and ``contract`` (the field) name them, ``limit`` is what was allowed, ``actual`` what was found.
+    ``tool`` is the tool's name, ``contract`` the field, ``limit`` the allowed value and ``actual`` the value found.
     """
 
     code = "contract-violation"
 
 
 class BudgetExceededError(TracekitError):
-    """The next call would go over a budget; it was not made.
+    """The next call would exceed a budget; it was not made.
 
-    ``resource`` is the limit (``"usd"``, ``"llm_calls"`` …), ``limit`` how much it allows, ``spent`` what was spent or held back,
-    ``estimate`` what the call might have taken; ``budget`` says whose it is. It derives from ``BaseException``: agents wrap calls in
-    ``except Exception`` and go on, and SDKs take what their transport raises for a broken connection, and try again.
+    ``resource`` is the limit (``"usd"``, ``"llm_calls"`` …), ``limit`` its value, ``spent`` what is already spent or
+    reserved, ``estimate`` what the call might have cost; ``budget`` names the budget's owner.
+
+    It derives from ``BaseException``: agents wrap calls in ``except Exception`` and continue, and SDKs treat an
+    exception from their transport as a broken connection and retry.
     """
 
     code = "budget-exceeded"
@@ -323,7 +331,7 @@ class BudgetExceededError(TracekitError):
 
 
 class UnknownPriceError(BudgetExceededError):
-    """A budget in US dollars is set, and the price of ``model`` is not known. The call was not made."""
+    """A budget in US dollars is set and the price of ``model`` is unknown; the call was not made."""
 
     code = "unknown-price"
 
@@ -332,19 +340,19 @@ class UnknownPriceError(BudgetExceededError):
 
 
 class StepTimeoutError(_Error):
-    """A step ran longer than its ``timeout_ms``. If it was irreversible, what it did is in doubt."""
+    """A step ran longer than its ``timeout_ms``. If it was irreversible, its effect is in doubt."""
 
     code = "step-timeout"
 
 
 class RunEndedError(_Error):
-    """An effect was asked for after its run had ended, or after others had begun to abort it; it was not executed."""
+    """An effect was requested after its run had ended or its abort had begun; it was not executed."""
 
     code = "run-ended"
 
 
 class RunStateError(_Error):
-    """``record``, ``replay`` or a run was used in a way that makes no sense here."""
+    """``record``, ``replay`` or a run was used incorrectly, or at the wrong time."""
 
     code = "run-state"
 
@@ -356,37 +364,37 @@ class RecoveryRefusedError(_Error):
 
 
 class InvalidRecordError(_Error, ValueError):
-    """What was given as the record of an execution is none."""
+    """The value passed as an execution record is not one."""
 
     code = "invalid-record"
 
 
 class EnvelopeError(_Error, ValueError):
-    """A request to agents is not what it must be; ``key`` names the part."""
+    """A request to agents is invalid; ``key`` names the offending part."""
 
     code = "envelope"
 
 
 class RegistryError(_Error, ValueError):
-    """An agent can't be registered like this, or there is no registry where one was looked for."""
+    """An agent's registration is invalid, or the registry that was asked for does not exist."""
 
     code = "registry"
 
 
 class RoutingFailedError(_Error):
-    """No agent answered a request; ``failure`` says why, and its ``caused_by`` what went wrong first."""
+    """No agent answered a request; ``failure`` says why, and its ``caused_by`` what failed first."""
 
     code = "routing-failed"
 
 
 class IntentionError(_Error, ValueError):
-    """What a responder or the program intends can't be; nothing of it was done, and nothing is on the log."""
+    """An intention is invalid; none of it was carried out, and nothing was logged."""
 
     code = "intention"
 
 
 class DanglingCauseError(IntentionError):
-    """The cause that an event names is no event of this log, or is one of another kind; ``cause`` is the reference."""
+    """The cause named by an event is not an event of this log, or is of the wrong kind; ``cause`` is the reference."""
 
     code = "dangling-cause"
 
@@ -394,7 +402,7 @@ class DanglingCauseError(IntentionError):
 
 
 class UnknownObjectError(IntentionError):
-    """An intention is about an object that the world does not have; ``object`` is its id."""
+    """An intention refers to an object that the world does not contain; ``object`` is its id."""
 
     code = "unknown-object"
 
@@ -402,7 +410,8 @@ class UnknownObjectError(IntentionError):
 
 
 class UnreadEventsError(IntentionError):
-    """What was asked for was answered, and no responder reads the answer; ``unread`` lists them. It was done, and is on the log."""
+    """A request was answered but no responder consumes the answer; ``unread`` lists such answers. They are carried out
+    and logged."""
 
     code = "unread-events"
 
@@ -410,7 +419,8 @@ class UnreadEventsError(IntentionError):
 
 
 class PendingRequestsError(_Error):
-    """Requests have no answer, and nothing is left that could bring one; ``pending`` lists them, each with its ``reason``."""
+    """Requests are unanswered and nothing is left that could answer them; ``pending`` lists them, each with its
+    ``reason``."""
 
     code = "pending-requests"
 
@@ -418,7 +428,7 @@ class PendingRequestsError(_Error):
 
 
 class RecordedError(_Error):
-    """A recorded exception whose own type is not loaded; ``type_name``, ``recorded_args`` and the text are kept."""
+    """A recorded exception whose own class is not loaded; ``type_name``, ``recorded_args`` and the text are preserved."""
 
     code = "recorded"
 

@@ -1,4 +1,5 @@
-"""For operators: the health of a store of runs, and its figures for Prometheus, as an ASGI application or in a registry of one's own.
+"""The health and the metrics of a store of runs, for operators: as an ASGI application, or in your own Prometheus
+registry.
 
 ::
 
@@ -6,8 +7,8 @@
 
     app.mount("/tracekit", asgi_app())     # FastAPI, Starlette: /tracekit/health and /tracekit/metrics
 
-``tracekit serve`` is the same application in a process of its own. Nothing that a program said, was told, or was given is in any answer:
-only counts, names of models, and states. ``prometheus-client`` is the extra ``metrics``.
+``tracekit serve`` runs the same application in a process of its own. Answers contain counts, model names and states,
+never anything from prompts, inputs or results. The extra ``metrics`` installs ``prometheus-client``.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ __all__ = ["Check", "Health", "RunCollector", "asgi_app", "check_health"]
 
 # -- health ------------------------------------------------------------------------------------------------------------
 #
-# Whether runs can be recorded here, and what was recorded can be read: what a restart, another disk or another node would mend.
-# That a payment is in doubt or a trace damaged is nothing of that kind, and is in the metrics.
+# Whether runs can be recorded and read here: problems that a restart, another disk or another node would solve. A
+# payment in doubt or a damaged trace is not such a problem; the metrics report those.
 
-#: How many bytes have to be free, where nothing else is said: what a busy agent writes in some minutes.
+#: The default for the bytes that must be free: what a busy agent writes in a few minutes.
 MIN_FREE: Final = 100 << 20
 
 
 class Check(NamedTuple):
-    """One check: its name, whether it holds, and what was found."""
+    """One health check: its name, whether it passed, and what was found."""
 
     name: str
     ok: bool
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Whether runs can be recorded in a store and read from it, with each check that was made."""
+    """Whether runs can be recorded in a store and read from it, with the result of each check."""
 
     store: str
     checks: tuple[Check, ...]
@@ -57,11 +58,11 @@ class Health(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether every check holds."""
+        """Whether every check passed."""
         return all(check.ok for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values, as ``/health`` answers."""
+        """Return the JSON object that ``/health`` answers with."""
         return {
             "status": "healthy" if self.ok else "unhealthy",
             "store": self.store,
@@ -72,9 +73,10 @@ class Health(NamedTuple):
 
 @_reality.off_loop()
 def check_health(store: str | os.PathLike[str] | Store | None = None, *, min_free: int = MIN_FREE) -> Health:
-    """The health of a store: whether its runs can be listed, a file can be written there, and ``min_free`` bytes are free.
+    """Check a store: whether its runs can be listed, a file can be written, and ``min_free`` bytes are free.
 
-    A store that is not there yet is healthy where it can be made. Writing is tried with a file that is removed at once; no run is touched.
+    A store that does not exist yet is healthy if it could be created. The write check creates a file and removes it at
+    once; no run is touched.
     """
     where = store_at(store)
     checks = (_readable(where), _writable(where), _space(where, min_free))
@@ -93,7 +95,7 @@ def _readable(store: Store) -> Check:
 
 
 def _writable(store: Store) -> Check:
-    """Write a file where the next run would be written, or look whether the directory for it could be made."""
+    """Write a file where the next run would be written, or check whether that directory could be created."""
     directory = store.runs if os.path.isdir(store.runs) else _there(store.runs)
     if directory != store.runs:
         ok = os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
@@ -130,19 +132,17 @@ def _free(store: Store) -> int:
 
 
 def _there(path: str) -> str:
-    """The nearest directory of a path that exists."""
+    """Return the nearest existing directory at or above a path."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
-#
-# The figures of a store as metrics of Prometheus.
 
 
 class RunCollector:
-    """The runs of a store as a collector of ``prometheus-client``, to be registered in a registry of one's own.
+    """A ``prometheus-client`` collector for the runs of a store, to be registered in a registry of your own.
 
     ::
 
@@ -150,7 +150,8 @@ class RunCollector:
 
         REGISTRY.register(RunCollector("/var/lib/agent/.tracekit"))
 
-    The first collection reads every run once, each later one what was added since. A damaged or unreadable run is counted as such.
+    The first collection reads every run once; later ones read only what was added. Damaged and unreadable runs are
+    counted as such.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store | None = None) -> None:
@@ -163,11 +164,11 @@ class RunCollector:
         return self._figures.store.root
 
     def describe(self) -> Iterable[Metric]:
-        """No metric: a registry that asks, when this is registered, does not have the whole store read."""
+        """Return no metrics, so that registering the collector does not read the whole store."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they stand now."""
+        """Yield the current metrics."""
         with self._figures.lock:
             found = [*_metrics(self._figures.refresh(), _reality.time_ns())]
         free = _gauge("tracekit_store_free_bytes", "Bytes that are free where the runs are")
@@ -213,7 +214,8 @@ def _metrics(figures: Figures, now: int) -> Iterator[Metric]:
 
 
 def _doubts(figures: Figures, now: int) -> Iterator[Metric]:
-    """What is in doubt: what somebody has to look at is ``declared``; of other processes nobody has said what they do."""
+    """Yield the metrics of steps in doubt. Label ``declared`` is true where the program declared the effect, so that
+    somebody has to look at it; the effect of an undeclared process is unknown."""
     doubts = [doubt for doubt in figures.doubts if not doubt.running]
     counted = {str(declared).lower(): sum(doubt.declared is declared for doubt in doubts) for declared in (True, False)}
     yield _labelled(
@@ -286,10 +288,12 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def asgi_app(store: str | os.PathLike[str] | Store | None = None, *, min_free: int = MIN_FREE) -> ASGIApp:
-    """An ASGI application with ``/health`` and ``/metrics`` of a store, to be mounted or served by itself.
+    """Return an ASGI application that serves ``/health`` and ``/metrics`` of a store, to be mounted or served by
+    itself.
 
-    ``/health`` answers 200, or 503 where a check of ``check_health`` fails, with each of them as JSON. ``/metrics`` answers in the text
-    format of Prometheus, or as OpenMetrics where that is asked for. Both work in a thread: the event loop goes on.
+    ``/health`` answers 200, or 503 if a check of ``check_health`` fails, with all checks as JSON. ``/metrics`` answers
+    in the Prometheus text format, or in OpenMetrics format if the client asks for it. Both do their work in a thread,
+    off the event loop.
     """
     collector = RunCollector(store)
     registry: CollectorRegistry = _prometheus().CollectorRegistry(auto_describe=False)
@@ -351,7 +355,8 @@ class _Application:
 
 
 async def _in_a_thread(work: Callable[[], tuple[int, str, bytes]]) -> tuple[int, str, bytes]:
-    """Do ``work`` in a thread, in no run: that of the request, where there is one, has nothing to do with it."""
+    """Run ``work`` in a thread and in an empty context, so that it is not part of a run that is active around the
+    request."""
     import asyncio
 
     loop = asyncio.get_running_loop()

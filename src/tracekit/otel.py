@@ -1,4 +1,4 @@
-"""Runs as spans of OpenTelemetry, by its conventions for generative AI: exported afterwards, or emitted while runs are recorded.
+"""Export runs as OpenTelemetry spans (generative AI conventions), afterwards or while they are being recorded.
 
 ::
 
@@ -6,9 +6,9 @@
 
     emit_spans()     # from now on each run that this process records also goes to OTEL_EXPORTER_OTLP_ENDPOINT
 
-The trace stays the truth: spans are made from what is in the file, by a thread of their own, and a collector that is slow or away is
-noticed by nobody but the log of the OpenTelemetry SDK. Prompts, answers, arguments and results are left out unless they are asked for.
-The SDK and its exporter are the extra ``otel``.
+Spans are made from the trace file, in a separate thread; a slow or missing collector shows up only in the log of the
+OpenTelemetry SDK and never delays the program. Prompts, answers, arguments and results are left out unless requested.
+The extra ``otel`` installs the SDK and its exporter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["SpanEmitter", "emit_spans", "export_spans"]
 
 
 class _Sdk:
-    """Makes spans of the SDK of those of ``tracekit._runs.spans``."""
+    """Converts the spans of ``tracekit._runs.spans`` into spans of the SDK."""
 
     def __init__(self) -> None:
         try:
@@ -103,7 +103,7 @@ def _exporter(endpoint: str | None) -> SpanExporter:
 
 
 class _Contexts:
-    """The contexts of the runs of a store, by their ids."""
+    """The span contexts of the runs of a store, by run id."""
 
     def __init__(self, store: Store) -> None:
         self._store: Final = store
@@ -121,7 +121,7 @@ class _Contexts:
 
 
 def _outer(first: dict[str, Any], reader: Callable[[str | None], FileSpans | None]) -> Callable[[], str | None]:
-    """What says in which span a child process was started, by its first entry."""
+    """Return a function that finds the span in which a child process was started, given the child's first entry."""
     meta, causes = first.get("meta"), first.get("cause")
     lane = meta.get("lane") if isinstance(meta, dict) else None
 
@@ -136,9 +136,10 @@ def _outer(first: dict[str, Any], reader: Callable[[str | None], FileSpans | Non
     return outer
 
 
-# -- exported ----------------------------------------------------------------------------------------------------------
+# -- export
+# --------------------------------------------------------------------------------------------------------------
 
-#: How many spans are sent at once.
+#: How many spans are sent in one batch.
 _BATCH: Final = 512
 
 
@@ -148,10 +149,12 @@ def export_spans(
     exporter: SpanExporter | None = None,
     content: bool = False,
 ) -> int:
-    """Send ``runs`` (ids, paths, ``Run``s), their child processes included, as spans by ``exporter``; returns how many spans.
+    """Send ``runs`` (ids, paths or ``Run`` objects), including their child processes, as spans; return the number of
+    spans.
 
-    Without ``exporter`` by OTLP over HTTP, where ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like say. ``content`` adds messages, arguments
-    and results. A run has the same ids each time. ``RunStateError`` where they could not be delivered; damage is an error, as ever.
+    The default ``exporter`` sends OTLP over HTTP, configured by ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables.
+    ``content`` adds messages, arguments and results. A run gets the same span ids at each export. Raises
+    ``RunStateError`` if the spans could not be delivered, and ``TraceError`` if a trace is damaged.
     """
     with store_at(store).files(*runs) as traces:
         return _send(traces, exporter or _exporter(None), content)
@@ -200,7 +203,7 @@ def _spans_of(traces: Sequence[Trace], content: bool) -> Iterator[Span]:
 
 
 class Otlp(Form):
-    """Spans of OpenTelemetry, sent by its own exporter."""
+    """The ``Form`` that sends runs as OpenTelemetry spans."""
 
     name = "otlp"
     summary = "spans of OpenTelemetry, sent to a collector."
@@ -214,10 +217,10 @@ class Otlp(Form):
 
 # -- live --------------------------------------------------------------------------------------------------------------
 #
-# A thread that reads along in the files of the runs that this process records. It knows of them by their directory alone, so a recording
-# does nothing for it, and waits for nothing.
+# A thread follows the files of the runs that this process records. It finds them through the directory alone, so a
+# recording does no work for it and never waits for it.
 
-#: How long until the thread looks again, in seconds: how late a span may be.
+#: Seconds between two rounds of the thread, so the longest delay of a span.
 _PAUSE: Final = 0.5
 #: Nanoseconds within which two changes of a directory may have the same time stamp, on any file system.
 _COARSE: Final = 2_000_000_000
@@ -232,24 +235,29 @@ def emit_spans(
     content: bool = False,
     exit_timeout: float = 5.0,
 ) -> SpanEmitter:
-    """From now on emit each run that this process records in ``store`` as spans, too; those that are open now included.
+    """Emit each run that this process records in ``store`` as spans, from now on; runs that are already open are
+    included.
 
-    ``processor`` gets each span once it has ended (``on_end``); the default is the SDK's ``BatchSpanProcessor`` with OTLP over HTTP, where
-    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like say. ``content`` adds messages, arguments and results. The end of the process waits at
-    most ``exit_timeout`` seconds for what is not sent yet. Child processes of a run belong to it; each worker of a server calls it for
-    itself. What a resumed run adds is exported afterwards.
+    ``processor`` receives each span when it ends (``on_end``); the default is the SDK's ``BatchSpanProcessor`` with
+    OTLP over HTTP, configured by ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables. ``content`` adds messages,
+    arguments and results. At its end, the process waits at most ``exit_timeout`` seconds for spans that are not yet
+    sent.
+
+    Child processes of a run are included; each worker process of a server has to call this itself. The part that a
+    resumed run adds is exported once it is complete. Returns the emitter, whose ``stop`` ends it.
     """
     sdk = _Sdk()
     if processor is None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        # Its thread is no part of the run in which this may be called.
+        # In an empty context: the processor's thread is not part of a run that is active here.
         processor = EmptyContext().run(lambda: BatchSpanProcessor(_exporter(None)))
     return SpanEmitter(store_at(store), processor, sdk, content, exit_timeout)
 
 
 class SpanEmitter:
-    """Emits runs as spans while they are recorded, as ``emit_spans`` returns it. It stops by itself at the end of the process."""
+    """Emits runs as spans while they are being recorded; returned by ``emit_spans``. It stops by itself when the
+    process ends."""
 
     def __init__(self, store: Store, processor: SpanProcessor, sdk: _Sdk, content: bool, exit_timeout: float) -> None:
         self._store: Final = store
@@ -258,7 +266,7 @@ class SpanEmitter:
         self._content: Final = content
         self._exit_timeout: Final = exit_timeout
         open_now = {os.path.basename(one.log.path) for one in process.sessions if one.recording}
-        #: The names of files that were looked at.
+        #: Names of the files that were examined.
         self._known: set[str] = set(_names(store.runs)) - open_now
         self._seen_at = 0
         self._contexts: Final = _Contexts(store)
@@ -272,16 +280,16 @@ class SpanEmitter:
         atexit.register(self.stop)
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Have everything that is in the files now sent; whether that was done within ``timeout`` seconds."""
+        """Send everything that is in the files now; return whether that was done within ``timeout`` seconds."""
         asked = threading.Event()
         self._asked.append(asked)
         self._wake.set()
         return asked.wait(timeout=timeout) and bool(self._processor.force_flush(int(timeout * 1000)))
 
     def stop(self, timeout: float | None = None) -> None:
-        """Emit what is in the files, and end. Idempotent.
+        """Emit what is in the files, then stop. Calling it again does nothing.
 
-        What a collector has not taken within ``timeout`` seconds (``exit_timeout``, where nothing is said) is left.
+        Spans that the collector has not accepted within ``timeout`` seconds (default: ``exit_timeout``) are dropped.
         """
         atexit.unregister(self.stop)
         self._stopping = True
@@ -334,7 +342,7 @@ class SpanEmitter:
         file.ended = True
 
     def _look(self) -> None:
-        """Look for files that are new in the directory."""
+        """Look for new files in the directory."""
         try:
             changed = os.stat(self._store.runs).st_mtime_ns
         except FileNotFoundError:
@@ -343,7 +351,7 @@ class SpanEmitter:
             return
         names = _names(self._store.runs)
         waits = False
-        # A run's own file comes before those of its child processes.
+        # A run's own file is handled before those of its child processes.
         for name in sorted(
             names - self._known, key=lambda name: (SEGMENT.fullmatch(name[: -len(SUFFIX)]) is not None, name)
         ):
@@ -351,13 +359,13 @@ class SpanEmitter:
             if first:
                 self._consider(name, first)
                 self._known.add(name)
-            waits = waits or not first  # it is being made
+            waits = waits or not first  # the file is just being created
         self._known &= names
-        young = _reality.time_ns() - changed < _COARSE  # another may come within the same time stamp
+        young = _reality.time_ns() - changed < _COARSE  # another file may appear with the same time stamp
         self._seen_at = 0 if waits or young else changed
 
     def _consider(self, name: str, first: dict[str, Any]) -> None:
-        """Follow a file if it is of a run that this process records."""
+        """Follow a file if it belongs to a run that this process records."""
         path = os.path.join(self._store.runs, name)
         found = SEGMENT.fullmatch(name[: -len(SUFFIX)])
         run_id = str(first.get("run_id"))
@@ -382,7 +390,7 @@ class SpanEmitter:
 
 
 class _Followed:
-    """A file that is being written, read along with."""
+    """A file that is being written, and is followed as it grows."""
 
     def __init__(
         self,
@@ -410,7 +418,7 @@ class _Followed:
         )
 
     def poll(self) -> list[Span]:
-        """The spans that have ended since."""
+        """Return the spans that have ended since the last call."""
         if self.ended:
             return []
         self._follower.poll()

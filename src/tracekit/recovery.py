@@ -1,4 +1,4 @@
-"""What to do with runs that did not end: ``scan`` them, ``resume`` them, ``settle`` what is in doubt, ``abort`` them.
+"""Decide what to do with runs that did not end, and do it: ``scan``, ``resume``, ``settle``, ``abort``.
 
 ::
 
@@ -7,7 +7,7 @@
     for decision in recovery.scan():
         print(decision.run_id, decision.decision, [reason["code"] for reason in decision.reasons])
 
-Each decision is a pure function of the run's log: ``tracekit docs recovery`` lists every reason.
+Each decision is a pure function of the run's log; ``tracekit docs recovery`` lists every reason.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ __all__ = ["Aborted", "Decision", "InDoubt", "UncertainStep", "abort", "in_doubt
 
 
 def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> Iterator[Decision]:
-    """The decisions on the runs of a store that did not end, or are broken, in the order of their ids. Reads only.
+    """Yield a decision for each run of a store that did not end or is damaged, ordered by run id. Nothing is written.
 
-    A run whose last line is an end, and the one whose tip was kept, has ended and is left out; with ``all`` each run
-    is verified whole, and those that have ended are among the decisions.
+    A run counts as ended if its last line is an end entry or its tip hash has been kept; such runs are skipped without
+    reading them whole. With ``all``, every run is verified completely, and ended runs are included.
     """
     for path, segments in candidates(store_at(store), all=all):
         yield decision_on(path, segments=segments)
 
 
 def in_doubt(store: str | os.PathLike[str] | None = None) -> InDoubt:
-    """Every irreversible step that may or may not have happened, in all runs of a store. Reads only.
+    """List every irreversible step that may or may not have happened, in all runs of a store. Nothing is written.
 
-    Runs that have ended are among them: a time limit that was caught leaves a step in doubt as surely as a crash. What a live process
-    is making right now is in ``running``; ``unreadable`` are the files that are damaged, so that there may be more.
+    This includes runs that have ended: a time limit that the program caught leaves a step in doubt just as a crash
+    does. Steps that a live process is executing right now are in ``running``. ``unreadable`` lists damaged files, which
+    may hide further steps.
 
     Examples:
         >>> from tracekit import recovery

@@ -1,4 +1,4 @@
-"""Ready tools: run a process, write a file, read a file; each a captured step that a replay answers and never makes.
+"""Ready-made traced tools: run a process, write a file, read a file. A replay returns the recorded result instead.
 
 ::
 
@@ -28,7 +28,7 @@ __all__ = ["ProcessResult", "WrittenFile", "read_file", "run_process", "write_fi
 
 @dataclasses.dataclass(frozen=True)
 class ProcessResult:
-    """What a process came to: its exit status (negative: killed by that signal) and what it wrote."""
+    """The result of a process: its exit status (negative: the signal that killed it) and its output."""
 
     returncode: int
     stdout: bytes
@@ -36,11 +36,11 @@ class ProcessResult:
 
     @property
     def text(self) -> str:
-        """Standard output as text (UTF-8, what is none replaced)."""
+        """Standard output as text: UTF-8, with invalid bytes replaced."""
         return self.stdout.decode("utf-8", "replace")
 
     def check(self) -> ProcessResult:
-        """Itself; ``subprocess.CalledProcessError`` if the process did not end with status 0."""
+        """Return ``self``, or raise ``subprocess.CalledProcessError`` if the exit status is not 0."""
         if self.returncode:
             from subprocess import CalledProcessError
 
@@ -50,7 +50,7 @@ class ProcessResult:
 
 @dataclasses.dataclass(frozen=True)
 class WrittenFile:
-    """A file as it was written: where, how many bytes, and their SHA-256 (hexadecimal)."""
+    """A written file: its path, its size in bytes, and its SHA-256 in hexadecimal."""
 
     path: Path
     size: int
@@ -58,7 +58,7 @@ class WrittenFile:
 
 
 class _Veiled:
-    """A value for the tool, and what the trace shows of it."""
+    """A value for the tool, and what the trace shows in its place."""
 
     __slots__ = ("shown", "value")
 
@@ -69,7 +69,7 @@ class _Veiled:
 
 register(_Veiled, "tracekit.veiled", lambda veiled: veiled.shown, lambda shown: _Veiled(None, shown))
 
-#: Names of variables and options that hold secrets are known without the run's own patterns, which come on top.
+#: Recognises secrets by the names of variables and options. The run's own patterns are applied as well.
 _redactor: Final = Redactor()
 
 
@@ -93,12 +93,16 @@ def run_process(
     timeout: float | None = None,
     side_effect: SideEffect = "irreversible",
 ) -> ProcessResult:
-    """Run a program (no shell) and wait for its end; in a replay nothing is run and the recorded result is given back.
+    """Run a program (without a shell), wait for it, and return its exit status and output. A replay runs nothing and
+    returns the recorded result.
 
-    ``args`` is the program and its arguments, ``env`` its whole environment (``None``: this process's own, which is not recorded),
-    ``input`` its standard input (else empty), ``timeout`` in seconds, after which it is killed and ``StepTimeoutError`` raised. What it
-    does is for you to declare: ``side_effect`` is ``"irreversible"`` unless you know better. The trace holds everything but the values of
-    variables and options whose names say that they are secret (``API_KEY``, ``--password``); those are not compared either.
+    ``args`` is the program and its arguments, ``env`` its complete environment (``None``: that of this process, which
+    is not recorded), ``input`` its standard input (empty by default). After ``timeout`` seconds the process is killed
+    and ``StepTimeoutError`` raised. ``side_effect`` declares what the program does; the default is the cautious
+    ``"irreversible"``.
+
+    The trace records everything except the values of variables and options whose names mark them as secret
+    (``API_KEY``, ``--password``); a replay does not compare those.
     """
     if isinstance(args, str | bytes):
         raise TypeError("args is a list, the program and its arguments: there is no shell to take a line apart")
@@ -129,7 +133,7 @@ def _process(side_effect: SideEffect) -> Any:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired:
-            # Its own text would show the arguments.
+            # Not chained: the text of TimeoutExpired shows the arguments.
             raise StepTimeoutError(
                 f"the process {words[0]!r} ran longer than {timeout} s and was killed",
                 next_action="give it more time, or find out what it waits for",
@@ -145,9 +149,11 @@ def _process(side_effect: SideEffect) -> Any:
 def write_file(
     path: str | os.PathLike[str], data: str | bytes, *, side_effect: SideEffect = "reversible"
 ) -> WrittenFile:
-    """Write a whole file (text as UTF-8), in one go: whoever reads it sees the old content or the new. Nothing is written in a replay.
+    """Write a whole file atomically (text as UTF-8): readers see either the old content or the new. A replay writes
+    nothing.
 
-    It is on the device when this returns. Permissions of a file that is there stay. A relative ``path`` is recorded as it is given.
+    The content is synced to the device before this returns. The permissions of an existing file are kept. A relative
+    ``path`` is recorded as given.
     """
     write = _WRITE[side_effect] if side_effect in _WRITE else _writer(side_effect)
     return write(os.fspath(path), data)  # type: ignore[no-any-return]
@@ -186,7 +192,7 @@ def _replace(path: str, content: bytes) -> None:
 
 
 def _umask() -> int:
-    """The process's mask, where it can be read without changing it; else the usual one."""
+    """Return the process's umask if it can be read without changing it, else the usual one."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             for line in status:
@@ -204,7 +210,7 @@ def read_file(path: str | os.PathLike[str], *, encoding: str) -> str: ...
 @overload
 def read_file(path: str | os.PathLike[str], *, encoding: None) -> bytes: ...
 def read_file(path: str | os.PathLike[str], *, encoding: str | None = "utf-8") -> str | bytes:
-    """The content of a file: text, or bytes with ``encoding=None``. A replay gives the recorded content, whatever is there now."""
+    """Return the content of a file: text, or bytes with ``encoding=None``. A replay returns the recorded content."""
     return _read(os.fspath(path), encoding)  # type: ignore[no-any-return]
 
 

@@ -1,11 +1,13 @@
 """Helpers for testing agents and integrations; tracekit's own tests use them too.
 
-- ``temporary_store()``: runs go to a directory in memory (where there is one) that is gone afterwards
-- ``assert_replays(run, function)``: the recorded run replays exactly
-- ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire protocols
-- ``ticking_clock()``: entries dated by a deterministic clock, for traces that are the same each time
-- ``no_network()``: a block in which nothing goes over a network; in one of ``nothing_live()`` no tool is called outside a run, either
-- ``crash_at("after-effect")``: the process dies at a named point; ``CRASH_POINTS`` lists them
+- ``temporary_store()``: a store for the block, in memory where possible, removed at its end
+- ``assert_replays(run, function)``: assert that a recorded run replays exactly
+- ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire
+  protocols
+- ``ticking_clock()``: date entries by a deterministic clock, so that traces are the same each time
+- ``no_network()``: forbid network access inside the block; ``nothing_live()`` also forbids tool and model calls outside
+  a run
+- ``crash_at("after-effect")``: kill the process at a named point; ``CRASH_POINTS`` lists the names
 
 Nothing here imports an SDK or pytest.
 """

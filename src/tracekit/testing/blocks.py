@@ -1,4 +1,4 @@
-"""Blocks for tests: in a store of its own, with a clock that ticks, and with nothing over a network or live."""
+"""Context managers for tests: a temporary store, a deterministic clock, blocks without network or live calls."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..errors import LiveCallBlockedError
 
 __all__ = ["TickingClock", "no_network", "nothing_live", "temporary_store", "ticking_clock"]
 
-#: A file system in memory, where the system has one: a sync costs nothing there.
+#: A file system in memory (Linux), where syncing a file costs nothing.
 _MEMORY = "/dev/shm"
 
 
 @contextmanager
 def temporary_store(*, memory: bool = True) -> Iterator[Store]:
-    """A new store that ``record`` and ``replay`` use inside the block (``TRACEKIT_DIR``), removed at its end.
+    """Create a store for the block; ``record`` and ``replay`` use it (``TRACEKIT_DIR``). It is removed at the end.
 
-    It lies in memory where the system has a file system for that, unless ``memory`` is false. ``store.root`` is its directory.
+    The store is in memory if the system has such a file system and ``memory`` is true. ``store.root`` is its directory.
 
     Examples:
         >>> from tracekit import record
@@ -56,12 +56,11 @@ def temporary_store(*, memory: bool = True) -> Iterator[Store]:
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------
-#
-# A clock for tests that advances by one step at each read.
 
 
 class TickingClock:
-    """A thread-safe clock that advances ``step`` seconds at each read, beginning at ``start`` (seconds since the epoch)."""
+    """A thread-safe clock that starts at ``start`` (seconds since the epoch) and advances ``step`` seconds at each
+    read."""
 
     def __init__(self, start: float = 1_700_000_000.0, step: float = 0.001) -> None:
         self._lock = threading.Lock()
@@ -69,30 +68,32 @@ class TickingClock:
         self._now = round(start * 1e9) - self._step
 
     def time_ns(self) -> int:
-        """The next instant, in nanoseconds since the epoch."""
+        """Return the next instant, in nanoseconds since the epoch."""
         with self._lock:
             self._now += self._step
             return self._now
 
     def time(self) -> float:
-        """The next instant, in seconds since the epoch."""
+        """Return the next instant, in seconds since the epoch."""
         return self.time_ns() / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Let time pass between two reads."""
+        """Advance the clock by ``seconds``."""
         with self._lock:
             self._now += round(seconds * 1e9)
 
 
 @contextmanager
 def ticking_clock(start: float = 1_700_000_000.0, step: float = 0.001) -> Iterator[TickingClock]:
-    """Date entries and run ids by a ticking clock inside the block, so that a program writes the same trace each time.
+    """Use a deterministic clock for entries and run ids inside the block, so that a program writes the same trace each
+    time.
 
-    Only tracekit's own clock is replaced. The program's clock readings are recorded as usual: pass it ``clock.time``, or use a
-    library that fakes the clock (freezegun, time-machine), which works with tracekit.
+    Only tracekit's own clock is replaced; the program's clock readings are recorded as usual. To fake those too, pass
+    the program ``clock.time``, or use freezegun or time-machine.
     """
     clock = TickingClock(start, step)
-    # The first capture in a process replaces tracekit's clock by an unpatched copy: let that happen first.
+    # The first capture in a process replaces tracekit's clock with an unpatched copy, which would undo the change
+    # below.
     capture.activate()
     capture.deactivate()
     before = cast("partial[int]", _reality.time_ns).func
@@ -103,17 +104,16 @@ def ticking_clock(start: float = 1_700_000_000.0, step: float = 0.001) -> Iterat
         _reality.repoint("time_ns", before)
 
 
-# -- what is not live --------------------------------------------------------------------------------------------------
-#
-# Blocks in which nothing goes over a network, and in which nothing is live.
+# -- no live calls -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def no_network(*, allow_hosts: Iterable[str] = ()) -> Iterator[None]:
-    """Inside the block no thread of the process connects, looks up a name or sends: that raises ``LiveCallBlockedError``.
+    """Raise ``LiveCallBlockedError`` if any thread of the process connects, resolves a name or sends inside the block.
 
-    No ``except Exception`` catches it. ``allow_hosts`` (``"localhost:5432"``) lets a server of the test's own be reached. Processes, files
-    and listening are free. In a replay that is so anyway.
+    ``except Exception`` does not catch it. ``allow_hosts`` (``"localhost:5432"``) lists hosts that may be reached, such
+    as the test's own servers. Processes, files and listening sockets are allowed. A replay forbids network access
+    anyway.
     """
     with NoNetwork(strings("allow_hosts", allow_hosts)):
         yield
@@ -121,9 +121,9 @@ def no_network(*, allow_hosts: Iterable[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def nothing_live(*, allow_hosts: Iterable[str] = ()) -> Iterator[None]:
-    """As ``no_network``, and no traced tool and no model call is made outside a run either: what follows a replay in its process.
+    """Like ``no_network``, and also forbid traced tools and model calls outside a run: useful for code after a replay.
 
-    Each raises ``LiveCallBlockedError``, which no ``except Exception`` catches.
+    Each such call raises ``LiveCallBlockedError``, which ``except Exception`` does not catch.
     """
     with no_network(allow_hosts=allow_hosts):
         process.refuse_outside(_refuse)

@@ -1,6 +1,6 @@
-"""Crashes at named points of recording and recovery, for tests.
+"""``crash_at``: kill the process at a named point of recording or recovery, for tests.
 
-The interrupted code has no hooks for this: ``crash_at`` replaces methods while its block is open.
+The code under test has no hooks for this: ``crash_at`` replaces methods while its block is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._runtime.recorder import RecordedStep, Recording
 
 __all__ = ["CRASH_POINTS", "RECOVERY_POINTS", "crash_at"]
 
-#: In the order in which one step passes them; ``mid-…`` leaves half a line in the file.
+#: In the order in which a step passes them; ``mid-…`` leaves half a line in the file.
 CRASH_POINTS: Final = (
     "before-intent-write",
     "mid-intent-write",
@@ -36,7 +36,8 @@ CRASH_POINTS: Final = (
     "after-seal-before-tip",
 )
 
-#: The same where a resumed run goes live, and where a step is skipped: cut off and made again, or answered by an earlier call.
+#: Points at which a resumed run goes live, or a step is skipped: interrupted and repeated, or answered by an earlier
+#: call.
 RECOVERY_POINTS: Final = (
     "before-recovery-write",
     "mid-recovery-write",
@@ -74,7 +75,7 @@ class _Crash:
         self._lock = threading.Lock()
 
     def wants(self, point: str) -> bool:
-        """Whether to crash at this passing of ``point``; counts it."""
+        """Count this passing of ``point``, and return whether to crash now."""
         if point != self._point:
             return False
         with self._lock:
@@ -86,7 +87,7 @@ class _Crash:
             self._act()
 
     def torn(self, point: str, journal: Any, size: int) -> None:
-        """Crash with only half of the line after ``size`` bytes in the file."""
+        """Crash with only half of the last line, which begins at byte ``size``, in the file."""
         if self.wants(point):
             os.ftruncate(journal._fd, size + (os.fstat(journal._fd).st_size - size) // 2)
             self._act()
@@ -94,10 +95,12 @@ class _Crash:
 
 @contextmanager
 def crash_at(point: str, *, nth: int = 1, act: Callable[[], object] = _die) -> Iterator[None]:
-    """Let the process die (SIGKILL to itself, or ``act``) the ``nth`` time that it comes to ``point`` inside the block.
+    """Kill the process (SIGKILL to itself, or call ``act``) when it reaches ``point`` inside the block for the ``nth``
+    time.
 
-    ``point`` is one of ``CRASH_POINTS`` or ``RECOVERY_POINTS``. Points of intent record and outcome count the steps of every kind; the
-    ``…-sync`` ones only where there is a sync (effects, or durability ``"always"``). Use it in a process made for it.
+    ``point`` is one of ``CRASH_POINTS`` or ``RECOVERY_POINTS``; any other raises ``ValueError``. The points around
+    intent records and outcomes count steps of every kind; the ``…-sync`` points count only steps that are synced
+    (effects, or all with durability ``"always"``). Use it in a process started for the purpose.
     """
     if point not in CRASH_POINTS and point not in RECOVERY_POINTS:
         raise ValueError(f"there is no crash point {point!r}; there are {', '.join(CRASH_POINTS + RECOVERY_POINTS)}")

@@ -1,4 +1,4 @@
-"""A scripted model for tests, as an object or behind real HTTP."""
+"""``ScriptedModel``: a model for tests that gives scripted answers, as an object or over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Failure", "ScriptedModel", "ToolUse"]
 
 
 class ToolUse(NamedTuple):
-    """A reply that asks for a tool call with these arguments, after ``text``."""
+    """A reply that requests a tool call with these arguments, after ``text``."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -23,7 +23,7 @@ class ToolUse(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A reply that is an error of the provider with this HTTP status."""
+    """A reply that is a provider error with this HTTP status."""
 
     status: int
     message: str = "scripted failure"
@@ -32,8 +32,8 @@ class Failure(NamedTuple):
 class ScriptedModel:
     """A model that answers each request with the next of ``replies``: a text, a ``ToolUse``, or a ``Failure``.
 
-    ``requests`` lists the requests (prompts, or request bodies), so ``len(model.requests)`` counts the live calls. After the last reply
-    it fails with ``AssertionError`` (over HTTP: status 400), never with an answer of its own.
+    ``requests`` lists the requests received (prompts, or request bodies), so ``len(model.requests)`` is the number of
+    live calls. A request after the last reply fails with ``AssertionError`` (over HTTP: status 400).
 
     Examples:
         >>> from openai import OpenAI
@@ -63,14 +63,14 @@ class ScriptedModel:
     # -- as an object ----------------------------------------------------------------------------------------------------
 
     def generate(self, prompt: Any, **parameters: Any) -> Any:
-        """The next reply: a text, or a ``ToolUse``. A ``Failure`` is raised as ``RuntimeError``."""
+        """Return the next reply: a text, or a ``ToolUse``. A ``Failure`` is raised as ``RuntimeError``."""
         _, reply = self._next({"prompt": prompt, **parameters} if parameters else prompt)
         if isinstance(reply, Failure):
             raise RuntimeError(f"{reply.status}: {reply.message}")
         return reply
 
     def stream(self, prompt: Any, **parameters: Any) -> Iterator[str]:
-        """The words of the next reply, one by one."""
+        """Yield the words of the next reply, one by one."""
         reply = self.generate(prompt, **parameters)
         yield from _words(reply.text if isinstance(reply, ToolUse) else reply)
 
@@ -78,17 +78,18 @@ class ScriptedModel:
 
     @contextmanager
     def served(self, *, pace: float = 0.0) -> Iterator[str]:
-        """Serve the replies on a loopback port and give the URL: ``OpenAI(base_url=url + "/v1")``, ``Anthropic(base_url=url)``.
+        """Serve the replies on a loopback port, and yield the URL: ``OpenAI(base_url=url + "/v1")``,
+        ``Anthropic(base_url=url)``.
 
-        ``/v1/chat/completions`` and ``/v1/messages`` are answered, streamed where the request asks for it. ``pace`` is the pause between
-        two events of a stream, in seconds.
+        The server answers ``/v1/chat/completions`` and ``/v1/messages``, and streams if the request asks for it.
+        ``pace`` is the pause between two events of a stream, in seconds.
         """
         from http.server import ThreadingHTTPServer
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, pace))
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="scripted-model", daemon=True)
-        # In an empty context: the server is no part of the run around it.
+        # In an empty context, so that the server is not part of a run that is active here.
         Context().run(thread.start)
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -150,7 +151,7 @@ def _error(status: int, message: str) -> dict[str, Any]:
 
 
 def _openai(number: int, reply: Any, model: str) -> tuple[dict[str, Any], list[str]]:
-    """A chat completion, whole and as server-sent events."""
+    """Build a chat completion: the whole response, and the server-sent events."""
     common: dict[str, Any] = {"id": f"chatcmpl-{number}", "created": 1_700_000_000, "model": model}
     text, finish, calls = reply, "stop", None
     if isinstance(reply, ToolUse):
@@ -177,7 +178,7 @@ def _openai(number: int, reply: Any, model: str) -> tuple[dict[str, Any], list[s
 
 
 def _anthropic(number: int, reply: Any, model: str) -> tuple[dict[str, Any], list[str]]:
-    """A message, whole and as server-sent events."""
+    """Build a message: the whole response, and the server-sent events."""
     text = reply.text if isinstance(reply, ToolUse) else reply
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     if isinstance(reply, ToolUse):

@@ -1,4 +1,4 @@
-"""An assertion that a recorded run replays exactly."""
+"""``assert_replays``: assert that a recorded run replays exactly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ __all__ = ["assert_replays"]
 def assert_replays(
     run: str | os.PathLike[str] | Run, function: Callable[..., Any], *args: Any, **options: Any
 ) -> Report:
-    """Call ``function(*args)`` under a replay of ``run``, and return the report.
+    """Call ``function(*args)`` in a replay of ``run``, and return the replay's report.
 
-    Without ``args`` the function gets the run's recorded input: its arguments, or ``record(input=…)``. One that can be called with
-    nothing, and has no parameters for that, gets nothing. A function that ``record`` decorates is called without its decorator.
+    Without ``args``, the function gets the run's recorded input: the arguments of the decorated function, or
+    ``record(input=…)``. A function without parameters for these is called without arguments. If ``function`` is
+    decorated with ``record``, the undecorated function is called. A coroutine function is awaited in an event loop of
+    its own, inside ``async with replay(…)``.
 
-    A coroutine function is awaited in a loop of its own, inside ``async with replay(…)``. The recorded result, where the run has one, must
-    come again. ``options`` are those of ``tracekit.replay``, which decides: this raises what the replay raises (``DivergenceError``,
-    ``InexactReplayError`` …), and nothing else.
+    If the run has a recorded result, the function must return it again. ``options`` are those of ``tracekit.replay``.
+    Raises whatever the replay raises (``DivergenceError``, ``InexactReplayError`` …), and nothing else.
 
     Examples:
         >>> from tracekit import record, traced_tool
@@ -68,5 +69,5 @@ def _arguments(
     try:
         return call_with(function, session.input)
     except TypeError:
-        inspect.signature(function).bind()  # a function that needs other arguments is an error
+        inspect.signature(function).bind()  # raise the usual TypeError if it has other required parameters
         return (), {}
