@@ -12,7 +12,7 @@ __all__ = ["BoundTool", "Tool"]
 
 
 class BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
-    """A tool as a method of an object or a class; made anew at each access, as Python's own bound methods are."""
+    """A tool as a bound method; created at each access, like Python's own bound methods."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
 
 
 class Tool(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A decorated callable. It pickles by its name and copies to itself, as functions do."""
+    """A decorated callable. It pickles by name and copies to itself, as functions do."""
 
     __slots__ = ()
     __bound_function_wrapper__ = BoundTool

@@ -1,4 +1,5 @@
-"""The decorators and blocks by which a program names its own steps."""
+"""The decorators and blocks with which a program marks its steps: ``traced_tool``, ``traced_model``, ``traced``,
+``effect``."""
 
 from __future__ import annotations
 
@@ -53,25 +54,26 @@ def traced_tool(
 ) -> Callable[[F], F]:
     """Make a function, method, coroutine, generator or async generator a captured tool.
 
-    ``side_effect`` must be declared: ``"read_only"`` (safe to repeat), ``"reversible"`` (can be undone) or ``"irreversible"`` (never
-    repeated by tracekit; its intent record is on the device before it starts). ``name`` defaults to the function's qualified name;
-    ``version`` and ``config`` are recorded and compared in a replay. With ``require_run`` (or ``TRACEKIT_REQUIRE_RUN=1``) a tool with
-    effects refuses to run outside ``record()``.
+    - ``side_effect`` (required): ``"read_only"`` (safe to repeat), ``"reversible"`` (can be undone) or
+      ``"irreversible"`` (never repeated by tracekit; its intent record is on the device before the call starts).
+    - ``name``: defaults to the function's qualified name. ``version`` and ``config`` are recorded, and compared in a
+      replay.
+    - ``require_run`` (or ``TRACEKIT_REQUIRE_RUN=1``): refuse to run outside ``record()`` if the tool has effects.
+    - ``contract``, or its fields as keywords: how the tool may be called, see ``ExecutionContract``. A plain function
+      with ``timeout_ms`` needs ``timeout_in="thread"``.
+    - ``idempotency_key``: what identifies a call: the name of a parameter, or a function of the arguments that it
+      names.
+    - ``cost_units``: what a call costs: a number (default 1), or a function of the arguments that it names.
+    - ``fallback``: traced tools to call instead if this one fails, in this order, with the same arguments.
+    - ``compensate``: undoes a call of a reversible tool; it receives the arguments that it names, and ``output``.
+    - ``redact``: regular expressions for what is removed from this tool's stored values.
+    - ``mutates``: names of parameters whose changes are recorded whatever their size, ``"self"`` for a method's own
+      object. Without it, changes to arguments (lists, dictionaries, sets, dataclasses, pydantic models …) of up to 64
+      KiB are recorded. A replay makes the same changes in place.
 
-    ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``; a plain function with ``timeout_ms``
-    needs ``timeout_in="thread"``. ``idempotency_key`` (a
-    parameter's name, or a function over the arguments that it names) distinguishes calls, ``cost_units`` (a number, or such a function; 1
-    where nothing is said) is what a call costs. ``fallback`` are traced tools to call instead, in this order, with the same arguments.
-    ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
-    expressions for what is to be taken out of this tool's stored values.
-
-    What a call changes in its arguments (lists, dictionaries, sets, dataclasses, pydantic models …) is recorded with its outcome, and a
-    replay changes them in place; ``mutates`` names those that it changes whatever their size (of others, only up to 64 KiB), and
-    ``"self"`` for the attributes of the method's own object.
-
-    The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called directly, and keeps its
-    contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` for an
-    invalid declaration.
+    The decorated callable keeps its signature, its type and its behaviour as a method. Outside a run it is called
+    directly, under its contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or
+    ``TypeError`` for an invalid declaration.
 
     Examples:
         >>> from tracekit import record, traced_tool
@@ -144,7 +146,7 @@ def traced_tool(
 
 
 def _body_budget(max_cost_units: float | None) -> Budget | None:
-    """The budget for the calls that a tool makes itself; ``None`` without one."""
+    """Return the budget for the calls that a tool makes itself; ``None`` if it has none."""
     if max_cost_units is None:
         return None
     from .._runtime.spending import Budget
@@ -155,10 +157,11 @@ def _body_budget(max_cost_units: float | None) -> Budget | None:
 def traced_model(
     *, model: str, parameters: Mapping[str, Any] | None = None, version: str | None = None
 ) -> Callable[[F], F]:
-    """Make a plain callable that asks a local model a captured model call.
+    """Make a callable that runs a local model a captured model call.
 
-    ``model``, ``parameters`` (decoding parameters, safety settings) and ``version`` (of the weights) are its signature, compared in a
-    replay. The bound arguments are the request, the returned value the response; a generator is a stream.
+    ``model``, ``parameters`` (decoding parameters, safety settings) and ``version`` (of the weights) form the call's
+    signature, which a replay compares. The bound arguments are recorded as the request, the return value as the
+    response; a generator is recorded as a stream.
     """
     signature: dict[str, Any] = {"model": model, **(parameters or {})}
     if version is not None:
@@ -176,9 +179,11 @@ def traced(name: F, /) -> F: ...
 @overload
 def traced(name: str | None = None, *, budget: Budget | None = None) -> Callable[[F], F]: ...
 def traced(name: Any = None, *, budget: Budget | None = None) -> Any:
-    """Make a function a structural span: a phase or an agent whose body runs in a replay too, its inner steps answered.
+    """Make a function a span, for a phase or an agent: its body also runs in a replay, and the steps inside it are
+    answered.
 
-    ``@traced`` or ``@traced("plan")``. Each call of it may spend ``budget`` at most, whatever the run may.
+    Use ``@traced`` or ``@traced("plan")``. ``budget`` limits what each call of the function may spend, in addition to
+    the run's budget.
     """
     if callable(name):
         return _captured("span", name, None, None, {}, False)
@@ -242,7 +247,7 @@ def _names(mutates: Any) -> tuple[str, ...]:
 
 
 def _check_mutates(tool: str, function: Any, mutates: tuple[str, ...]) -> None:
-    """``TypeError`` unless each is a parameter of the function, or the object of a method."""
+    """Raise ``TypeError`` unless each name is a parameter of the function, or ``"self"`` for a method."""
     parameters = parameters_of(function)
     known = ["args", "kwargs"] if parameters is None else [one.name for one in parameters]
     if is_method(function) and next(iter(inspect.signature(function).parameters)) == "self":
@@ -271,11 +276,13 @@ def _with_terms(
 
 
 def _returned(function: Any) -> Any:
-    """The declared return type of a function; of a generator, the type of its items."""
+    """Return the declared return type of a function; for a generator, the type of its items."""
     function = inspect.unwrap(function)
     try:
         hint = typing.get_type_hints(function, include_extras=True).get("return")
-    except Exception:  # a name that only the type checker knows: the value is rebuilt without a hint
+    except (
+        Exception
+    ):  # the annotation uses a name that exists only for the type checker: the value is rebuilt without it
         return None
     return _item(hint) if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) else hint
 
@@ -298,22 +305,22 @@ class Effect:
         self._spec = spec
         self._input = input
         self._scope: Scope | None = None
-        #: The call, held up at its body while the block runs; and which step of the log answers it, where one does.
+        #: The call, suspended at its body while the block runs; and the step of the log that answers it, if one does.
         self._plan: Plan | None = None
         self._block: BlockBody | None = None
         self._answered = 0
-        #: What the effect came to: set by the block when ``live``, given by the recording in a replay.
+        #: The effect's result: set by the block if ``live``, taken from the recording in a replay.
         self.output: Any = None
         self._asked = False
 
     @property
     def live(self) -> bool:
-        """Whether the block is to do it: true outside a run and while recording, false in a replay."""
+        """Whether the block should perform the effect: true outside a run and while recording, false in a replay."""
         self._asked = True
         return not self._answered
 
     def perform(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` if the effect is live and keep what it returns as ``output``; else return the recorded output."""
+        """If the effect is live, call ``function`` and store its result as ``output``; return ``output``."""
         if self.live:
             self.output = function(*args, **kwargs)
         return self.output
@@ -391,10 +398,12 @@ class Effect:
 def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str | None = None, **input: Any) -> Effect:
     """A captured step around a block of code: ``with effect("mail.send", side_effect="irreversible", to=to) as e:``.
 
-    Python can't skip the body of a ``with`` block, so the block asks: ``e.perform(send, message)`` calls ``send`` when the effect is
-    live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword arguments are the step's input.
-    A recorded exception is raised when the block is entered. A block that never asks is warned of while it is recorded, and a
-    replay raises ``NotReplayableError`` when it is entered, before the body does anything again.
+    Python can't skip the body of a ``with`` block, so the block has to ask: ``e.perform(send, message)`` calls ``send``
+    if the effect is live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword
+    arguments are the step's input. A recorded exception is raised on entering the block.
+
+    A block that never asks causes a warning while recording; its replay raises ``NotReplayableError`` on entry, before
+    the body can repeat the effect.
 
     Examples:
         >>> from tracekit import effect, record

@@ -1,6 +1,7 @@
-"""``instrument()`` and ``uninstrument()``: the patches that integrations describe, applied when their libraries are there.
+"""``instrument()`` and ``uninstrument()``: apply the patches that integrations describe, once their libraries are
+imported.
 
-No library is imported in order to patch it. Clients that were made earlier are covered, since it is the class that is patched.
+No library is imported in order to patch it. Since classes are patched, clients created earlier are covered.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ __all__ = ["cure", "instrument", "instrumented", "packages", "run_ended", "run_s
 
 _lock: Final = free_in_forks(RLock())
 _stack: Final = PatchStack()
-#: What the program has asked for, for the whole process.
+#: The integrations that the program has requested, for the whole process.
 _wanted: Final[dict[str, Integration]] = {}
-#: What has been patched, by owner and name: one function can be reached through two modules.
+#: What has been patched, by owner and name: a function may be reachable through two modules.
 _places: Final[set[tuple[int, str]]] = set()
 
 
@@ -35,16 +36,19 @@ def instrument(
     mcp_trust: Iterable[str] = (),
     processes: Mapping[str, str] | None = None,
 ) -> None:
-    """Capture the calls of every SDK that is installed, or of those named, whether it is imported already or will be.
+    """Capture the calls of all installed SDKs, or of those named, whether they are imported already or later.
 
-    ``user_modules`` are packages that count as the user's own code, so that their clock and random reads belong to the run.
-    ``http_classes`` gives side-effect classes to plain HTTP requests, ``{"[METHOD ]host[/path]": "read_only"}`` with ``*`` as
-    in file names; without one GET, HEAD and OPTIONS are read-only and everything else is irreversible.
-    ``mcp_trust`` names the MCP servers, by URL or command line (``*`` as in file names), whose annotations are believed: that a
-    tool only reads, or that what it does can be undone; every tool of any other server is irreversible.
-    ``processes`` gives side-effect classes to processes that do not join a run, ``{"git status*": "read_only"}``, by their command;
-    without one a process is irreversible, but for those that are known to ask only (``uname``, ``git rev-parse`` …).
-    Calling it again adds to the earlier calls. Raises ``ValueError`` for a name that no installed integration has.
+    - ``user_modules``: packages that count as the program's own code, so that their clock and random reads are
+      captured.
+    - ``http_classes``: side-effect classes of plain HTTP requests, ``{"[METHOD ]host[/path]": "read_only"}`` with ``*``
+      as in file names. By default GET, HEAD and OPTIONS are read-only and everything else is irreversible.
+    - ``mcp_trust``: MCP servers, by URL or command line (``*`` as in file names), whose annotations are trusted: that a
+      tool only reads, or that its effect can be undone. Tools of all other servers are irreversible.
+    - ``processes``: side-effect classes of processes that do not join a run, by their command, ``{"git status*":
+      "read_only"}``. By default a process is irreversible unless it is known only to read (``uname``, ``git rev-parse``
+      …).
+
+    Further calls add to earlier ones. Raises ``ValueError`` for a name that no installed integration has.
 
     Examples:
         >>> import tracekit
@@ -69,7 +73,7 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Restore everything that ``instrument`` replaced, exactly, and forget its arguments."""
+    """Restore exactly what ``instrument`` replaced, and forget its arguments."""
     with _lock:
         _wanted.clear()
         _places.clear()
@@ -80,12 +84,13 @@ def uninstrument() -> None:
 
 
 def instrumented() -> bool:
-    """Whether ``instrument`` is in force."""
+    """Return whether ``instrument`` is in effect."""
     return bool(_wanted)
 
 
 def cure() -> str | None:
-    """What has a library captured that is loaded and that no integration in force patches, as advice; ``None`` where there is none."""
+    """Return advice on how to capture a loaded library that no active integration patches; ``None`` if there is no such
+    library."""
     with _lock:
         beside = [
             integration.name
@@ -100,7 +105,7 @@ def cure() -> str | None:
 
 
 def packages() -> list[str]:
-    """The distributions whose versions a run notes: those that the registered integrations are for."""
+    """Return the distributions whose versions a run notes: those that the registered integrations support."""
     return [name for integration in known().values() for name in integration.modules]
 
 
@@ -120,7 +125,7 @@ def _want(integration: Integration) -> None:
 
 
 def _apply() -> None:
-    """Apply what can be applied now: asked for, its module loaded, not done yet."""
+    """Apply the patches that can be applied now: requested, module loaded, not applied yet."""
     with _lock:
         for integration in _wanted.values():
             for patch in integration.patches:
@@ -150,28 +155,31 @@ def _patch(module: ModuleType, patch: Patch) -> None:
 
 
 class _Imported:
-    """The modules that were imported when a run began without ``instrument()``; ``None`` where it was in force."""
+    """The modules that were imported when a run began without ``instrument()``; ``None`` if it was in effect."""
 
     before: frozenset[str] | None = None
 
 
 def run_started(session: Session) -> None:
-    """Remember which SDKs were imported when the run began, to note which of them make captured calls."""
+    """Remember which SDKs were imported when the run began, and note from now on which of them make captured calls."""
     if not _wanted:
         session.state.extras.of(_Imported).before = frozenset(sys.modules)
         session.state.extras.of(CapturedClients).names = set()
 
 
 def run_ended(session: Session) -> None:
-    """Warn, at the end of a run, of an SDK that was imported and of which nothing was captured."""
+    """Warn, at the end of a run, about SDKs that were imported but none of whose calls were captured."""
     before = session.state.extras.of(_Imported).before
     captured = session.state.extras.of(CapturedClients).names or ()
     if before is None or _wanted:
         return
-    for integration in {**discover(), **known()}.values():  # who captures one client has not thought of every SDK
+    for integration in {
+        **discover(),
+        **known(),
+    }.values():  # capturing one client by name does not mean that every SDK was considered
         loaded = [name for name in integration.modules if name in sys.modules] if integration.agents else []
         if loaded and integration.name not in captured:
-            # One that was imported for this run is almost surely used in it; of another nothing is known.
+            # An SDK imported during the run was almost certainly used in it; about others nothing is known.
             earlier = all(name in before for name in loaded)
             session.report.warn(
                 f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run",

@@ -1,4 +1,4 @@
-"""Steps of one entry that a program reports itself: decisions, data, policy checks, agents."""
+"""Steps of one entry that a program reports itself: decisions, data sets, policy checks, agents."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ __all__ = [
 
 # -- blocks left by a yield --------------------------------------------------------------------------------------------
 #
-# A ``with`` block of a generator that a ``yield`` leaves: what it sets holds for whoever takes the item, too.
+# A ``with`` block of a generator that contains a ``yield``: what the block sets would also apply to the consumer of the item.
 
-#: CALL_INTRINSIC_1 with this argument precedes a ``yield`` of an async generator (3.11 has an instruction for it).
+#: In an async generator, CALL_INTRINSIC_1 with this argument precedes a ``yield`` (3.11 has an instruction for it).
 _WRAP: Final = "ASYNC_GEN_WRAP"
 
 
 def yields_inside(frame: FrameType | None) -> bool:
-    """Whether the block that ``frame`` is about to enter has a ``yield`` in it, and no context manager is made of it.
+    """Return whether the block that ``frame`` is about to enter contains a ``yield``, unless the generator is a context
+    manager.
 
-    What ``contextlib`` and pytest run up to its ``yield`` sets something for others on purpose.
+    Generators that ``contextlib`` and pytest run up to their ``yield`` set something for others on purpose.
     """
     if frame is None or not frame.f_code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         return False
@@ -77,7 +78,8 @@ def _yields(code: CodeType, at: int) -> bool:
 
 
 def _leads(table: list[Any], offset: int, handler: int) -> bool:
-    """Whether an exception at ``offset`` that nobody catches comes to ``handler``: then it is in the block."""
+    """Return whether an unhandled exception at ``offset`` ends up at ``handler``, which means that ``offset`` is inside
+    the block."""
     seen: set[int] = set()
     while offset not in seen:
         seen.add(offset)
@@ -89,7 +91,7 @@ def _leads(table: list[Any], offset: int, handler: int) -> bool:
 
 
 def _gives(code: CodeType, before: dis.Instruction | None) -> bool:
-    """Whether a yield that comes after ``before`` gives an item away: in an async generator others are awaits."""
+    """Return whether the yield after ``before`` yields an item; in an async generator, other yields are awaits."""
     if not code.co_flags & CO_ASYNC_GENERATOR:
         return True
     return before is not None and (before.opname == _WRAP or _WRAP in before.argrepr)
@@ -97,7 +99,7 @@ def _gives(code: CodeType, before: dis.Instruction | None) -> bool:
 
 # -- validation --------------------------------------------------------------------------------------------------------
 #
-# A structured output against its schema: a pydantic model, or a JSON Schema.
+# Checks structured output against its schema: a pydantic model, or a JSON Schema.
 
 
 def validate(name: str, output: Any, schema: Any) -> None:
@@ -147,7 +149,7 @@ def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:
 
 # -- entries -----------------------------------------------------------------------------------------------------------
 #
-# Steps of one entry: decisions, data sets, and what governance has to say. Recorded, and compared whole in a replay.
+# Steps of one entry: decisions, data sets, and governance records. They are compared whole in a replay.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,7 +164,7 @@ def _note(
 
 
 def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, Any]) -> Any:
-    """Note a decision as an entry of its own; returns the output that holds: in a partial replay that may be another's decision."""
+    """Note a decision and return the output that applies: in a partial replay it may be replaced."""
     scope = here()
     if scope is None:
         return output
@@ -172,9 +174,10 @@ def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, A
 
 
 def caused(meta: Mapping[str, Any], causes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What a step says of its causes (messages between agents): their ids, to be compared, and where they stand.
+    """Split a step's causes (messages between agents) into event ids, which a replay compares, and their positions in
+    the log.
 
-    A message that is on no log, since it was sent outside every run, is no cause.
+    A message sent outside every run is on no log and is left out.
     """
     if hasattr(causes, "origin"):
         causes = [causes]
@@ -188,8 +191,8 @@ def caused(meta: Mapping[str, Any], causes: Iterable[Any]) -> tuple[dict[str, An
 def decision(name: str, *, input: Any, output: Any, schema: Any = None, **meta: Any) -> Any:
     """Record that the agent decided ``output`` on ``input`` (a plan, the choice of a tool), and return ``output``.
 
-    ``schema`` is a pydantic model or a JSON Schema that the output must satisfy: else ``contract.violated`` is recorded and
-    ``ContractViolationError`` raised. ``meta`` is recorded and compared in a replay.
+    If ``output`` does not satisfy ``schema`` (a pydantic model or a JSON Schema), ``contract.violated`` is recorded and
+    ``ContractViolationError`` raised. ``meta`` is recorded, and compared in a replay.
 
     Examples:
         >>> from tracekit import decision, record
@@ -204,9 +207,9 @@ def decision(name: str, *, input: Any, output: Any, schema: Any = None, **meta: 
 
 
 def data(name: str, path_or_bytes: str | os.PathLike[str] | bytes, **meta: Any) -> str:
-    """Record which version of a data set the run used; returns its ``sha256:`` hash.
+    """Record which version of a data set (a file, or its bytes) the run uses; return its ``sha256:`` hash.
 
-    A replay on other data is a divergence that names the data set.
+    A replay with other data is a divergence that names the data set.
     """
     if isinstance(path_or_bytes, bytes):
         digest, size = hashlib.sha256(path_or_bytes), len(path_or_bytes)
@@ -220,16 +223,17 @@ def data(name: str, path_or_bytes: str | os.PathLike[str] | bytes, **meta: Any) 
 
 
 def state_transition(name: str, *, from_: Any, to: Any, causes: Iterable[Any] = (), **meta: Any) -> None:
-    """Record that ``name`` (an agent, a workflow, an object) went from one state to another.
+    """Record that ``name`` (an agent, a workflow, an object) changed from one state to another.
 
-    ``causes`` are messages of ``tracekit.agents`` that brought it about.
+    ``causes`` are the messages of ``tracekit.agents`` that caused the change.
     """
     signature, info = caused(meta, causes)
     _note("state_transition", name, input=from_, output=to, meta=signature, info=info)
 
 
 def policy_check(name: str, *, input: Any, output: Any, **meta: Any) -> Any:
-    """Record what a policy engine was asked (``{action, agent_id, payload}``) and said (``{decision, reason}``); returns ``output``."""
+    """Record a policy engine's request (``{action, agent_id, payload}``) and decision (``{decision, reason}``); return
+    ``output``."""
     return _decided("policy.check", name, input, output, meta)
 
 
@@ -244,7 +248,8 @@ def detection(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
 
 
 def named(name: Any, what: str) -> str:
-    """``name``, if it is a text (an enumeration of texts is one) and not empty; else ``TypeError`` or ``ValueError``, naming ``what``."""
+    """Return ``name`` if it is a non-empty string (or string enumeration); else raise ``TypeError`` or ``ValueError``
+    about ``what``."""
     if not isinstance(name, str):
         raise TypeError(f'{what} is called by a text, as in "planner", not by {name!r:.80}')
     if not name:
@@ -253,10 +258,11 @@ def named(name: Any, what: str) -> str:
 
 
 class agent:
-    """The acting agent of a block, ``with agent("planner", identity={"spiffe_id": …}):``, or of a function: ``@agent("planner")``.
+    """Set the acting agent of a block, ``with agent("planner", identity={"spiffe_id": …}):``, or of a function:
+    ``@agent("planner")``.
 
-    Every step inside carries ``agent_id``; ``identity`` (SPIFFE id, attestation, configuration) is recorded once, and compared in a
-    replay.
+    Every step inside carries ``agent_id``. ``identity`` (SPIFFE id, attestation, configuration) is recorded once, and
+    compared in a replay.
     """
 
     def __init__(self, name: str, identity: Mapping[str, Any] | None = None) -> None:
@@ -296,7 +302,8 @@ class agent:
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """``function``, sync or async, so that this agent acts in each call of it (of a generator: while it runs)."""
+        """Decorate a sync or async function so that this agent acts in each of its calls (in a generator: while it
+        runs)."""
         if isinstance(function, (type, classmethod, staticmethod)) or not callable(function):
             raise TypeError(
                 f"@agent({self.name!r}) is for functions and methods, not {function!r:.80}: "

@@ -1,4 +1,4 @@
-"""Budgets as they hold in a run: a step that is too dear is refused, and blocks have limits of their own."""
+"""Enforces budgets in a run: refuses steps that are too expensive, and limits blocks of code (``limit``)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Limit", "MeteredStep", "begin", "cost_usd", "limit"]
 
 # -- metered -----------------------------------------------------------------------------------------------------------
 #
-# A step under a budget: what it may take is held back before it is made, what it took is written down after.
+# A step under a budget: its maximum cost is reserved before it is made, its actual cost is entered afterwards.
 
 
 def begin(recorder: Recording, scope: Scope, request: Request) -> Step:
-    """Begin a step in a scope that may have a budget; what refuses it is on the log when it is raised.
+    """Begin a step in a scope that may have a budget. A refusal is logged before it is raised.
 
-    What the log answers costs nothing.
+    Steps that the log answers cost nothing.
     """
     spending, info = scope.spending, request.info
     if spending is None or request.spec.structural or not recorder.recording:
@@ -35,7 +35,7 @@ def begin(recorder: Recording, scope: Scope, request: Request) -> Step:
     if late is not None:
         return late
     free = scope.within(None)
-    if info is not None and "compensates" in info:  # undoing is never too dear
+    if info is not None and "compensates" in info:  # compensation is never refused
         return recorder.begin(free, request)
     try:
         held = spending.reserve(request)
@@ -53,7 +53,7 @@ def begin(recorder: Recording, scope: Scope, request: Request) -> Step:
 
 
 class MeteredStep(AroundStep):
-    """A live step that pays for what it takes."""
+    """A live step whose cost counts against a budget."""
 
     __slots__ = ("_held", "_refused", "_scope", "_spending")
 
@@ -90,14 +90,13 @@ class MeteredStep(AroundStep):
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
-#
-# A block whose calls are limited by a budget of its own.
 
 
 def cost_usd(answered: str, asked: str, usage: Mapping[str, Any]) -> float | None:
-    """What these tokens cost in US dollars, by the prices of the budget here; ``None`` where the model has no known price.
+    """Return the cost of these tokens in US dollars, by the current budget's prices; ``None`` if the model has no known
+    price.
 
-    ``answered`` is the model that answered (a name with a date, often), ``asked`` the one that was asked.
+    ``answered`` is the model that answered (often a dated name), ``asked`` the one requested.
     """
     from .._runtime.prices import Prices
 
@@ -111,7 +110,8 @@ def cost_usd(answered: str, asked: str, usage: Mapping[str, Any]) -> float | Non
 
 
 class Limit:
-    """See ``limit``. What is left of it nobody can ask: a replay does not know, and the program would go another way there."""
+    """The block that ``limit`` returns. It does not expose the remaining amount: a replay does not know it, so a
+    program that read it would take another path there."""
 
     def __init__(self, budget: Budget, name: str) -> None:
         self._budget = budget
@@ -140,10 +140,11 @@ class Limit:
 
 
 def limit(budget: Budget, *, name: str = "limit") -> Limit:
-    """A block whose calls may spend ``budget`` at most: ``with limit(Budget(usd=0.10)):``, or ``async with``.
+    """Limit what the calls inside a block may spend: ``with limit(Budget(usd=0.10)):``, or ``async with``.
 
-    A call that would go over is not made and raises ``BudgetExceededError``, and so does each later one in the block. The budgets
-    around it hold as well. Outside a run, and in a replay, it limits nothing: there the log answers, refusals included.
+    A call that would exceed the budget is not made and raises ``BudgetExceededError``, as does every later one in the
+    block. Budgets around the block apply as well. Outside a run it limits nothing, and in a replay the log answers,
+    refusals included.
     """
     from .._runtime.spending import budget_or_none
 

@@ -1,4 +1,4 @@
-"""What a tool's author promises of it, and what the engine promises in return: side-effect classes and contracts."""
+"""Side-effect classes and execution contracts: what a tool's author declares, and what tracekit enforces."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = [
 
 
 class SideEffectClass(StrEnum):
-    """What calling a tool does to the world. A string enumeration: the plain strings are accepted wherever a class is."""
+    """What calling a tool does to the outside world. Plain strings are accepted wherever a class is expected."""
 
-    #: Nothing: safe to repeat.
+    #: No effect: safe to repeat.
     READ_ONLY = "read_only"
-    #: Something that can be undone.
+    #: An effect that can be undone.
     REVERSIBLE = "reversible"
-    #: Something that can't be undone: never repeated.
+    #: An effect that can't be undone, and is never repeated.
     IRREVERSIBLE = "irreversible"
 
     @classmethod
     def of(cls, value: object) -> SideEffectClass:
-        """The class that ``value`` names. ``ContractViolationError`` where it names none."""
+        """Return the class that ``value`` names. Raises ``ContractViolationError`` if there is none."""
         try:
             return cls(value)  # type: ignore[arg-type]
         except ValueError:
@@ -46,7 +46,7 @@ class SideEffectClass(StrEnum):
 
 _READ, _UNDO, _NEVER = SideEffectClass
 
-#: Which class may replace which; ``True`` where it is an escalation, recorded as one.
+#: Which class may replace which; ``True`` if that is an escalation, which is recorded as such.
 _TRANSITIONS: Final = {
     (_READ, _READ): False,
     (_READ, _UNDO): False,
@@ -56,7 +56,8 @@ _TRANSITIONS: Final = {
 
 
 def check_transition(tool: str, before: str, other: str, after: str) -> bool:
-    """Whether ``other`` standing in for ``tool`` is an escalation. ``ContractViolationError`` where it may not."""
+    """Return whether replacing ``tool`` by ``other`` is an escalation. Raises ``ContractViolationError`` if it is not
+    allowed."""
     found = _TRANSITIONS.get((SideEffectClass(before), SideEffectClass(after)))
     if found is None:
         raise ContractViolationError(
@@ -73,7 +74,7 @@ def check_transition(tool: str, before: str, other: str, after: str) -> bool:
 def impossible(
     tool: str | None, field: str, problem: str, next_action: str | None = None, *, actual: object = None
 ) -> ContractViolationError:
-    """The error of a contract that nothing could keep, for where it is written."""
+    """Return the error for a contract that can't be satisfied, to be raised where the tool is declared."""
     named = "" if tool is None else f" of {tool!r}"
     return ContractViolationError(
         f"the contract{named} is not valid: {problem}",
@@ -86,14 +87,17 @@ def impossible(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionContract:
-    """How a tool may be called.
+    """How a tool may be called. All fields are optional.
 
-    ``exactly_once`` (``True``: in a run and all its resumes; ``"store"``: in all runs of the store) answers a second call with the
-    first one's result. ``no_retry`` says that nothing is repeated, ``max_retries`` how often a failed call is made again.
-    ``idempotent_required`` refuses a call without an idempotency key, ``timeout_ms`` ends one that takes longer, and
-    ``max_cost_units`` refuses one that costs more. A coroutine is cancelled when its time is over; a plain function can only be left
-    behind in a thread of its own, and says so with ``timeout_in="thread"``. A contract that contradicts itself raises
-    ``ContractViolationError``.
+    - ``exactly_once``: a repeated call gets the first call's result instead of a second execution; ``True`` covers a
+      run and all its resumes, ``"store"`` all runs of the store.
+    - ``no_retry``: nothing is ever repeated. ``max_retries``: how many times a failed call is repeated.
+    - ``idempotent_required``: a call without an idempotency key is refused.
+    - ``timeout_ms``: a call that takes longer raises ``StepTimeoutError``. A coroutine is cancelled; a plain function
+      can't be stopped and keeps running in a thread of its own, so it must declare ``timeout_in="thread"``.
+    - ``max_cost_units``: a call that costs more is refused.
+
+    Raises ``ContractViolationError`` if the fields contradict one another.
     """
 
     exactly_once: bool | Literal["store"] = False
@@ -147,15 +151,15 @@ class ExecutionContract:
             raise impossible(None, "timeout_ms", f"timeout_ms={self.timeout_ms!r} is longer than any wait can be")
 
     def __bool__(self) -> bool:
-        """Whether anything is set."""
+        """Whether any field is set."""
         return bool(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """What is set, by name."""
+        """Return the fields that are set, by name."""
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
 
     def check(self, tool: str, side_effect: str) -> None:
-        """``ContractViolationError`` where a tool of this class can't have this contract."""
+        """Raise ``ContractViolationError`` if a tool of this side-effect class can't have this contract."""
         if self.max_retries and side_effect == _NEVER:
             raise impossible(
                 tool,
@@ -167,13 +171,13 @@ class ExecutionContract:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number, and no truth value."""
+    """Return whether the value is a finite number and not a bool."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # an int may be larger than any float
 
 
 def shown(value: object) -> str:
-    """A value for a message."""
+    """Return a value as text for a message."""
     try:
         return repr(value)
-    except ValueError:  # Python writes no whole number of more than 4300 digits
+    except ValueError:  # Python does not print integers of more than 4300 digits
         return "one so large"

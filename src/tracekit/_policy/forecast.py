@@ -1,4 +1,4 @@
-"""What a run is going to cost, by a plan of its calls or by what such runs took before."""
+"""``estimate``: predicts what a run will cost, from a plan of its calls or from earlier runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from ..errors import RunNotFoundError, RunStateError, TraceError, UnknownPriceEr
 
 __all__ = ["Estimate", "estimate"]
 
-#: What an estimate speaks of.
+#: The quantities that an estimate covers.
 RESOURCES: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units", "usd", "seconds")
 _TOKENS_PER_UNIT: Final = 1000
 _ASSUMED_OUTPUT: Final = 1024
-#: More of anything than a run can take.
+#: More of anything than a run can use.
 _MOST: Final = 10**15
-#: How many of the latest runs are looked at.
+#: How many of the latest runs are examined.
 LATEST: Final = 100
 _MODEL_KEYS: Final = frozenset(("model", "provider", "input_tokens", "prompt", "max_output_tokens", "n"))
 _TOOL_KEYS: Final = frozenset(("tool", "cost_units", "n"))
 
 
 class Estimate(NamedTuple):
-    """``median`` and ``p90`` (equal, for a plan) of calls, tokens, ``cost_units``, ``usd``, ``seconds``; ``None`` where nothing is known.
+    """``median`` and ``p90`` (equal for a plan) of calls, tokens, ``cost_units``, ``usd`` and ``seconds``; ``None``
+    where unknown.
 
-    ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models whose price nobody knows, ``unreported`` counts
-    the model calls of which nothing says what they took.
+    ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models without a known price,
+    ``unreported`` counts the model calls whose usage is unknown.
     """
 
     source: str
@@ -44,8 +45,10 @@ class Estimate(NamedTuple):
     unreported: int = 0
 
     def over(self, *, cost_units: float | None = None, usd: float | None = None) -> list[str]:
-        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be known, ``RunStateError``
-        where calls did not report what they took, ``ValueError`` for a limit that is no finite number from 0.
+        """Return the names of those limits that at least one of ten runs would exceed.
+
+        Raises ``UnknownPriceError`` if the cost in dollars can't be known, ``RunStateError`` if calls did not report
+        their usage, and ``ValueError`` for a limit that is not a finite number of at least 0.
         """
         found = []
         for name, limit in (("cost_units", cost_units), ("usd", usd)):
@@ -73,12 +76,15 @@ def estimate(
     prices: PriceList | None = None,
     latest: int = LATEST,
 ) -> Estimate:
-    """What a run will take.
+    """Estimate what a run will cost.
 
-    ``subject`` is a plan (a list of calls, see ``tracekit docs budgets``) or the envelope of a request, estimated from the completed runs
-    that answered the same intent, or else from its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in
-    which an agent of a registry was asked) or of a name.
-    ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
+    ``subject`` is a plan (a list of calls, see ``tracekit docs budgets``) or the envelope of a request; an envelope is
+    estimated from completed runs that answered the same intent, or else from its ``plan``. ``agent`` and ``run_name``
+    select earlier runs instead: of an agent (or in which an agent of a registry was called), or with a name. ``latest``
+    limits how many of them are used, newest first; ``prices`` are your own prices.
+
+    Raises ``RunNotFoundError`` if there is no such run, and ``UnknownPriceError`` for a planned model without a known
+    price.
     """
     found = Prices(None if prices is None else checked(prices))
     if subject is None and agent is None and run_name is None:
@@ -119,7 +125,7 @@ def _by_plan(plan: Sequence[Any], prices: Prices) -> Estimate:
 
 
 def _call(place: int, item: Any, prices: Prices) -> dict[str, float | None]:
-    """What one line of a plan takes."""
+    """Return the usage of one line of a plan."""
     if not isinstance(item, Mapping) or ("model" in item) == ("tool" in item):
         raise _wrong(place, 'a line is an object with "model" or with "tool"')
     unknown = set(item) - (_MODEL_KEYS if "model" in item else _TOOL_KEYS)
@@ -145,7 +151,7 @@ def _dollars(prices: Prices, item: Mapping[str, Any], times: float, usage: Mappi
     try:
         return times * prices.of(item["model"], item.get("provider"), None, usage)
     except UnknownPriceError:
-        if not prices.complete:  # the package is not there: nobody can know, and dollars need not be wanted
+        if not prices.complete:  # without the package no price is known, and dollars may not be wanted
             return None
         raise
 
@@ -164,7 +170,8 @@ def _wrong(place: int, why: str) -> RunStateError:
     )
 
 
-# -- by what such runs took --------------------------------------------------------------------------------------------------
+# -- by earlier runs
+# ----------------------------------------------------------------------------------------------------
 
 
 class _Wanted(NamedTuple):
@@ -180,7 +187,7 @@ class _Wanted(NamedTuple):
 
 
 def _matching(store: Any, wanted: _Wanted, latest: int) -> Iterable[str]:
-    """The files of the latest completed runs of which this is true."""
+    """Yield the files of the latest completed runs that match."""
     where = store if isinstance(store, Store) else Store(store)
     found = 0
     for run in where.list():
@@ -211,7 +218,7 @@ def _matches(path: str, wanted: _Wanted) -> bool:
 
 
 def _names(line: bytes, kind: bytes, name: str | None) -> bool:
-    """Whether a line is an entry of this type and name."""
+    """Return whether a line is an entry of this type and name."""
     if b'"type":"%b"' % kind not in line:
         return False
     entry = orjson.loads(line)
@@ -237,7 +244,7 @@ def _by_history(description: str, taken: list[dict[str, Any]]) -> Estimate:
 
 
 def _plan_in(envelope: Mapping[str, Any]) -> Any:
-    """The plan that an envelope, or a file with nothing else, declares."""
+    """Return the plan declared by an envelope, or by a file that contains nothing else."""
     payload = envelope.get("payload")
     inside = payload.get("plan") if isinstance(payload, Mapping) else None
     return envelope.get("plan", inside)

@@ -1,4 +1,4 @@
-"""The failures of recorded runs: one pass over each file in which there may be one."""
+"""``recorded_failures``: finds the failures of recorded runs, in one pass over each file that may contain one."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from ..failures.classify import classify_answer, classify_recorded
 
 __all__ = ["FailureReader", "RecordedFailure", "failures_in", "recorded_failures"]
 
-#: A file without any of these holds no failure.
+#: A file without any of these contains no failure.
 _MARKS: Final = (
     b'"error":{', b'"failure":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"',
 )  # fmt: skip
-#: What is looked for in the lines themselves: families of steps that call something.
+#: The families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")
-#: Arguments of a ``SystemExit`` by which a program ends well.
+#: Arguments of a ``SystemExit`` with which a program ends successfully.
 _IN_ORDER: Final[tuple[list[object], ...]] = ([], [0], [None])
-#: What only the answer to a request says.
+#: Types that only the entry of a request to agents reports.
 _OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, FailureType.SIDE_EFFECT_VIOLATION)
 
 
 class RecordedFailure(NamedTuple):
-    """A recorded failure and its place: ``entry`` is the ``seq`` of the entry of type ``at`` that has it, in the file ``path``.
+    """A recorded failure and where it was found: ``entry`` is the ``seq`` of the entry of type ``at``, in the file
+    ``path``.
 
-    ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run, or
-    ``"run"``. ``ts_ns`` is when, in ns since the epoch.
+    ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run,
+    or ``"run"``. ``ts_ns`` is the time in nanoseconds since the epoch.
     """
 
     run_id: str
@@ -49,7 +50,7 @@ class RecordedFailure(NamedTuple):
     failure: StructuredFailure
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the failure as JSON values."""
         return {**self._asdict(), "failure": self.failure.as_dict()}
 
 
@@ -64,12 +65,14 @@ def recorded_failures(
     since: datetime | None = None,
     on_damage: Callable[[TraceError], object] | None = None,
 ) -> Iterator[RecordedFailure]:
-    """The failures of ``runs`` (ids, beginnings of ids, paths), or of every run of the store, the newest run first.
+    """Yield the failures of ``runs`` (ids, prefixes of ids, paths), or of every run of the store, newest run first.
 
-    ``type`` is that of the failure, or of what an irreversible step failed by; ``tool`` the name of the tool or model that was called. A
-    trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
-    when everything readable has been returned. Nothing is verified of a run in which there is no failure, unless it has child processes:
-    those are verified, so that none is missing unnoticed.
+    Filters: ``type`` matches the failure or, for an irreversible step, its cause; ``tool`` is the name of the tool or
+    model that was called; ``agent``, ``recoverable``, ``strategy`` and ``since`` match the failure's fields and time.
+
+    A damaged trace is read up to its first bad line. ``on_damage`` is called with the error; without it, the first
+    error is raised after everything readable has been yielded. Files without a failure are not verified, except those
+    of child processes, so that a missing one is noticed.
 
     Examples:
         >>> from tracekit import record, recorded_failures, traced_tool
@@ -116,7 +119,7 @@ def recorded_failures(
 
 
 def _of_run(path: str, report: Callable[[TraceError], None]) -> Iterator[RecordedFailure]:
-    """The failures in the files of a run, as far as each verifies."""
+    """Yield the failures in the files of a run, as far as each verifies."""
     for file in (path, *beside(path)):
         try:
             yield from failures_in(file)
@@ -125,7 +128,8 @@ def _of_run(path: str, report: Callable[[TraceError], None]) -> Iterator[Recorde
 
 
 def _of_segments(store: Store, path: str) -> TraceError | None:
-    """What is wrong with the files of the child processes of a run that has some: a failure may have been in what is missing."""
+    """Return what is wrong with the files of a run's child processes, if it has any: a missing part may contain a
+    failure."""
     try:
         meta = last_entry(path).get("meta")
         if not beside(path) and not (isinstance(meta, dict) and meta.get("segments")):
@@ -134,7 +138,7 @@ def _of_segments(store: Store, path: str) -> TraceError | None:
             store.check(trace)
     except TraceError as error:
         return error
-    except OSError:  # pruned meanwhile
+    except OSError:  # deleted meanwhile
         return None
     return None
 
@@ -147,13 +151,13 @@ def _is(failure: StructuredFailure, wanted: FailureType) -> bool:
 
 
 def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """The files of the runs; the segments of each are looked for beside it."""
+    """Yield the files of the runs, without those of their child processes."""
     paths = [store.find(run) for run in runs] or [run.path for run in store.list()]
     yield from dict.fromkeys(paths)
 
 
 def failures_in(path: str) -> Iterator[RecordedFailure]:
-    """The failures of one file, in its order. ``TraceIntegrityError`` at the first line that does not verify."""
+    """Yield the failures of one file, in order. Raises ``TraceIntegrityError`` at the first line that does not verify."""
     if not _may_hold_one(path):
         return
     run_id = first_entry(path).get("run_id")
@@ -193,16 +197,16 @@ class _Step(NamedTuple):
 
 
 class FailureReader:
-    """One pass over a file: the steps that are open, and what the last answer was."""
+    """One pass over a file: tracks the open steps and the last HTTP response."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._open: dict[int, _Step] = {}
-        #: Heads of answers that come in pieces.
+        #: Heads of responses that arrive in pieces.
         self._heads: dict[int, Mapping[str, Any]] = {}
         self._agent: str | None = None
         self._last: dict[str, Any] = {}
-        #: Status of the last HTTP answer, and its step.
+        #: Status and step of the last HTTP response.
         self._answered: tuple[Any, _Step] | None = None
 
     def take(self, entry: dict[str, Any]) -> RecordedFailure | None:
@@ -221,7 +225,7 @@ class FailureReader:
         return self._of_run(entry) if kind == "run.failed" else None
 
     def crashed(self) -> RecordedFailure | None:
-        """The failure of a run that has no end and no living writer."""
+        """Return the failure of a run that has neither an end entry nor a living writer."""
         entry = self._last
         if not entry or entry["type"] in ENDS or holder(self._path):
             return None
@@ -286,7 +290,8 @@ class FailureReader:
         return self._found(entry, self._step(entry, "step"), failure)
 
     def _unanswered(self, entry: dict[str, Any]) -> RecordedFailure | None:
-        """A request to agents that came to nothing: the failures of fallbacks and of the agents themselves are reported already."""
+        """Return the failure of an unanswered request to agents; failures of fallbacks and of the agents themselves are
+        reported elsewhere."""
         failure = _classified(entry)
         if failure is None or failure.type not in _OF_ROUTING:
             return None
@@ -300,7 +305,9 @@ class FailureReader:
         step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
         status = failure.details.get("status")
         if failure.step is None and self._answered is not None and status is not None and status == self._answered[0]:
-            step = self._answered[1]._replace(family="run")  # nothing was asked after the answer that it describes
+            step = self._answered[1]._replace(
+                family="run"
+            )  # no call followed the response that the run's error describes
         return self._found(entry, step, failure)
 
     def _step(self, entry: dict[str, Any], family: str) -> _Step:
@@ -324,7 +331,7 @@ class FailureReader:
 
 
 def _classified(entry: Mapping[str, Any]) -> StructuredFailure | None:
-    """What the entry says of its failure itself; ``None`` for older traces, and for one that says nothing sensible."""
+    """Return the failure stored in the entry; ``None`` if there is none (older traces) or it is invalid."""
     meta = entry.get("meta")
     info = meta.get("info") if isinstance(meta, dict) else None
     found = next(

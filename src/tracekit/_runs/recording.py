@@ -1,4 +1,4 @@
-"""Runs that are recorded: ``record()``, from its first entry to its last."""
+"""``record()``: records a run, from its first entry to its last."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "en
 
 # -- what is not captured ----------------------------------------------------------------------------------------------
 #
-# What a run could not capture is noted while it runs, and reported at its end.
-#
-# Each warning is kept in the trace and in ``run.warnings``, and raised as a Python warning too; a *quiet* one is not raised.
+# What a run could not capture is noted while it runs and reported at its end. Each warning is kept in the trace and in
+# ``run.warnings`` and issued as a Python warning; a *quiet* one is not issued.
 
 
 class _CalledOutside:
-    """What had been called outside every run when a recording began."""
+    """The calls made outside every run before a recording began."""
 
     def __init__(self) -> None:
         self.before: dict[str, int] = {}
 
 
 def begin(session: Recording) -> None:
-    """Begin to note what ``session`` can't capture."""
+    """Start noting what ``session`` can't capture."""
     session.state.extras.of(_CalledOutside).before = process.count_outside()
     instrumentation.run_started(session)
 
@@ -79,13 +78,11 @@ def end(session: Recording) -> None:
 
 
 # -- record() ----------------------------------------------------------------------------------------------------------
-#
-# Runs that are recorded.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: What ``record`` takes, and what it takes where nothing is said.
+#: The parameters of ``record`` and their defaults.
 DEFAULTS: Final[dict[str, Any]] = {
     "run_id": None,
     "store": None,
@@ -103,10 +100,11 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 class RecordedProgram(ProcessRole):
-    """A program that is recorded as a whole, by ``session``: the first run that the program opens before any step takes its place."""
+    """The role of a program recorded as a whole by ``session``. The first run that the program opens before any step
+    replaces that session."""
 
     session: Recording | None = None
-    #: Packages that count as its own code.
+    #: Packages that count as the program's own code.
     user_modules: tuple[str, ...] = ()
 
     def is_whole_program(self, session: Session) -> bool:
@@ -123,18 +121,18 @@ class RecordedProgram(ProcessRole):
 
 
 class _Enclosing:
-    """The replacement of the first ``record()`` inside a session."""
+    """The block that stands in for the first ``record()`` inside a session."""
 
     block: Replacement | None = None
 
 
 def enclose(session: Session, block: Replacement) -> None:
-    """The first ``record()`` inside ``session`` is that run itself, as ``block`` gives it."""
+    """Make ``block`` stand in for the first ``record()`` inside ``session``."""
     session.state.extras.of(_Enclosing).block = block
 
 
 class _Lent:
-    """An open run in the place of each ``record()`` inside it."""
+    """An open run that stands in for each ``record()`` inside it."""
 
     def __init__(self, run: Run) -> None:
         self._run: Final = run
@@ -144,19 +142,20 @@ class _Lent:
         return self._run
 
     async def drain_for(self, run: Run) -> None:
-        """The run goes on."""
+        """Do nothing: the run continues."""
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         pass
 
 
 def lend(run: Run) -> None:
-    """Each ``record()`` inside the open ``run`` is that run: for who runs code that may record itself in a run of theirs."""
+    """Make each ``record()`` inside the open ``run`` return that run; for code that runs others' programs, which may
+    record themselves."""
     enclose(run._session, _Lent(run))
 
 
 def _enclosing(session: Session) -> Replacement | None:
-    """The block that ``enclose`` left for a ``record()`` inside ``session``; given out once."""
+    """Return the block that ``enclose`` set for a ``record()`` inside ``session``, once."""
     left = session.state.extras.of(_Enclosing)
     found, left.block = left.block, None
     return found
@@ -173,30 +172,30 @@ class RecordBlock(Block[Run]):
         self._run: Run | None = None
         self._program: Program | None = None
         self._role: RecordedProgram | None = None
-        #: The how-manieth run of the process it is, once the block has begun.
+        #: The run's number among those of the process, once the block has begun.
         self.ordinal = 0
 
     @classmethod
     def of_program(cls, name: str, program: Program, role: RecordedProgram) -> RecordBlock:
-        """The run of a whole program that may turn out to record itself: then it is discarded."""
+        """Create the run of a whole program. It is discarded if the program turns out to record itself."""
         block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
         block._program, block._role = program, role
         return block
 
     @property
     def kept(self) -> bool:
-        """Whether this is the run that was recorded, and none of the program's own took its place."""
+        """Whether this run was recorded, and not replaced by one of the program's own."""
         return self._instead is None and not self._session.state.discarded
 
     @property
     def captured(self) -> bool:
-        """Whether a model call, tool or HTTP call is in the run, or in what its child processes wrote."""
+        """Whether the run, or its child processes, contain a model call, tool call or HTTP call."""
         own = self._session
         return any(captured(entries_of(path)) for path in (own.log.path, *self._store.segments(own.run_id)))
 
     @property
     def input(self) -> Any:
-        """What the run was given: ``input=``, or the arguments of a decorated function."""
+        """The run's input: ``input=``, or the arguments of a decorated function."""
         return None if self._input is UNSET else self._input
 
     @property
@@ -220,7 +219,7 @@ class RecordBlock(Block[Run]):
         outer = current.get()
         options = self.options
         reach = None if outer is None else outer.session.reach
-        if reach is not None:  # who may reach nothing may not do it in a run of its own either
+        if reach is not None:  # code that may not reach outside may not do so in a run of its own either
             raise reach(Attempt("act", "record", "a run of its own"), caller())
         role = process.role
         self._instead = role.part(self) or (None if outer is None else _enclosing(outer.session))
@@ -324,7 +323,9 @@ class RecordBlock(Block[Run]):
             cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
             tail = b',"cause":%b' % canonical(cause) + tail
         input = None if self._input is UNSET else self._input
-        if self._program is not None:  # its input is its command line, which may hold secrets by their option alone
+        if (
+            self._program is not None
+        ):  # the input is the command line, which may hold secrets recognisable only by their option
             input = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
         encoded = session.encoder.encode_whole(input)
         tail += b',"input":%b' % encoded.data
@@ -351,7 +352,7 @@ class RecordBlock(Block[Run]):
             return
         session = self._session
         child = segments.successor(session)
-        if child is not None:  # the block ends in a forked child, to which only its own segment belongs
+        if child is not None:  # the block ends in a forked child, which owns only its own segment
             self._scope_out()
             unregister(session)
             segments.end_part(child)
@@ -363,7 +364,7 @@ class RecordBlock(Block[Run]):
             self._end_run(error)
 
     def leave(self) -> None:
-        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
+        """End the run now, in the middle of its block: the process is about to exit without reaching the block's end."""
         self._end_run(None)
 
     def _end_run(self, error: BaseException | None) -> None:
@@ -372,7 +373,7 @@ class RecordBlock(Block[Run]):
         self._end_log(error)
 
     def _end_log(self, error: BaseException | None) -> None:
-        """Write how the run has ended; ``error`` is what the program leaves the block with."""
+        """Write how the run ended; ``error`` is the exception with which the program leaves the block."""
         self._close(self._session, error)
 
     def _close(self, session: Recording, error: BaseException | None) -> None:
@@ -399,7 +400,7 @@ class RecordBlock(Block[Run]):
     def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         segments = self._store.segments(session.run_id)
-        # Each with entry count and tip hash, or as open.
+        # each with its entry count and tip hash, or marked as open
         meta: dict[str, Any] = {"steps": session.steps, "segments": [segment_state(path) for path in segments]}
         if session.state.children is not None:
             session.state.children.conclude()
@@ -408,7 +409,7 @@ class RecordBlock(Block[Run]):
         if spending is not None:
             meta["budget"] = ending.account(spending)
             if error is None and spending.refused is not None:
-                # Whoever caught it went on without what it had asked for: that is no completion.
+                # Whoever caught it went on without the result that it had requested: the run is not complete.
                 error = ending.keep_as_failure(spending.refused, meta["budget"])
         undoing = None if self._run is None else self._run.undoing
         if undoing is not None:
@@ -423,13 +424,13 @@ class RecordBlock(Block[Run]):
         return ending.End(meta, error, result, undoing is not None, segments)
 
 
-#: What follows from what was not captured.
+#: The consequence of what was not captured.
 _LACKS: Final = "Nobody knows whether it is safe to run this again"
 _PUT_INTO_A_TOOL: Final = "Put it into a @traced_tool"
 
 
 def _budget_or_none(budget: object) -> Budget | None:
-    """What is given as a budget; the module of budgets is imported where there is one."""
+    """Check the ``budget`` argument. The module of budgets is imported only if there is one."""
     if budget is None:
         return None
     from .._runtime.spending import budget_or_none
@@ -474,14 +475,19 @@ def record(
 ) -> Any:
     """Record a run: ``with record("billing") as run:``, ``async with``, or ``@record("billing")`` on a function.
 
-    Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``), or
-    into the new file ``path`` (``….jsonl``); those of child processes lie beside it, as ``<stem>.<16 hexadecimal digits>.jsonl``.
-    ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
-    effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
-    ``budget`` limits what the run may spend: a call that would go over is not made and raises ``BudgetExceededError``.
-    ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
-    one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written,
-    ``TypeError`` or ``ValueError`` for invalid arguments.
+    Everything nondeterministic that happens inside is written to one file of the store (``store``, ``TRACEKIT_DIR``, or
+    ``.tracekit``), or to the new file ``path`` (``….jsonl``). Files of child processes lie beside it, as ``<stem>.<16
+    hexadecimal digits>.jsonl``.
+
+    - ``input``: the run's input; for a decorated function, its arguments by default.
+    - ``durability``: ``"effects"`` syncs the file around effects, ``"always"`` after every entry, ``"none"`` never.
+    - ``redact``: regular expressions for secrets, in addition to the built-in ones.
+    - ``budget``: what the run may spend; a call that would exceed it is not made and raises ``BudgetExceededError``.
+    - ``agent``, ``identity`` (SPIFFE id, attestation, configuration): who acts.
+    - ``nested="link"``: allow this run inside another one; it then names the outer run.
+
+    Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written, and ``TypeError`` or
+    ``ValueError`` for invalid arguments.
 
     Examples:
         >>> from tracekit import record, traced_tool

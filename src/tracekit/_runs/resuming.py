@@ -1,4 +1,4 @@
-"""Resuming runs after a crash: the ``resume()`` block, from opening the log to the run's end."""
+"""``resume()``: continues a run after a crash, from opening its log to the run's end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["ResumeBlock", "resume"]
 
 
 class ResumeBlock(RecordBlock):
-    """The block that ``resume`` returns. ``opened`` is called when the log has been followed to its end."""
+    """The block that ``resume`` returns. It calls ``opened`` when the program has followed the log to its end."""
 
     verb = "resume"
 
@@ -66,7 +66,7 @@ class ResumeBlock(RecordBlock):
         self._opened: Final = opened
         self._guard: guards.Guard | None = None
         self._resumption: Resumption | None = None
-        #: Which file was read through for the decision, and what was found.
+        #: The file that was read for the decision, and what was found in it.
         self._read: tuple[tuple[int, ...], TraceReading] | None = None
 
     def _again(self) -> ResumeBlock:
@@ -88,7 +88,7 @@ class ResumeBlock(RecordBlock):
 
     @property
     def input(self) -> Any:
-        """What the run was given."""
+        """The run's recorded input."""
         trace = self.session.replay.trace
         return from_json(trace.expand(self.session.replay.originals.first(trace).get("input")))
 
@@ -107,10 +107,11 @@ class ResumeBlock(RecordBlock):
         await self._drain()
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
-        """End as the ``record()`` block of ``run`` ends."""
+        """End as the ``record()`` block of ``run`` would."""
         self._exit(error)
 
-    # -- the beginning ---------------------------------------------------------------------------------------------------
+    # -- the beginning
+    # ---------------------------------------------------------------------------------------------------
 
     def _enter(self) -> Run:
         outer = current.get()
@@ -134,7 +135,7 @@ class ResumeBlock(RecordBlock):
 
     @property
     def _allowed(self) -> dict[str, Any]:
-        """What the operator gives and says."""
+        """The operator's arguments for the decision."""
         return {
             "supplied": self._supply,
             "accept_lost_tail": self._accept_lost_tail,
@@ -142,7 +143,7 @@ class ResumeBlock(RecordBlock):
         }
 
     def _reopen(self, path: str, durability: Durability) -> tuple[Journal, Verdict]:
-        """The log, locked, and judged once more: another process may have gone on with it, or ended it, meanwhile."""
+        """Lock and reopen the log, and decide again: another process may have continued or ended it meanwhile."""
 
         def check(trace: Trace, verdict: Verdict) -> None:
             self._check(decided(trace, verdict, **self._allowed), path)
@@ -161,7 +162,7 @@ class ResumeBlock(RecordBlock):
             )
         except RecoveryRefusedError:
             raise
-        except (TracekitError, OSError):  # what speaks against it as a whole comes first, in its own words
+        except (TracekitError, OSError):  # report what rules out resuming at all first, in its own words
             self._check(decision_on(path, **self._allowed), path)
             raise
 
@@ -175,12 +176,12 @@ class ResumeBlock(RecordBlock):
             )
 
     def _go_on(self, journal: Journal, verdict: Verdict) -> None:
-        """Acquire what a resumed run needs for itself; on failure everything is released, so that it may be tried again."""
+        """Acquire what a resumed run needs. On failure release everything, so that it can be tried again."""
         with ExitStack() as taken:
             trace = taken.enter_context(Trace(journal.path))
             if (
                 self._read is not None and self._read[0] == trace.file
-            ):  # nothing had to be cut off, and nobody else may write
+            ):  # nothing had to be cut off, and no other process can write
                 trace.reading = self._read[1]
             self._read = None
             self._acquire(
@@ -244,7 +245,7 @@ class ResumeBlock(RecordBlock):
     def _about(
         self, path: str, verdict: Verdict, last: Mapping[str, Any], size: int, found: list[Any]
     ) -> dict[str, Any]:
-        """What ``recovery.started`` says."""
+        """Return the content of the ``recovery.started`` entry."""
         about: dict[str, Any] = {
             "after": verdict.count,
             "gap_ns": max(0, _reality.time_ns() - last["ts_ns"]),
@@ -264,15 +265,16 @@ class ResumeBlock(RecordBlock):
             about["supplied"] = sorted(self._supply)
         return about
 
-    # -- the log's end ---------------------------------------------------------------------------------------------------
+    # -- the log's end
+    # ---------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        """Go live: the log has been followed to its end."""
+        """Go live: the program has followed the log to its end."""
         if self._let_go():
             self._opened()
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
-        """The guard has refused something before the log had come to its end."""
+        """Fail the replay: the guard refused something before the end of the log was reached."""
         self.session.replay.fail(error)
 
     def _outside(self, family: str, name: str) -> None:
@@ -293,7 +295,7 @@ class ResumeBlock(RecordBlock):
         session = self.session
         try:
             followed = session.look()
-        except LogWriteError:  # reported before, where it happened
+        except LogWriteError:  # already reported where it happened
             followed = False
         session.replay.state.ended = True
         session.replay.schedule.end()
@@ -309,7 +311,7 @@ class ResumeBlock(RecordBlock):
             raise failure from (None if isinstance(error, ReplayError) else error)
 
     def _let_go(self) -> bool:
-        """Release the guard, unless that was done before."""
+        """Release the guard; return whether this call did so."""
         guard, self._guard = self._guard, None
         if guard is None:
             return False
@@ -318,7 +320,7 @@ class ResumeBlock(RecordBlock):
         return True
 
     def _leave_open(self, session: Resumption) -> None:
-        """Leave the run as it was, since the program did not reach the end of the log."""
+        """Leave the run as it was: the program did not reach the end of the log."""
         session.state.ended = True
         recording.end(session)
         process.closed(session)
@@ -349,17 +351,22 @@ def resume(
     accept_lost_tail: bool = False,
     original_is_dead: bool = False,
 ) -> ResumeBlock:
-    """Continue a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
+    """Continue a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a
+    decorator.
 
-    Recorded steps are answered from the log, and nothing is live until the program has made all of them; from there on the run is
-    recorded into the same file, between ``recovery.started`` and ``recovery.completed``. A step that was cut off and is
-    ``read_only`` or ``reversible`` is made again (compensated first, where the tool says how). ``supply`` gives outputs that the log
-    does not have (redacted, not serialisable), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
-    effect. ``original_is_dead`` says that the process that wrote the log is dead, where that can't be known: it was on another host, in
-    another container, or before this host was started. ``redact`` and ``user_modules`` are those of the recording.
+    Recorded steps are answered from the log, and nothing is live until the program has made all of them. From there on
+    the run is recorded into the same file, between ``recovery.started`` and ``recovery.completed``. An interrupted step
+    that is ``read_only`` or ``reversible`` is repeated (after compensation, if the tool defines one).
 
-    Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
-    not follow the log any more: then nothing went live, and the run is as it was.
+    - ``supply``: outputs missing from the log (redacted, not serialisable), by step number.
+    - ``accept_lost_tail``: cut off what a power loss left behind the last synced effect.
+    - ``original_is_dead``: assert that the process that wrote the log is dead, where that can't be determined: it ran
+      on another host, in another container, or before this host started.
+    - ``redact`` and ``user_modules``: as in the recording.
+
+    Raises ``RecoveryRefusedError`` (``reasons``) if resuming is not safe, and ``UnconsumedStepsError`` or
+    ``DivergenceError`` if the code no longer follows the log. In all these cases nothing went live and the run is
+    unchanged.
 
     Examples:
         >>> from tracekit import resume, traced_tool

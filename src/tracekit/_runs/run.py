@@ -1,4 +1,4 @@
-"""``Run``: a run as its program sees it, and which one is the current one."""
+"""``Run``, the program's view of a run, and ``current_run``."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ UNSET: Final[Any] = object()
 
 
 class Run:
-    """A run that is being recorded or replayed, as ``record`` and ``resume`` give it: ``id`` names it, ``path`` is its file."""
+    """A run that is being recorded, replayed or resumed: ``id`` names it, ``path`` is its file."""
 
     def __init__(self, session: Session, path: str, name: str | None) -> None:
         self._session: Final = session
         self.id: Final[str] = session.run_id
         self.path: Final = path
         self.name: Final = name
-        #: The result of the run; ``UNSET`` where none was set.
+        #: The run's result; ``UNSET`` if none was set.
         self.result: Any = UNSET
-        #: How it was aborted, if it was.
+        #: How the run was aborted, if it was.
         self.undoing: Undoing | None = None
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings of gaps and of values that could not be kept; in a replay, at its end: those of the recorded run.
+        """Warnings about gaps and values that could not be recorded; after a replay, those of the recorded run.
 
-        What there is to say of a replay is in its ``report``: that differs from one process to the next.
+        Findings about the replay itself are in its ``report``: they may differ between processes.
         """
         return self._session.warnings
 
@@ -45,17 +45,18 @@ class Run:
         self.result = value
 
     def abort(self, reason: str) -> None:
-        """Give the run up: what its reversible tools did is undone by their ``compensate=``, the last first, each once.
+        """Abort the run: undo what its reversible tools did by calling their ``compensate=``, last first, each once.
 
-        Each compensation is a recorded step. The block goes on and ends as ``run.aborted`` with ``reason``, whether an exception leaves
-        it or not. Compensations that fail are raised together as an ``ExceptionGroup`` when the others have been run.
+        Each compensation is a recorded step. The block continues and ends as ``run.aborted`` with ``reason``, whether
+        or not an exception leaves it. Compensations that fail are raised together as an ``ExceptionGroup`` after all
+        have been tried.
         """
         from .undoing import undo
 
         undo(self, reason)
 
     async def abort_async(self, reason: str) -> None:
-        """Give the run up as ``abort`` does, awaiting compensations that are coroutine functions."""
+        """Abort the run like ``abort``, awaiting compensations that are coroutine functions."""
         from .undoing import undo_async
 
         await undo_async(self, reason)
@@ -64,7 +65,8 @@ class Run:
         return f"<Run {self.id}>"
 
     def _repr_html_(self) -> str | None:
-        """The run in a notebook: what it did so far, or, once it has ended, all in all. ``None`` where its file is gone."""
+        """Return an HTML summary of the run so far, or of the whole run once it has ended, for notebooks; ``None`` if
+        its file is gone."""
         from .page import summary
         from .reading import read_run
 
@@ -76,39 +78,37 @@ class Run:
 
 
 def current_run() -> Run | None:
-    """The run of the calling context, recorded or replayed; ``None`` outside every run."""
+    """Return the run, recorded or replayed, that the calling context belongs to; ``None`` outside every run."""
     scope = current.get()
     return None if scope is None else registered(scope.session)
 
 
 class _Current:
-    """The run of a session, as its program sees it."""
+    """The ``Run`` of a session."""
 
     run: Run | None = None
 
 
 def register(session: Session, run: Run) -> None:
-    """Make ``run`` the current one of whoever is in ``session``."""
+    """Make ``run`` the current run inside ``session``."""
     session.state.extras.of(_Current).run = run
 
 
 def registered(session: Session) -> Run | None:
-    """The current run of whoever is in ``session``."""
+    """Return the current run inside ``session``."""
     return session.state.extras.of(_Current).run
 
 
 def unregister(session: Session) -> None:
-    """Nobody who is in ``session`` has a current run any more."""
+    """Leave ``session`` without a current run."""
     session.state.extras.of(_Current).run = None
 
 
 # -- record() in a joined process --------------------------------------------------------------------------------------
-#
-# A ``record()`` in a process that has joined a run: no run of its own, but a span of that one.
 
 
 class _Part:
-    """A ``record()`` in a process that has joined a run: a span of that run in place of a run of its own."""
+    """A ``record()`` in a process that has joined a run: a span of that run instead of a run of its own."""
 
     def __init__(self, block: Any) -> None:
         self._block: Final = block
@@ -131,14 +131,14 @@ class _Part:
         return run
 
     async def drain_for(self, run: Run) -> None:
-        """The run goes on."""
+        """Do nothing: the run continues."""
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         token, self._token = self._token, None
         if token is not None:
             try:
                 current.reset(token)
-            except ValueError:  # left in another context than it was entered in
+            except ValueError:  # exited in another context than it was entered in
                 current.set(None)
         session = run._session
         unregister(session)
@@ -153,10 +153,10 @@ class _Part:
 
 
 class JoinedProcess(ProcessRole):
-    """A process that has joined a run: a ``record()`` in it is a part of that run."""
+    """The role of a process that has joined a run: a ``record()`` in it is a part of that run."""
 
     def part(self, block: Any) -> _Part | None:
-        """The span in place of a ``record()``; ``None`` for a linked run, which is one of its own."""
+        """Return the span that replaces a ``record()``; ``None`` for a linked run, which is a run of its own."""
         scope = current.get()
         inside = scope is not None and scope.session.state.joined
         return _Part(block) if inside and block.options["nested"] != "link" else None

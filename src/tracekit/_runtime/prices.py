@@ -1,6 +1,6 @@
-"""What a model's tokens cost: the user's own prices first, then the data that the package ``genai-prices`` brings.
+"""Prices of model tokens: the user's own first, then the data bundled with the package ``genai-prices``.
 
-Nothing here reaches the network, and the package is imported when a price is asked for, never before.
+Nothing here uses the network. The package is imported when a price is first looked up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens of one model. Tokens from or into a cache cost as other input where nothing else is said."""
+    """The price of one model in US dollars per million tokens. Cache reads and writes default to the input price."""
 
     input_per_mtok: float
     output_per_mtok: float
@@ -43,7 +43,7 @@ class Price:
         return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
 
     def of(self, usage: Mapping[str, Any]) -> float:
-        """What ``usage`` costs; its ``input_tokens`` include what was read from and written to a cache."""
+        """Return the cost of ``usage``; its ``input_tokens`` include those read from and written to a cache."""
         read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
         plain = max(usage.get("input_tokens", 0) - read - written, 0)
         reading = self.input_per_mtok if self.cache_read_per_mtok is None else self.cache_read_per_mtok
@@ -57,7 +57,7 @@ PriceList: TypeAlias = "Mapping[str, Price] | Callable[[str], Price | None]"
 
 
 def checked(prices: object) -> PriceList:
-    """A user's prices, copied, so that they are what they were when the budget was made."""
+    """Return a copy of a user's prices, so that later changes do not affect the budget."""
     if callable(prices):
         return prices
     if not isinstance(prices, Mapping):
@@ -69,35 +69,37 @@ def checked(prices: object) -> PriceList:
 
 
 class Prices:
-    """Where to look a price up: in ``own`` first, then in what a log says that a function gave, then in the package."""
+    """Looks up prices: in ``own``, then among those that a log recorded from a price function, then in the package."""
 
     __slots__ = ("_logged", "_own", "_used")
 
     def __init__(self, own: PriceList | None = None) -> None:
         self._own: Final = own
-        #: What a function gave last, by model.
+        #: The last price that the function returned for each model.
         self._used: Final[dict[str, Price]] = {}
         self._logged: Final[dict[str, Price]] = {}
 
     def prepare(self) -> None:
-        """Load what will be needed, early and where an error is seen; ``RunStateError`` where there is no price at all to be had."""
+        """Load what lookups will need, early enough for an error to be seen. Raises ``RunStateError`` without any
+        source of prices."""
         if self._own is None:
             _package()
 
     def given(self, model: object) -> dict[str, float] | None:
-        """The price that a function gave last for a model, for the log: it is nowhere else; ``None`` where none did."""
+        """Return the last price that a function returned for a model, to be logged since it is recorded nowhere else;
+        ``None`` if there is none."""
         price = self._used.get(model) if isinstance(model, str) else None
         return None if price is None else price.as_dict()
 
     def learn(self, model: object, price: object) -> None:
-        """Know again what a log says that a function gave; what is no price is none."""
+        """Remember a price function's result that a log recorded; ignore invalid prices."""
         if isinstance(model, str) and isinstance(price, Mapping):
             with suppress(TypeError, ValueError):
                 self._logged[model] = self._used[model] = Price(**price)
 
     @property
     def complete(self) -> bool:
-        """Whether the package's data are there beside the user's own."""
+        """Whether the package's prices are available in addition to the user's own."""
         try:
             _package()
         except RunStateError:
@@ -105,7 +107,7 @@ class Prices:
         return True
 
     def of(self, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float:
-        """The price of ``usage`` in US dollars; ``UnknownPriceError`` for a model that nobody knows."""
+        """Return the price of ``usage`` in US dollars. Raises ``UnknownPriceError`` for a model without a known price."""
         price = self._user_price(model)
         if price is not None:
             return price.of(usage)
@@ -120,7 +122,8 @@ class Prices:
     def of_answer(
         self, answered: object, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]
     ) -> float:
-        """The price of ``usage`` by the model that answered (a name with a date, often), or else by the one that was asked."""
+        """Return the price of ``usage`` for the model that answered (often a dated name), or else for the one
+        requested."""
         if isinstance(answered, str) and answered != model:
             try:
                 return self.of(answered, provider, origin, usage)
@@ -158,7 +161,7 @@ def _package() -> Any:
             "amounts in US dollars need prices, and the package genai-prices is not installed",
             next_action="pip install genai-prices, or say the prices: Budget(usd=…, prices={…})",
         ) from None
-    except Exception as error:  # it imports pydantic, which imports what other packages have registered with it
+    except Exception as error:  # it imports pydantic, which loads plugins registered by other packages
         raise RunStateError(
             f"amounts in US dollars need prices, and the package genai-prices can't be imported: {error!r}",
             next_action="`python -c 'import genai_prices'` shows why; or say the prices: Budget(usd=…, prices={…})",
@@ -167,7 +170,8 @@ def _package() -> Any:
 
 
 def _listed(model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float | None:
-    """The price by the package's bundled data: of the service at ``origin`` if it is known, else of the protocol's own."""
+    """Return the price from the package's data: for the service at ``origin`` if known, else for the wire protocol's
+    own provider."""
     genai_prices = _package()
     read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
     counted = genai_prices.Usage(

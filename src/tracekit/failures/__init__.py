@@ -1,4 +1,4 @@
-"""Failures with a type: what went wrong, whether it can be recovered from, and how.
+"""Typed failures: what went wrong, whether it can be recovered from, and how.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Which kind of failure an exception or an HTTP answer is, and what may be done about it."""
+"""Classifies an exception or an HTTP error response: its failure type, and what to do about it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 #
-# What exceptions of Python, of HTTP clients and of model SDKs mean, by class name, HTTP status and the provider's own words.
+# What exceptions of Python, HTTP clients and model SDKs mean, by class name, HTTP status and the provider's error code.
 
 T: Final = FailureType
 S: Final = RecoveryStrategy
 
 
 class Meaning(NamedTuple):
-    """A type, a word for ``details["kind"]``, and a strategy where it is not the type's own."""
+    """A failure type, a keyword for ``details["kind"]``, and a strategy if it differs from the type's default."""
 
     type: FailureType
     kind: str | None = None
@@ -73,13 +73,14 @@ _BY_STATUS: Final = {
 
 
 def by_status(status: int) -> Meaning | None:
-    """What an HTTP status means; ``None`` below 400, where the error is another."""
+    """Return the meaning of an HTTP status; ``None`` below 400, where the failure is something else."""
     if status < 400:
         return None
     return _BY_STATUS.get(status) or (_REFUSED if status < 500 else _SERVER)
 
 
-# -- by what a provider calls it ---------------------------------------------------------------------------------------------
+# -- by the provider's error code
+# ---------------------------------------------------------------------------------------
 
 _BY_CODE: Final = {
     "insufficient_quota": Meaning(T.AGENT_UNAVAILABLE, "quota", S.MANUAL_INTERVENTION),
@@ -98,12 +99,13 @@ _BY_CODE: Final = {
     "api_error": _SERVER,
     "server_error": _SERVER,
 }
-#: Words that say more than the status that they come with.
+#: Error codes that are more specific than the HTTP status they come with.
 _TELLING: Final = frozenset(("insufficient_quota", "billing_error", "context_length_exceeded"))
 
 
 def by_code(codes: Iterable[str], *, status: int | None) -> Meaning | None:
-    """What a provider's own word means: beside a status only a word that says more than that."""
+    """Return the meaning of a provider's error code. If an error status is known, only codes more specific than it
+    count."""
     for code in codes:
         if code in _BY_CODE and (status is None or status < 400 or code in _TELLING):
             return _BY_CODE[code]
@@ -119,7 +121,7 @@ def _all(meaning: Meaning, names: str) -> Iterator[tuple[str, Meaning]]:
 
 _BY_NAME: Final = dict(
     (
-        # ours
+        # tracekit's own errors
         *_all(Meaning(T.CONTRACT_VIOLATION), "ContractViolationError"),
         *_all(Meaning(T.BUDGET_EXCEEDED), "BudgetExceededError"),
         *_all(Meaning(T.SIDE_EFFECT_VIOLATION), "RunEndedError LiveCallBlockedError"),
@@ -127,14 +129,14 @@ _BY_NAME: Final = dict(
         *_all(Meaning(T.RECOVERY_ERROR), "RecoveryRefusedError ReplayError"),
         *_all(_REFUSED, "RunNotFoundError RunStateError InvalidMessageError EnvelopeError RegistryError IntentionError InvalidRecordError"),
         *_all(Meaning(T.ROUTING_ERROR), "RoutingFailedError PendingRequestsError"),
-        # time
+        # timeouts
         *_all(
             Meaning(T.TIMEOUT),
             "StepTimeoutError TimeoutError TimeoutException APITimeoutError Timeout TimeoutExpired ConnectTimeout ReadTimeout "
             "WriteTimeout PoolTimeout ConnectTimeoutError ReadTimeoutError ServerTimeoutError SocketTimeoutError "
             "ConnectionTimeoutError DeadlineExceeded DeadlineExceededError RequestTimeoutError GatewayTimeoutError",
         ),
-        # the way to the other side
+        # connections
         *_all(
             Meaning(T.NETWORK),
             "ConnectionError ConnectionResetError ConnectionRefusedError ConnectionAbortedError BrokenPipeError APIConnectionError "
@@ -153,7 +155,7 @@ _BY_NAME: Final = dict(
             Meaning(T.INVALID_INPUT, "url"),
             "InvalidURL UnsupportedProtocol MissingSchema InvalidSchema LocationParseError",
         ),
-        # what a provider says, where neither status nor body is known: a recorded exception may have its name alone
+        # error names of providers: a recorded exception may have no status or body, only its class name
         *_all(_RATE_LIMIT, "RateLimitError"),
         *_all(_OVERLOADED, "OverloadedError ServiceUnavailableError"),
         *_all(_BY_STATUS[401], "AuthenticationError CredentialsError OAuthError UnauthorizedError"),
@@ -164,7 +166,7 @@ _BY_NAME: Final = dict(
         *_all(_BY_STATUS[413], "RequestTooLargeError ContentTooLargeError"),
         *_all(_REFUSED, "BadRequestError UnprocessableEntityError PreconditionFailedError"),
         *_all(_SERVER, "InternalServerError"),
-        # shapes
+        # validation
         *_all(
             Meaning(T.SCHEMA_VALIDATION),
             "ValidationError SchemaError JSONDecodeError APIResponseValidationError APIWebhookValidationError "
@@ -181,9 +183,9 @@ _BY_NAME: Final = dict(
 
 
 def by_name(names: Iterable[str]) -> Meaning | None:
-    """What the first known name among those of a class and its bases means.
+    """Return the meaning of the first known name among those of a class and its bases.
 
-    A class that is named after a type (``NoAgentFoundError``, ``AgentCrashed``) is of that type.
+    A class named after a failure type (``NoAgentFoundError``, ``AgentCrashed``) has that type.
     """
     for name in names:
         found = _BY_NAME.get(name) or _BY_TYPE.get(name.lower())
@@ -202,19 +204,18 @@ def _spellings() -> Iterator[tuple[str, Any]]:
 
 _BY_TYPE: Final = dict(_spellings())
 
-# -- seen --------------------------------------------------------------------------------------------------------------
+# -- exceptions --------------------------------------------------------------------------------------------------------
 #
-# An exception as the classification sees it: names of its classes, status, headers, text, causes.
-#
-# Nothing of an SDK is imported: what libraries have in common is read from attributes and class names. A recorded exception, which is
-# a tree of JSON, is seen the same way as far as the trace has it.
+# A uniform view of an exception: class names, status, headers, text, causes. No SDK is imported: what libraries have in
+# common is read from attributes and class names. A recorded exception (a JSON tree) gets the same view, as far as the
+# trace has the data.
 
-#: What of an error's text is kept.
+#: How much of an error's text is kept, in characters.
 MAX_TEXT: Final = 1 << 20
 
 
 class Seen:
-    """What there is to know of one exception. ``names`` are the plain names of its classes, the most special first."""
+    """A uniform view of one exception. ``names`` are the unqualified names of its class and bases, most specific first."""
 
     __slots__ = ("_causes", "attributes", "exception", "kind", "members", "names", "text")
 
@@ -229,7 +230,7 @@ class Seen:
         self._causes: Final = causes
 
     def get(self, *path: str) -> Any:
-        """An attribute, or an attribute of an attribute; ``None`` where there is none, or reading it raises."""
+        """Return a (nested) attribute; ``None`` if it does not exist or reading it raises."""
         found = self.attributes
         for name in path:
             found = _item(found, name)
@@ -237,12 +238,12 @@ class Seen:
 
     @property
     def ordinary(self) -> bool:
-        """Whether it is an ``Exception``, as far as is known."""
+        """Whether it is an ``Exception``, as far as known."""
         return "Exception" in self.names or "BaseException" not in self.names
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that it carries."""
+        """The HTTP status carried by the exception."""
         for path in (("status_code",), ("response", "status_code"), ("status",), ("response", "status"), ("code",)):
             found = self.get(*path)
             if type(found) is int and 100 <= found < 600:
@@ -251,7 +252,7 @@ class Seen:
 
     @property
     def headers(self) -> Any:
-        """The headers of the answer that it carries."""
+        """The HTTP response headers carried by the exception."""
         for path in (("response", "headers"), ("headers",), ("hdrs",)):
             found = self.get(*path)
             if found is not None:
@@ -260,7 +261,7 @@ class Seen:
 
     @property
     def codes(self) -> Iterator[str]:
-        """The words that a provider's answer has for what went wrong, the innermost first."""
+        """The provider's error codes in the response body, innermost first."""
         body = self.get("body")
         inner = _item(body, "error")
         for holder in (inner, body, self.attributes):
@@ -276,12 +277,12 @@ class Seen:
         return found if type(found) is int else None
 
     def cause(self) -> Any:
-        """The exception behind it, or ``None``."""
+        """Return the cause of the exception, or ``None``."""
         return self._causes()
 
 
 def seen(error: BaseException) -> Seen:
-    """A live exception."""
+    """Return the view of a live exception."""
     kind = type(error)
     members = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
 
@@ -296,12 +297,12 @@ def seen(error: BaseException) -> Seen:
 
 
 def seen_in(tree: Mapping[str, Any]) -> Seen:
-    """A recorded exception: the ``error`` of an entry. What it says is not trusted to be well-formed."""
+    """Return the view of a recorded exception, the ``error`` of an entry. The tree may be malformed."""
     name, text = tree.get("type"), tree.get("text")
     name = name if isinstance(name, str) else ""
     attributes = {**_mapping(tree.get("made_of")), **_mapping(tree.get("attrs"))}
     if name.startswith(f"{errors.__name__}:") and isinstance(attributes.get("what"), str):
-        text = attributes["what"]  # without the address and the advice
+        text = attributes["what"]  # without the location and the advice
     if name == "urllib.error:HTTPError":
         attributes = {**attributes, "headers": _pairs(attributes.get("headers"))}
 
@@ -315,7 +316,7 @@ def seen_in(tree: Mapping[str, Any]) -> Seen:
 
 
 def seen_answer(status: int, headers: Any, body: Any) -> Seen:
-    """An HTTP answer that is an error by its status."""
+    """Return the view of an HTTP error response."""
     inner = _item(body, "error")
     answer = next(
         (text for text in (_item(inner, "message"), inner, _item(body, "message")) if isinstance(text, str)), ""
@@ -326,7 +327,8 @@ def seen_answer(status: int, headers: Any, body: Any) -> Seen:
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """The names of a recorded class and its bases, where it is built in or ours: of others only its own is known."""
+    """Return the names of a recorded class and its bases. The bases are known only for built-in classes and tracekit's
+    own."""
     module, _, qualname = name.partition(":")
     own = qualname.rpartition(".")[2]
     home = builtins if module == "builtins" else errors if module == errors.__name__ else None
@@ -340,7 +342,7 @@ def _item(holder: Any, name: str) -> Any:
     if holder is None:
         return None
     if isinstance(holder, Mapping):
-        inside = holder.get("v") if "$t" in holder else holder  # as a trace has it
+        inside = holder.get("v") if "$t" in holder else holder  # in the form a trace stores it
         return inside.get(name) if isinstance(inside, Mapping) else None
     try:
         return getattr(holder, name, None)
@@ -365,7 +367,7 @@ def _text(error: BaseException) -> str:
         return f"<its text raised {type(raised).__name__}>"
 
 
-#: What the operating system says where the network is at fault.
+#: Error numbers of the operating system that mean a network problem.
 NETWORK_NUMBERS: Final = frozenset(
     getattr(errno, name)
     for name in (
@@ -377,13 +379,15 @@ NETWORK_NUMBERS: Final = frozenset(
 
 # -- retry after -------------------------------------------------------------------------------------------------------
 #
-# How long the other side asks to wait: ``Retry-After`` in all its forms.
+# How long the server asks to wait: ``Retry-After`` in all its forms.
 
 
 def retry_after(headers: Any, attribute: Any = None) -> float | None:
-    """Seconds from the headers ``retry-after-ms`` or ``retry-after`` (seconds or a date), else from an error's own attribute.
+    """Return the seconds to wait: from ``retry-after-ms`` or ``retry-after`` (seconds or a date), else from an error's
+    attribute.
 
-    A date counts from the answer's own ``Date``, so that a clock that is wrong here does no harm; from ours where it has none.
+    A date is taken relative to the response's own ``Date`` header, so that a wrong local clock does no harm, or to the
+    local clock if there is none.
     """
     milliseconds = _number(header(headers, "retry-after-ms"))
     if milliseconds is not None:
@@ -396,7 +400,7 @@ def retry_after(headers: Any, attribute: Any = None) -> float | None:
 
 
 def header(headers: Any, name: str) -> str | None:
-    """A header, whatever the case of its name and the kind of mapping."""
+    """Return a header, whatever the case of its name and the type of the mapping."""
     if headers is None:
         return None
     try:
@@ -410,7 +414,7 @@ def header(headers: Any, name: str) -> str | None:
 
 
 def _header_text(value: Any) -> str:
-    if isinstance(value, list) and value:  # a header that came twice, as a trace has it
+    if isinstance(value, list) and value:  # a repeated header, in the form a trace stores it
         value = value[0]
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
@@ -446,15 +450,13 @@ def _instant(text: str | None) -> datetime | None:
 
 
 # -- classify ----------------------------------------------------------------------------------------------------------
-#
-# From an exception, live or recorded, to a typed failure.
 
-#: How far causes are followed, and how many members of a group are looked at.
+#: How deep causes are followed, and how many members of an exception group are examined.
 MAX_CAUSES: Final = 8
 MAX_MEMBERS: Final = 32
-#: What is replaced by waiting, where the other side asks for that.
+#: Strategies that are replaced by waiting if the server asks for that.
 _AT_ONCE: Final = (RecoveryStrategy.RETRY, RecoveryStrategy.FALLBACK)
-#: Facts of our own errors that are worth querying.
+#: Attributes of tracekit's own errors that are worth querying.
 _FACTS: Final = (
     "tool", "contract", "resource", "budget", "limit", "actual", "estimate", "spent", "timeout_ms", "model", "operation", "key",
 )  # fmt: skip
@@ -469,11 +471,12 @@ def classify(
     name: str | None = None,
     agent: str | None = None,
 ) -> StructuredFailure:
-    """What ``error`` means: its type, whether it can be recovered from and how, how long to wait, and what is behind it.
+    """Classify an exception: its failure type, whether and how it can be recovered from, how long to wait, and its
+    cause.
 
-    ``side_effect`` is the class of the step that was *started* and raised: whatever an irreversible one raises, a person has to
-    look at it, and the failure proper is its ``caused_by``. ``run_id``, ``step``, ``name`` and ``agent`` say where it happened.
-    Never raises for what an exception holds.
+    ``side_effect`` is the class of the step that was *started* and raised the error. If it is irreversible, the failure
+    always calls for a person, and the actual failure is its ``caused_by``. ``run_id``, ``step``, ``name`` and ``agent``
+    say where it happened. Never raises, whatever the exception contains.
     """
     return _placed(_failure(error, MAX_CAUSES, frozenset()), side_effect, run_id, step, name, agent)
 
@@ -487,12 +490,12 @@ def classify_recorded(
     name: str | None = None,
     agent: str | None = None,
 ) -> StructuredFailure:
-    """As ``classify``, for the ``error`` of a trace's entry: as exact as what is recorded there."""
+    """Classify the ``error`` of a trace's entry, like ``classify``; the result is as exact as what was recorded."""
     return _placed(_failure(tree, MAX_CAUSES, frozenset()), side_effect, run_id, step, name, agent)
 
 
 def classify_answer(status: int, headers: Any, body: Any) -> StructuredFailure:
-    """What an HTTP answer with an error's ``status`` means; headers and body as far as they are known."""
+    """Classify an HTTP response with an error ``status``; headers and body may be unknown."""
     return _of(seen_answer(status, headers, body), None)
 
 
@@ -525,7 +528,7 @@ def _placed(
 def _failure(error: Any, left: int, above: frozenset[int]) -> StructuredFailure:
     known = seen_in(error) if isinstance(error, Mapping) else seen(error)
     carried = known.get("failure")
-    if isinstance(carried, StructuredFailure):  # an exception that knows what it is
+    if isinstance(carried, StructuredFailure):  # the exception carries its own failure
         return carried
     above |= {id(error)}
     if known.members:
@@ -582,7 +585,7 @@ def _meaning(known: Seen) -> tuple[Meaning, dict[str, Any]]:
 
 
 def _group(known: Seen, left: int, above: frozenset[int]) -> StructuredFailure:
-    """Of several failures at once the gravest speaks for all."""
+    """Return the failure of an exception group: that of its gravest member."""
     members = [
         _failure(member, left - 1, above)
         for member in known.members[:MAX_MEMBERS]

@@ -1,4 +1,4 @@
-"""A failure as data: its kind, the recovery strategies that fit, and what it was about."""
+"""A failure as data: its type, the recovery strategy, and where it happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DEFAULTS", "ORDER", "FailureType", "Outlook", "RecoveryStrategy", "S
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 #
-# The closed list of failure types, and what each calls for unless more is known.
+# The closed list of failure types, and the default strategy of each.
 
 
 class FailureType(StrEnum):
@@ -41,7 +41,7 @@ class FailureType(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> FailureType | None:
-        """Other systems' names for the same."""
+        """Accept the names that other systems use for the same types."""
         return cls(_ALIASES[value]) if isinstance(value, str) and value in _ALIASES else None
 
 
@@ -72,7 +72,7 @@ class Outlook(NamedTuple):
 
 _RETRY, _LATER, _FALLBACK, _ABORT, _PERSON = RecoveryStrategy
 
-#: What each type calls for, where the failure itself says nothing else.
+#: The outlook of each type, unless the failure itself says otherwise.
 DEFAULTS: Final = {
     FailureType.CONTRACT_VIOLATION: Outlook(False, _ABORT),
     FailureType.TIMEOUT: Outlook(True, _RETRY),
@@ -94,26 +94,26 @@ DEFAULTS: Final = {
     FailureType.UNKNOWN: Outlook(False, _ABORT),
 }
 
-#: From the mildest to the gravest: the gravest member speaks for a group.
+#: From mildest to gravest: the gravest member represents a group.
 ORDER: Final = tuple(RecoveryStrategy)
 
 # -- structured --------------------------------------------------------------------------------------------------------
-#
-# One failure as data: made from an exception, kept in traces, sent between agents, JSON both ways.
 
-#: How many causes are read one inside the other.
+#: How many nested causes are read.
 MAX_CHAIN: Final = 64
-#: Key -> other systems' key for the same.
+#: Key -> the key that other systems use for it.
 _OTHER_NAMES: Final = {"type": "failure_type", "run_id": "execution_id", "step": "step_id", "agent": "agent_name"}
 _TEXTS: Final = ("run_id", "name", "agent", "exception")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredFailure:
-    """What went wrong (``type``, ``reason``), where (``run_id``, ``step``, ``name`` of the tool or model, ``agent``), and what to do.
+    """What went wrong (``type``, ``reason``), where (``run_id``, ``step``, ``name`` of the tool or model, ``agent``),
+    and what to do.
 
-    ``recoverable`` and ``recovery_strategy`` are those of the type unless given. ``retry_after_s`` is what the other side asked to
-    wait. ``details`` is JSON; ``exception`` the type of the exception (``module:name``); ``caused_by`` the failure behind this one.
+    ``recoverable`` and ``recovery_strategy`` default to those of the type. ``retry_after_s`` is how many seconds the
+    server asked to wait. ``details`` is JSON; ``exception`` the exception's type (``module:name``); ``caused_by`` the
+    underlying failure.
     """
 
     type: FailureType
@@ -149,7 +149,7 @@ class StructuredFailure:
         return " ".join((f"[{self.type}]", *where, self.reason))
 
     def chain(self) -> Iterator[StructuredFailure]:
-        """This failure, then the one behind it, and so on."""
+        """Yield this failure, then its cause, and so on."""
         failure: StructuredFailure | None = self
         while failure is not None:
             yield failure
@@ -158,7 +158,7 @@ class StructuredFailure:
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
-        """All that is known, as JSON values; what is not known is left out."""
+        """Return all that is known as JSON values; unknown fields are left out."""
         tree: dict[str, Any] = {"type": self.type.value, "reason": self.reason}
         for key in ("run_id", "step", "name", "agent", "exception"):
             if getattr(self, key) is not None:
@@ -175,14 +175,15 @@ class StructuredFailure:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> StructuredFailure:
-        """The failure that ``as_dict`` gave, or another system did under its names; unknown keys are passed over.
+        """Build a failure from the result of ``as_dict``, or from another system's dictionary; unknown keys are
+        ignored.
 
-        ``ValueError`` says which key is missing or wrong.
+        Raises ``ValueError``, naming the key, if one is missing or invalid.
         """
         return _read(tree, MAX_CHAIN)
 
     def to_json(self) -> str:
-        """One line of JSON. ``ValueError`` where ``details`` holds what is not JSON."""
+        """Return the failure as one line of JSON. Raises ``ValueError`` if ``details`` is not JSON."""
         try:
             return orjson.dumps(self.as_dict()).decode()
         except orjson.JSONEncodeError as error:
@@ -190,7 +191,7 @@ class StructuredFailure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> StructuredFailure:
-        """The failure that ``to_json`` wrote. ``ValueError`` for anything else."""
+        """Build a failure from the output of ``to_json``. Raises ``ValueError`` for anything else."""
         try:
             tree = orjson.loads(text)
         except ValueError as error:
@@ -198,12 +199,12 @@ class StructuredFailure:
         return cls.from_dict(tree)
 
 
-#: Strategies without a way on for the program itself.
+#: Strategies with which the program itself can do nothing.
 _HOPELESS: Final = (RecoveryStrategy.ABORT, RecoveryStrategy.MANUAL_INTERVENTION)
 
 
 def _usual(kind: FailureType, strategy: Any, recoverable: Any) -> tuple[bool, RecoveryStrategy, bool | None]:
-    """Whether such a failure can usually be recovered from; the strategy, and what was said of that."""
+    """Return whether such a failure is usually recoverable, its strategy, and ``recoverable`` as passed."""
     outlook = DEFAULTS[kind]
     chosen = outlook.strategy if strategy is None else RecoveryStrategy(strategy)
     usual = outlook.recoverable if chosen is outlook.strategy else chosen not in _HOPELESS
