@@ -1,4 +1,5 @@
-"""Runs that are opened and closed by hand: nothing is patched for them, and their steps are those that are made in their scope."""
+"""``OpenRun`` and ``OpenReplay``: runs opened and closed by hand. Nothing is patched; steps are those made in the run's
+scope."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ __all__ = ["OpenReplay", "OpenRun"]
 
 
 class OpenRun:
-    """A run that is being recorded: opened here, ended by ``close``.
+    """A run that is being recorded; ``close`` ends it.
 
-    ``target`` is a store or its directory, or a ``….jsonl`` file to make; ``about`` is kept with its first entry. The rest is as
-    for ``tracekit.record``. ``RunStateError`` where the file is there already, ``LogWriteError`` where it can't be written.
+    ``target`` is a store, its directory, or a new ``….jsonl`` file; ``about`` is stored with the first entry. The other
+    parameters are those of ``tracekit.record``. Raises ``RunStateError`` if the file exists, and ``LogWriteError`` if
+    it can't be written.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class OpenRun:
         self._session: Final = under_policies(session)
         #: The run's file.
         self.path: Final = journal.path
-        #: The scope of its main line.
+        #: The scope of the main lane.
         self.scope: Final = _root(self._session, agent)
         self._first_entry(name, input, about or {})
         if agent is not None or identity is not None:
@@ -79,20 +81,20 @@ class OpenRun:
 
     @property
     def session(self) -> Session:
-        """Its session, for steps made in scopes of it."""
+        """The session, for making steps in scopes of the run."""
         return self._session
 
     @property
     def warnings(self) -> list[str]:
-        """Its warnings: gaps, and values that could not be recorded."""
+        """Warnings about gaps and values that could not be recorded."""
         return self._recording.warnings
 
     def observe(self, written: Callable[[], object]) -> None:
-        """From now on call ``written`` after each entry, once it is in the file."""
+        """Call ``written`` after each entry from now on, once the entry is in the file."""
         self._recording.log.journal.observe(written)
 
     def close(self, error: BaseException | None = None, *, result: Any = None) -> None:
-        """End it: ``run.completed`` with ``result``, or ``run.failed`` with ``error``. Does nothing the second time."""
+        """End the run: ``run.completed`` with ``result``, or ``run.failed`` with ``error``. Idempotent."""
         session = self._recording
         if session.state.ended:
             return
@@ -102,9 +104,9 @@ class OpenRun:
 
 
 class OpenReplay:
-    """A run that is being replayed from ``trace``, ended by ``finish``, or by ``close`` where the program failed.
+    """A run that is being replayed from ``trace``; ended by ``finish``, or by ``close`` if the program failed.
 
-    ``on_divergence`` and ``redact`` are as for ``tracekit.replay``.
+    ``on_divergence`` and ``redact`` are those of ``tracekit.replay``.
     """
 
     def __init__(
@@ -113,39 +115,39 @@ class OpenReplay:
         self._replay: Final = Replay(
             trace, Redactor.of_process(redact, trace=trace.path), on_divergence=on_divergence, hooked=False
         )
-        #: The scope of its main line.
+        #: The scope of the main lane.
         self.scope: Final = _root(self._replay, trace.entry(1).get("agent_id"))
 
     @property
     def session(self) -> Session:
-        """Its session, for steps made in scopes of it."""
+        """The session, for making steps in scopes of the run."""
         return self._replay
 
     @property
     def report(self) -> Report:
-        """The report of the replay, complete after ``finish``."""
+        """The report of the replay; complete after ``finish``."""
         return self._replay.report
 
     @property
     def failure(self) -> ReplayError | None:
-        """What has made the replay fail."""
+        """The error that made the replay fail, or ``None``."""
         return self._replay.failure
 
     def used(self, seq: int) -> bool:
-        """Whether the program has come past a recorded step."""
+        """Return whether the program has passed a recorded step."""
         return self._replay.used(seq)
 
     def take(self, seq: int) -> None:
-        """Come past a recorded step, and all that belongs to it, without comparing it: its reader does."""
+        """Mark a recorded step and its sub-steps as passed without comparing them; the caller does that."""
         self._replay.take(seq)
 
     def fail(self, error: ReplayError) -> ReplayError:
-        """Make ``error`` the failure of the replay, with the caller's line; returns what to raise."""
+        """Make ``error`` the failure of the replay, located at the caller's line; return what to raise."""
         error.location = caller()
         return self._replay.fail(error)
 
     def agree(self, what: str, step: int, recorded: Any, actual: Any) -> None:
-        """Fail with ``DivergenceError`` unless an outcome that the program reports is the recorded one."""
+        """Raise ``DivergenceError`` unless an outcome reported by the program equals the recorded one."""
         found = differences(to_json(recorded), to_json(actual))
         if found:
             raise self.fail(
@@ -161,8 +163,10 @@ class OpenReplay:
             )
 
     def finish(self) -> Report:
-        """The program has ended: raises the first failure, ``UnconsumedStepsError`` where recorded steps were never made, and
-        ``InexactReplayError``."""
+        """End the replay and return its report.
+
+        Raises the first failure, ``UnconsumedStepsError`` if recorded steps were not made, or ``InexactReplayError``.
+        """
         self.close()
         self._replay.finish()
         self._replay.conclude()
@@ -197,7 +201,7 @@ def _store_at(target: str | os.PathLike[str] | None) -> Store:
 
 @_reality.off_loop()
 def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
-    """The journal of a single new file outside every store: its tip hash is not kept."""
+    """Create the journal of a new file outside every store, whose tip hash is not kept."""
     path = os.path.abspath(path)
     if not valid_run_id(run_id):
         raise RunStateError(f"{run_id!r} can't be a run id", next_action="use letters, digits, '.', '_' and '-'")

@@ -1,8 +1,10 @@
-"""A corpus of recorded runs against today's code: each run replayed in a process of its own, and judged once.
+"""``regress``: replays a corpus of recorded runs against today's code, each in its own process, and reports each
+result.
 
-Which runs they are is a list of names (ids, paths, patterns, URLs) and a query. Each is replayed by :mod:`tracekit.cli.forkserver`, a
-process that is warm and forks one for each; several of them work beside each other, here or wherever an executor takes them. What comes
-back from a replay is judged here, by facts alone, so that the order in which runs are replayed is in no answer.
+The corpus is a list of names (ids, paths, patterns, URLs) and a query. Each run is replayed by a fork of a warm server
+process (:mod:`tracekit.cli.forkserver`); several servers work in parallel, here or wherever an executor puts them. The
+replies are judged in this process, from facts alone, so that results don't depend on the order in which runs are
+replayed.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from .wording import both_sides, dollars, plural, short
 __all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "regress"]
 
 State = Literal["same", "differs", "not replayable", "crashed", "timed out"]
-#: In this order they are reported.
+#: The order in which states are reported.
 _STATES: Final[tuple[State, ...]] = ("crashed", "timed out", "differs", "not replayable", "same")
 
 # -- which runs --------------------------------------------------------------------------------------------------------
@@ -54,11 +56,12 @@ _STATES: Final[tuple[State, ...]] = ("crashed", "timed out", "differs", "not rep
 
 @dataclass(frozen=True)
 class Query:
-    """Which runs of a store, or of those that are named, are meant; what is left empty chooses nothing.
+    """Selects runs of a store, or among those that are named. Fields left empty select everything.
 
-    ``names``, ``agents`` and ``models`` are patterns (``nightly*``), of which one must fit; ``ended`` is ``"complete"``, ``"failed"``,
-    ``"aborted"`` or ``"open"`` (without an end); ``failure`` is a type of failure that is in it, ``"any"`` for one of any type; costs are
-    in US dollars, and a run whose cost nobody knows has none of them.
+    - ``names``, ``agents``, ``models``: patterns (``nightly*``), one of which must match.
+    - ``ended``: ``"complete"``, ``"failed"``, ``"aborted"`` or ``"open"`` (without an end).
+    - ``failure``: a failure type that occurs in the run, or ``"any"``.
+    - Costs are in US dollars; a run of unknown cost matches no limit.
     """
 
     names: tuple[str, ...] = ()
@@ -73,11 +76,11 @@ class Query:
 
     @property
     def everything(self) -> bool:
-        """Whether it chooses nothing."""
+        """Whether the query selects everything."""
         return self == Query()
 
     def matches(self, path: str) -> bool:
-        """Whether the run in this file is one of those that are meant."""
+        """Return whether the run in this file is selected."""
         run = summary(path)
         ended = "open" if run.end is None else run.end.removeprefix("run.").replace("completed", "complete")
         if not (
@@ -103,7 +106,7 @@ class Query:
         if self.min_cost is None and self.max_cost is None:
             return True
         cost = taken_in(path).cost_usd
-        if cost is None:  # of a run whose price nobody knows
+        if cost is None:  # the price of a model is unknown
             return False
         return (self.min_cost is None or cost >= self.min_cost) and (self.max_cost is None or cost <= self.max_cost)
 
@@ -128,14 +131,14 @@ def _models_in(path: str) -> set[str]:
 
 
 class _Source(NamedTuple):
-    """One run of the corpus: how it is named in the report, and where it is, a path or a URL."""
+    """One run of the corpus: its name in the report, and its path or URL."""
 
     run: str
     place: str
 
 
 def _sources(runs: Sequence[str], store: Store, query: Query) -> list[_Source]:
-    """The runs that are meant, each once, in the order in which they are named; those of a store the oldest first."""
+    """Return the selected runs, each once, in the order in which they are named; those of a store oldest first."""
     places: dict[str, str] = {}
     for one in runs:
         for place in _places(one, store):
@@ -168,17 +171,18 @@ def _places(run: str, store: Store) -> list[str]:
     return [one if is_url(one) else os.path.abspath(one) for one in found]
 
 
-# -- what came of them -------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """The result of one run: its ``state``, and where it is not ``"same"``, why.
+    """The result of one run: its ``state`` and, unless that is ``"same"``, the reason.
 
-    ``text`` is the first difference (or the reason) in a sentence, ``step`` and ``location`` (``file:line`` of today's code) where that is;
-    ``kind`` and ``name`` are those of the step, ``differences`` its fields, each with ``path``, ``recorded`` and ``actual``; ``group`` is
-    equal for runs with one cause. ``verdict`` is the verdict of the replay in a line, ``output`` the end of what the program printed.
-    ``changes`` are what came otherwise where something was live: ``calls``, ``decisions``, ``result``, and what models took then and now.
+    ``text`` is the first difference (or the reason) as a sentence; ``step`` and ``location`` (``file:line`` in today's
+    code) say where it is; ``kind`` and ``name`` are those of the step; ``differences`` lists its fields, each with
+    ``path``, ``recorded`` and ``actual``. ``group`` is equal for runs with the same cause. ``verdict`` is the replay's
+    verdict as one line, ``output`` the end of the program's output. With live steps, ``changes`` lists what differs:
+    ``calls``, ``decisions``, ``result``, and the models' usage then and now.
     """
 
     run: str
@@ -200,13 +204,13 @@ class JudgedRun:
     changes: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The result of the run as JSON values."""
+        """Return the result as JSON values."""
         found = asdict(self)
         found["differences"] = [dict(one) for one in self.differences]
         return found
 
 
-#: What is counted of the calls of runs, in this order.
+#: How calls can differ, in the order in which they are counted.
 _OPS: Final = ("added", "dropped", "changed", "moved", "not reached")
 
 
@@ -233,7 +237,7 @@ def _taken(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Group(NamedTuple):
-    """Runs of one state and with one first difference."""
+    """Runs with the same state and the same first difference."""
 
     state: State
     text: str
@@ -242,20 +246,20 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """The results of a corpus: its ``runs`` in their order, whatever the order in which they were replayed."""
+    """The results of a corpus: its ``runs`` in the order of the corpus, in whatever order they were replayed."""
 
     runs: tuple[JudgedRun, ...]
-    #: Today's code, as it was named: neither of them where it was the program that each run names.
+    #: Today's code, as it was specified; neither if each run's own program was replayed.
     entry: str | None = None
     command: tuple[str, ...] = ()
     seconds: float = 0.0
     workers: int = 1
-    #: What was live, and what took its place, as texts.
+    #: The kinds of steps that went live, and what replaced each, as text.
     live: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def against(self) -> str:
-        """What they were replayed against, in words."""
+        """What the runs were replayed against, in words."""
         code = self.entry or " ".join(self.command) or "the recorded programs"
         kinds: dict[str | None, list[str]] = {}
         for kind, instead in self.live.items():
@@ -265,23 +269,23 @@ class CorpusReport:
 
     @property
     def changes(self) -> dict[str, Any] | None:
-        """What all runs together came to otherwise, where something was live: how many calls were ``added``, ``dropped``, ``changed`` …,
-        how many results are other ones and decisions flipped, and what models took in the recordings and now."""
+        """With live steps, the sum of all runs' changes: how many calls were ``added``, ``dropped``, ``changed`` …, how
+        many results and decisions differ, and the models' usage then and now."""
         return _summed([run.changes for run in self.runs if run.changes is not None]) if self.live else None
 
     @property
     def counts(self) -> dict[State, int]:
-        """How many runs are in each state."""
+        """The number of runs in each state."""
         return {state: sum(run.state == state for run in self.runs) for state in get_args(State)}
 
     @property
     def same(self) -> bool:
-        """Whether every run came out as it was recorded."""
+        """Whether every run was replayed exactly."""
         return all(run.state == "same" for run in self.runs)
 
     @property
     def exit_code(self) -> int:
-        """0: all the same; 1: some differ, crashed or took too long; 3: of some nobody can know."""
+        """0: all same; 1: some differ, crashed or timed out; 3: some could not be replayed."""
         counts = self.counts
         if counts["differs"] or counts["crashed"] or counts["timed out"]:
             return 1
@@ -289,7 +293,7 @@ class CorpusReport:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The runs that are not the same, by their first difference: the largest groups of each state first."""
+        """The runs that are not the same, grouped by first difference: the largest groups of each state first."""
         found: dict[tuple[State, str], list[JudgedRun]] = {}
         for run in self.runs:
             if run.state != "same":
@@ -298,7 +302,7 @@ class CorpusReport:
         return tuple(sorted(groups, key=lambda one: (_STATES.index(one.state), -len(one.runs), one.text)))
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return {
             "against": self.against,
             "counts": self.counts,
@@ -311,7 +315,7 @@ class CorpusReport:
         }
 
     def command_for(self, run: JudgedRun) -> str:
-        """The command that shows more of one run."""
+        """Return the command that shows more about a run."""
         place = shlex.quote(run.run if run.place.endswith(f"/runs/{run.run}.jsonl") else run.place)
         if run.state == "not replayable":
             return f"tracekit show {place} --why"
@@ -321,11 +325,13 @@ class CorpusReport:
         return f"tracekit replay {place}{how}" + (f" -- {shlex.join(self.command)}" if self.command else "")
 
     def html(self) -> str:
-        """The report as one HTML file that needs nothing but itself: what it led to, each group of runs with its difference, each run."""
+        """Return the report as a self-contained HTML file: the effects of what was tried, each group of runs with its
+        difference, and each run."""
         return _page(self)
 
     def junit(self) -> str:
-        """The report as JUnit XML: a difference is a failure, a crash or a timeout an error, what can't be replayed skipped."""
+        """Return the report as JUnit XML: a difference is a failure, a crash or timeout an error, and a run that can't
+        be replayed is skipped."""
         counts = self.counts
         suite = ElementTree.Element(
             "testsuite",
@@ -354,7 +360,7 @@ class CorpusReport:
         return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-#: What XML 1.0 can't hold.
+#: Characters that XML 1.0 can't represent.
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -371,13 +377,14 @@ def _explained(run: JudgedRun) -> str:
 # -- as HTML -----------------------------------------------------------------------------------------------------------
 
 _LOOKS: Final = {"same": "good", "differs": "bad", "crashed": "bad", "timed out": "warn", "not replayable": "warn"}
-#: So many fields of a difference are put, and runs of a group; the rest are counted.
+#: How many fields of a difference and runs of a group are shown; the rest are only counted.
 _FIELDS_OF_GROUP: Final = 50
 _RUNS_OF_GROUP: Final = 1000
 
 
 def _page(report: CorpusReport) -> str:
-    """What came of a corpus of runs, as HTML without a script: what was tried and what that led to, each group of runs, each run."""
+    """Render the report of a corpus as HTML without scripts: what was tried and its effects, each group of runs, each
+    run."""
     counts = "".join(badge(f"{count} {state}", _LOOKS[state]) + " " for state, count in report.counts.items() if count)
     many = plural(len(report.runs), "run")
     head = f'<h1>{many}</h1><p class="figures">against <code>{safe(report.against)}</code> {counts}</p>'
@@ -448,25 +455,25 @@ def _run_row(report: CorpusReport, run: JudgedRun) -> str:
 
 # -- judging -----------------------------------------------------------------------------------------------------------
 
-#: Errors that say that the recording, or how the replay was asked for, is at fault, not today's code.
+#: Errors that blame the recording, or the way in which the replay was requested, rather than today's code.
 _NOT_THE_CODE: Final = frozenset(
     ("run-state", "run-not-found", "trace", "trace-integrity", "trace-version", "not-replayable")
 )
-#: The errors with which a replay fails after the end of a log without an end.
+#: Errors with which a replay fails beyond the end of an incomplete log.
 _AFTER_THE_END: Final = frozenset(("TraceExhaustedError", "LiveCallBlockedError"))
-#: What is said of all traces with such an error, whatever is wrong with each.
+#: The group of all traces with such an error, whatever the details.
 _GROUPS: Final = {
     "trace-integrity": "the trace does not verify",
     "trace-version": "the trace is of a newer version of the format",
     "run-not-found": "there is no such trace",
 }
 _NUMBER: Final = re.compile(r"\[\d+\]")
-#: How many of the fields that differ name a group.
+#: How many differing fields the name of a group lists.
 _NAMED: Final = 3
 
 
 def _judged(source: _Source, reply: Mapping[str, Any]) -> JudgedRun:
-    """What the reply of a server says of a run."""
+    """Judge a run by the reply of a server."""
     outcome = reply["outcome"] or {}
     verdicts: list[Mapping[str, Any]] = outcome.get("verdicts") or []
     facts: dict[str, Any] = {
@@ -519,7 +526,8 @@ def _found(
 
 
 def _changed(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Something was live, and the program came to its end: what it did otherwise is a difference, another word of a model is none."""
+    """Judge a run with live steps that reached its end: other actions of the program are differences, other words of a
+    model are not."""
     flips, calls, result = changes["decisions"], changes["calls"], changes["result"]
     if flips:
         one, how = flips[0], "decided otherwise"
@@ -551,7 +559,7 @@ def _changed(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _both(one: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """What was decided then and now, as a difference; nothing of a call that is on one side alone."""
+    """Return the recorded and the actual decision as a difference; nothing for a call that exists on one side only."""
     return ({"path": "output", "recorded": one["recorded"], "actual": one["actual"]},) if "actual" in one else ()
 
 
@@ -579,7 +587,7 @@ def _reason(state: State, reason: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _died(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Its process ended without a word on the replay."""
+    """Judge a run whose process ended without reporting on the replay."""
     how = f"signal {-reply['exit']}" if reply["exit"] < 0 else f"exit code {reply['exit']}"
     last = next((line.strip() for line in reversed(reply["output"].splitlines()) if line.strip()), "")
     text = f"its process ended with {how}" + (f": {last}" if last else "")
@@ -617,7 +625,7 @@ def _failed(source: _Source, failure: Mapping[str, Any], unknown: Sequence[Mappi
 
 
 def _lacks(source: _Source) -> str | None:
-    """Why the recording can't be replayed at all, where it says so itself."""
+    """Return why the recording can't be replayed at all, if it says so itself."""
     if is_url(source.place):
         return None
     with suppress(TracekitError, OSError), read_run(source.place, store_of(source.place)) as run:
@@ -634,7 +642,7 @@ def _at(location: str | None) -> str:
 
 
 def _without_names(source: _Source, text: str) -> str:
-    """A reason without what differs from run to run, so that equal ones are one group."""
+    """Remove what differs from run to run from a reason, so that equal reasons form one group."""
     return text.replace(source.place, "the trace").replace(source.run, "the run")
 
 
@@ -642,11 +650,11 @@ def _without_names(source: _Source, text: str) -> str:
 
 
 class _Gone(Exception):
-    """A server has ended without an answer."""
+    """A server ended without an answer."""
 
 
 class _Server:
-    """A warm process that replays one run at a time, in a fork of its own."""
+    """A warm process that replays one run at a time, each in a fork of itself."""
 
     def __init__(self, how: Mapping[str, Any], seed: str | None) -> None:
         self.seed: Final = seed
@@ -667,7 +675,7 @@ class _Server:
             stderr=subprocess.DEVNULL if warm else None,
             env=variables,
             cwd=how["cwd"],
-            start_new_session=True,  # an interrupt from the terminal is whose it is that asks
+            start_new_session=True,  # an interrupt from the terminal is for the caller alone
         )
         self._process = process
         if not self._line():
@@ -680,7 +688,7 @@ class _Server:
         return self._process.stdout.readline()
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a run replayed; ``_Gone`` where the server ends meanwhile."""
+        """Have a run replayed. Raises ``_Gone`` if the server ends meanwhile."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(orjson.dumps(job) + b"\n")
@@ -694,7 +702,7 @@ class _Server:
         return found
 
     def close(self) -> None:
-        """End it, and what it is replaying. Idempotent."""
+        """End the server and the replay it is running. Idempotent."""
         with suppress(OSError, ValueError):
             self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait()
@@ -702,14 +710,14 @@ class _Server:
 
 
 class _Judge:
-    """Replays runs one after the other, by a server with the hash seed that each was recorded under."""
+    """Replays runs one after the other, each with a server that has the hash seed under which the run was recorded."""
 
     def __init__(self, how: Mapping[str, Any]) -> None:
         self._how: Final = how
         self._server: _Server | None = None
         self._lock: Final = Lock()
         self._closed = False
-        #: Where the runs are written that are made where something is live.
+        #: The store for the new runs that are written if steps go live.
         self._branches: Final = TemporaryDirectory(prefix="tracekit-") if how["options"]["live"] else None
 
     def __enter__(self) -> _Judge:
@@ -719,7 +727,7 @@ class _Judge:
         self.close()
 
     def close(self) -> None:
-        """End its server, whatever that is doing. Idempotent."""
+        """End the server, whatever it is doing. Idempotent."""
         with self._lock:
             self._closed, server, self._server = True, self._server, None
         if server is not None:
@@ -728,7 +736,7 @@ class _Judge:
             self._branches.cleanup()
 
     def judge(self, place: str) -> dict[str, Any]:
-        """The reply on the run at this place."""
+        """Return the reply for the run at this place."""
         try:
             path = fetched_run(place) if is_url(place) else place
             run = os.path.basename(path).removesuffix(SUFFIX)
@@ -743,7 +751,7 @@ class _Judge:
             try:
                 reply = server.ask(job)
                 return reply if self._branches is None else {**reply, "changes": self._changes(path, reply)}
-            except _Gone:  # nothing has been said of this run: it is replayed once more, by another server
+            except _Gone:  # nothing is known about this run yet: try once more, with another server
                 with self._lock:
                     if self._closed:
                         raise
@@ -752,7 +760,7 @@ class _Judge:
         return {**_NO_REPLY, "output": "twice, the process that replays runs has ended with it"}
 
     def _changes(self, path: str, reply: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What came otherwise in the run that was made; ``None`` where none was, or it was cut off."""
+        """Return what differs in the new run; ``None`` if there is none, or it was cut off."""
         assert self._branches is not None
         made = Store(self._branches.name)
         outcome = reply["outcome"] or {}
@@ -766,7 +774,7 @@ class _Judge:
         try:
             with read_run(path, store_of(path)) as before, read_run(made.find(new), made) as now:
                 return changes(before, now, ended)
-        except (OSError, TracekitError):  # it was cut off while it was written
+        except (OSError, TracekitError):  # it was cut off while being written
             return None
         finally:
             for file in (made.path(new), *made.segments(new)):
@@ -798,7 +806,7 @@ _NO_REPLY: Final = {"outcome": None, "exit": 1, "timed_out": False, "seconds": 0
 
 
 def _seed_of(path: str) -> str | None:
-    """``PYTHONHASHSEED`` as it was recorded."""
+    """Return ``PYTHONHASHSEED`` as recorded."""
     meta = first_entry(path).get("meta")
     about = meta.get("environment") if isinstance(meta, Mapping) else None
     seed = about.get("hash_seed") if isinstance(about, Mapping) else None
@@ -806,7 +814,7 @@ def _seed_of(path: str) -> str | None:
 
 
 def _judge_all(how: Mapping[str, Any], places: Sequence[str]) -> list[dict[str, Any]]:
-    """The replies on these runs, in an executor's own process."""
+    """Return the replies for these runs; runs in an executor's worker process."""
     if not os.path.isdir(how["cwd"]):
         how = {**how, "cwd": os.getcwd()}
     with _Judge(how) as judge:
@@ -817,7 +825,7 @@ _Replies = Iterator[tuple[int, dict[str, Any]]]
 
 
 def _here(how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
-    """The replies on runs, by number, as they come: ``workers`` of them are replayed at a time."""
+    """Yield the replies for the runs, with their numbers, as they arrive; ``workers`` runs are replayed at a time."""
     left = deque(enumerate(places))
     replies: SimpleQueue[tuple[int, dict[str, Any]] | BaseException] = SimpleQueue()
     judges = [_Judge(how) for _ in range(min(workers, len(places)))]
@@ -850,9 +858,9 @@ def _here(how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Repli
 
 
 def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], workers: int) -> _Replies:
-    """The replies on runs that an executor replays, some at a time: each such part has a server of its own.
+    """Yield the replies for runs that an executor replays in parts, each part with its own server.
 
-    A part that is lost with its worker is given out again; where the executor takes no more, it is done here.
+    A part lost together with its worker is submitted again; if the executor accepts no more work, it is done here.
     """
     size = max(1, min(_PART, -(-len(places) // (4 * workers))))
     parts = {start: places[start : start + size] for start in range(0, len(places), size)}
@@ -864,7 +872,7 @@ def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], worke
         tries[start] += 1
         try:
             waiting[executor.submit(_judge_all, how, parts[start])] = start
-        except RuntimeError:  # it is broken, or shut down
+        except RuntimeError:  # the executor is broken, or shut down
             lost.append(start)
 
     try:
@@ -891,12 +899,12 @@ def _by(executor: Executor, how: Mapping[str, Any], places: Sequence[str], worke
             yield numbers[at], reply
 
 
-#: So often a part is given to an executor that loses it.
+#: How many times a lost part is given to an executor.
 _TRIES: Final = 3
 
 
 class _OnRay(Executor):
-    """The workers of a Ray cluster: the one that ``RAY_ADDRESS`` names, or one on this machine."""
+    """The workers of a Ray cluster: the one named by ``RAY_ADDRESS``, or a new one on this machine."""
 
     def __init__(self, workers: int | None) -> None:
         try:
@@ -916,7 +924,7 @@ class _OnRay(Executor):
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        # A task whose worker or machine is lost is done again by another one: to judge a run twice is to judge it once.
+        # A task lost with its worker or machine is repeated by another one; judging a run twice does no harm.
         found: Future[Any] = self._ray.remote(max_retries=-1)(call).remote(*args, **kwargs).future()
         return found
 
@@ -925,10 +933,10 @@ class _OnRay(Executor):
             self._ray.shutdown()
 
 
-#: At most so many runs are given to an executor as one piece of work.
+#: The largest number of runs given to an executor as one piece of work.
 _PART: Final = 64
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- regress -----------------------------------------------------------------------------------------------------------
 
 
 def regress(
@@ -951,25 +959,30 @@ def regress(
 ) -> CorpusReport:
     """Replay every run of a corpus against today's code, each in a process of its own, and report the result of each.
 
-    ``runs`` are ids, paths, patterns (``"traces/**/*.jsonl"``), directories or URLs; without any, every run of ``store``. ``query`` chooses
-    among them. Today's code is ``entry`` (``"module:function"``, called with what each run was given), ``command``
-    (``["agent.py", "--fast"]``), or else the program that each run names, where that is the user's own.
+    ``runs`` are ids, paths, patterns (``"traces/**/*.jsonl"``), directories or URLs; by default, every run of
+    ``store``. ``query`` selects among them. Today's code is ``entry`` (``"module:function"``, called with each run's
+    recorded input), ``command`` (``["agent.py", "--fast"]``), or else the program named by each run, if it belongs to
+    the user.
 
-    A run is ``same`` where its replay is exact; it ``differs``, with the first difference; it is ``not replayable``, with the reason; its
-    program ``crashed`` where the recorded one had not; or it ``timed out`` after ``timeout`` seconds, and was killed with all that it had
-    started. None of them is live or changes a file of the user's, as in ``tracekit replay``, of which the other options are.
+    A run is ``same`` if its replay is exact; otherwise it ``differs`` (with the first difference), is ``not
+    replayable`` (with the reason), ``crashed`` although the recorded program had not, or ``timed out`` after
+    ``timeout`` seconds and was killed with all its child processes. As in ``tracekit replay``, whose options the others
+    are, no run is live or changes the user's files.
 
-    ``live`` tries something: ``{"llm": "gpt-5"}`` another model, ``{"llm"}`` a changed prompt, ``{"policy.check": "module:function"}``
-    another policy, ``{"clock": "30d"}`` another hour, as in ``replay(live=…)``. A run then ``differs`` where the program makes another
-    call, decides otherwise or comes to another result; its ``changes`` say how, and what models took, and the report's sum them up. ::
+    ``live`` tries a change: ``{"llm": "gpt-5"}`` another model, ``{"llm"}`` a changed prompt, ``{"policy.check":
+    "module:function"}`` another policy, ``{"clock": "30d"}`` another time, as in ``replay(live=…)``. Then a run
+    ``differs`` if the program makes other calls, decides otherwise or returns another result; its ``changes`` list that
+    and the models' usage, and the report sums them up. ::
 
         report = regress(entry="shop.agent:main", live={"llm": "gpt-5"})
         print(report.changes)
 
-    ``workers`` replay at the same time, by default one for each core. An ``executor`` of ``concurrent.futures`` runs them in its own
-    workers, ``"ray"`` on a Ray cluster; there the code must be, and the runs under the same paths or URLs. What is lost with a worker is
-    done again, and each run is judged once. ``progress`` is called with how many are done, and of how many. Raises
-    ``RunNotFoundError`` for a run that is not there, and ``RunStateError`` where none is left.
+    ``workers`` runs are replayed in parallel (default: one per core). An ``executor`` of ``concurrent.futures`` runs
+    them in its own workers, ``"ray"`` on a Ray cluster; the code must be available there, and the runs under the same
+    paths or URLs. Work lost with a worker is repeated; each run is judged once. ``progress`` is called with the number
+    of finished runs and the total.
+
+    Raises ``RunNotFoundError`` for a run that does not exist, and ``RunStateError`` if no run is selected.
 
     Examples:
         >>> from tracekit import regress
@@ -1000,7 +1013,7 @@ def regress(
         "entry": entry,
         "command": list(command),
         "cwd": os.getcwd(),
-        # What was fetched is nobody's own: a program that it names is not run.
+        # A program named by a fetched run is not the user's own, and is not run.
         "store": os.path.abspath(".tracekit") if is_url(url) else os.path.abspath(where.root),
         "isolate": isolate,
         "timeout": timeout,
@@ -1034,7 +1047,7 @@ def regress(
 
 
 def _credentials(sources: Sequence[_Source]) -> list[str]:
-    """The credential variables that the first recorded process had: for the import of the module that holds the entry."""
+    """Return the credential variables that the first recorded process had, for importing the module of ``entry``."""
     for one in sources:
         if not is_url(one.place):
             with suppress(OSError):

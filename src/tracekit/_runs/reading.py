@@ -1,25 +1,28 @@
-"""A run as a person reads it: each step once, with what it was given, what came of it, how long it took and what it cost.
+"""A recorded run for readers: each step once, with input, outcome, duration and cost.
 
-The one reading model of a recorded run. ``tracekit show`` prints it; what compares, reports, exports or debugs runs is built on it too::
+``tracekit show`` prints this model, and everything that compares, reports, exports or debugs runs is built on it::
 
     with read_run(path) as run:                     # or read_run(path, store): the run, and its child processes
         print(run.name, run.state, run.taken.cost_usd)
-        for step in run.steps():                    # calls, decisions, errors, in the order in which they began; all=True: everything
+        for step in run.steps():                    # calls, decisions, errors, in the order in which they began;
+        all=True: everything
             print(step.place, step.kind, step.name, step.state, step.took)
             if step.call is not None:               # a model call
                 print(step.call.prompt.messages[-1].text, step.call.answer.text, step.call.answer.tool_calls)
 
-What there is:
+Contents:
 
-* ``RunView``: ``files``, one ``FileView`` for the run's own file and for each child process that joined it; ``steps()``,
-  ``step(place)``, ``state``, ``taken`` (calls, tokens, dollars), ``verdict`` (whether it can be replayed), ``doubts``.
-* ``StepView``: facts (``kind``, ``name``, ``lane``, ``agent``, ``side_effect``, ``outcome``, ``state``, ``took``) that cost nothing to
-  look at, and values (``input``, ``output``, ``pieces``, ``error``) that are read from the file when they are asked for.
-* ``ModelCall`` (``step.call``): ``model``, ``prompt`` (``Prompt``: messages, offered tools, parameters), ``answer`` (text, tools
-  that were requested, refusal), ``usage``, ``cost_usd``, ``changes``: what the prompt has that the previous turn's had not.
-* ``plain``: a recorded value without the tags of its Python types, as JSON that a person can read.
+* ``RunView``: ``files``, one ``FileView`` for the run's own file and for each child process that joined it;
+  ``steps()``, ``step(place)``, ``state``, ``taken`` (calls, tokens, dollars), ``verdict`` (whether it can be replayed),
+  ``doubts``.
+* ``StepView``: facts (``kind``, ``name``, ``lane``, ``agent``, ``side_effect``, ``outcome``, ``state``, ``took``) that
+  are cheap to read, and values (``input``, ``output``, ``pieces``, ``error``) that are read from the file on access.
+* ``ModelCall`` (``step.call``): ``model``, ``prompt`` (``Prompt``: messages, offered tools, parameters), ``answer``
+  (text, requested tools, refusal), ``usage``, ``cost_usd``, ``changes``: how the prompt differs from the previous
+  turn's.
+* ``plain``: converts a recorded value to JSON that a person can read, without the tags of its Python types.
 
-Nothing of a trace is trusted: nothing that it names is imported, a value of any form is read as far as it can be.
+Traces are untrusted: nothing that they name is imported, and malformed values are read as far as possible.
 """
 
 from __future__ import annotations
@@ -77,13 +80,13 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 StepState = Literal["done", "failed", "running", "in doubt", "cut off", "given up", "answered before"]
 
-#: Entries that say how a run was recorded, not what it did.
+#: Entries about how a run was recorded, not about what it did.
 _BOOKKEEPING: Final = (
     READS
     | {"lane", "identity", "blob", "input", "run.started", "contract.validated", "budget.estimated", "run.completed"}
     | {"recovery.completed", "pipe", "data"}
 )
-#: Kinds of step that one word of a filter names.
+#: Kinds of steps that one word of a filter selects.
 _GROUPS: Final = {
     "decision": frozenset(
         ("decision", "router.decision", "policy.check", "breaker", "state_transition", "detection", "intent.received")
@@ -100,7 +103,7 @@ _GROUPS: Final = {
 
 
 def read_run(path: str, store: Store | None = None) -> RunView:
-    """The run in the file at ``path`` with its child processes, verified and read once; a context manager that closes the files.
+    """Read and verify the run in the file at ``path`` and its child processes; a context manager that closes the files.
 
     Examples:
         >>> from tracekit import record, traced_tool
@@ -129,7 +132,8 @@ def read_run(path: str, store: Store | None = None) -> RunView:
 
 
 class Taken(NamedTuple):
-    """What model calls have taken: how many, tokens, US dollars (``None`` where a price is not known); ``unpriced`` names those models."""
+    """The usage of model calls: their number, tokens, and US dollars (``None`` if a price is unknown); ``unpriced``
+    names those models."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -153,7 +157,7 @@ class RunView:
         self.close()
 
     def close(self) -> None:
-        """Close its files. Idempotent."""
+        """Close the run's files. Idempotent."""
         self._stack.close()
 
     @property
@@ -170,12 +174,12 @@ class RunView:
 
     @property
     def found(self) -> Verdict:
-        """What verifying the run has found."""
+        """The result of verifying the run's own file."""
         return self.own.found
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """Whether it can be replayed, and is safe to run again."""
+        """Whether the run can be replayed, and is safe to run again."""
         return judge(
             [
                 File(
@@ -190,7 +194,8 @@ class RunView:
 
     @property
     def state(self) -> RunState:
-        """``running`` while its process has it open, ``died`` where that is gone without an end, ``broken`` where it does not verify."""
+        """``running`` while its process has it open, ``died`` if that process is gone and there is no end entry,
+        ``broken`` if it does not verify."""
         if self.found.state == "broken":
             return "broken"
         if self.own.ended is None:
@@ -200,7 +205,7 @@ class RunView:
 
     @property
     def imported_from(self) -> str | None:
-        """The tool whose recording it was imported from; ``None`` of a run that tracekit recorded."""
+        """The tool whose recording was imported; ``None`` for a run that tracekit recorded."""
         return imported_from(self.own.first)
 
     @property
@@ -214,14 +219,15 @@ class RunView:
 
     @cached_property
     def taken(self) -> Taken:
-        """What all its model calls have taken."""
+        """The usage of all model calls."""
         return taken_by(self.steps(kinds=("llm",)))
 
     def steps(self, *, all: bool = False, kinds: Sequence[str] = ()) -> Iterator[StepView]:
-        """Its steps as they began, file by file; ``all`` has clock and random reads, lanes and other bookkeeping too.
+        """Yield the steps in the order in which they began, file by file; ``all`` includes clock and random reads,
+        lanes and other bookkeeping.
 
-        ``kinds`` are families (``llm``, ``tool``, ``http``, ``process``, ``span``), groups (``decision``, ``message``, ``refusal`` …) or
-        types of entries; naming one asks for it, whether it is bookkeeping or not.
+        ``kinds`` selects families (``llm``, ``tool``, ``http``, ``process``, ``span``), groups (``decision``,
+        ``message``, ``refusal`` …) or types of entries, bookkeeping or not.
         """
         for file in self.files:
             for step in file.steps.values():
@@ -229,7 +235,8 @@ class RunView:
                     yield step
 
     def step(self, place: int | str) -> StepView:
-        """The step at ``place``, the number of one of its entries, in a child process ``"SEGMENT:NUMBER"``; else ``RunNotFoundError``."""
+        """Return the step at ``place``: the number of one of its entries, or ``"SEGMENT:NUMBER"`` in a child process.
+        Raises ``RunNotFoundError`` if there is none."""
         segment, _, number = str(place).rpartition(":")
         for file in self.files:
             if (
@@ -249,7 +256,7 @@ class RunView:
 
 
 class _Source(Protocol):
-    """Where the entries of one file are read from: a trace, or what follows one that is being written."""
+    """The source of one file's entries: a trace, or a follower of a file that is being written."""
 
     @property
     def path(self) -> str: ...
@@ -258,7 +265,7 @@ class _Source(Protocol):
 
 
 class LaneView(NamedTuple):
-    """A line of execution: ``path`` says which task or thread of which it is (``worker#2/fetch#1``; empty for the run's own)."""
+    """A lane; ``path`` identifies its task or thread (``worker#2/fetch#1``; empty for the main lane)."""
 
     number: int
     path: str
@@ -266,15 +273,16 @@ class LaneView(NamedTuple):
 
 
 _OWN: Final = LaneView(0, "", "")
-#: So many ``meta`` are kept at hand, and so many rows of steps that were dropped.
+#: How many ``meta`` objects are cached, and how many rows of dropped steps are kept before compaction.
 _METAS: Final = 64
 _ROWS: Final = 1000
 
 
 class FileView:
-    """What one file of a run holds: ``steps`` by the number of the entry that began each, ``lanes`` by their numbers.
+    """One file of a run: ``steps`` by the number of the entry that began each, ``lanes`` by number.
 
-    ``segment`` names the file of a child process. ``feed`` takes the entries in order; ``read`` all that a trace has.
+    ``segment`` names the file of a child process. ``feed`` takes entries in order; ``read`` takes all entries of a
+    trace.
     """
 
     def __init__(
@@ -290,17 +298,17 @@ class FileView:
         self.last: dict[str, Any] = {}
         #: The model calls of each lane, in order.
         self._calls: Final[dict[int, array[int]]] = {}
-        #: ``meta`` of the entries that were looked at last.
+        #: Cached ``meta`` of recently used entries.
         self._metas: Final[dict[int, Mapping[str, Any]]] = {}
 
     def read(self) -> FileView:
-        """Take all that the trace has, as far as it verifies; returns the view."""
+        """Take all entries of the trace, as far as it verifies; return ``self``."""
         for entry in self.trace.entries(damaged=True):
             self.feed(entry)
         return self
 
     def feed(self, entry: dict[str, Any]) -> StepView | None:
-        """Take the next entry; returns the step that it began or ended."""
+        """Take the next entry; return the step that it began or ended."""
         kind, seq = entry["type"], entry["seq"]
         self.first = self.first or entry
         self.last = entry
@@ -333,7 +341,8 @@ class FileView:
         self.lanes[born["id"]] = LaneView(born["id"], path, label)
 
     def forget(self, step: StepView) -> None:
-        """Drop a step that has ended, for whoever reads along with a run of any length. Lanes stay: what they start refers to them."""
+        """Drop a step that has ended, so that a run of any length can be followed. Lanes are kept, since later steps
+        refer to them."""
         if step.kind == "lane":
             return
         if step.kind == "llm":
@@ -341,7 +350,7 @@ class FileView:
         self.steps.forget(step.seq)
 
     def step_at(self, seq: int) -> StepView | None:
-        """The step that the entry ``seq`` belongs to."""
+        """Return the step that the entry ``seq`` belongs to."""
         found = self.steps.get(seq)
         if found is None and 0 < seq <= self.last.get("seq", 0):
             entry = self.source.entry(seq)
@@ -349,7 +358,7 @@ class FileView:
         return found
 
     def meta_of(self, seq: int) -> Mapping[str, Any]:
-        """``meta`` of the entry ``seq``; not to be changed."""
+        """Return ``meta`` of the entry ``seq``; don't modify it."""
         found = self._metas.get(seq)
         if found is None:
             if len(self._metas) >= _METAS:
@@ -358,27 +367,27 @@ class FileView:
         return found
 
     def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
-        """The entries of these types that are no calls, in order."""
+        """Return the entries of these types that are not calls, in order."""
         return [self.source.entry(step.seq) for step in self.steps.values() if step.type in kinds]
 
     def place(self, seq: int) -> int | str:
-        """The name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
+        """Return the name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
         return seq if self.segment is None else f"{self.segment}:{seq}"
 
     def calls_before(self, step: StepView) -> Iterator[StepView]:
-        """The model calls before ``step`` in its lane, the latest first."""
+        """Yield the model calls before ``step`` in its lane, latest first."""
         for seq in reversed(self._calls.get(step.lane_number, ())):
             if seq < step.seq:
                 yield self.steps[seq]
 
     @property
     def process(self) -> str:
-        """The path of the child process that wrote it; empty for the run's own file."""
+        """The lane path of the child process that wrote the file; empty for the run's own file."""
         return "" if self.segment is None else lane_of(self.first, self.segment)
 
     @property
     def ended(self) -> str | None:
-        """The type of the entry that ends it, or ``None``."""
+        """The type of the end entry, or ``None``."""
         return self.last.get("type") if self.last.get("type") in ENDS else None
 
     @property
@@ -388,7 +397,7 @@ class FileView:
 
     @cached_property
     def live(self) -> bool:
-        """Whether a process has it open."""
+        """Whether a process has the file open."""
         try:
             return bool(holder(self.trace.path))
         except OSError:
@@ -396,13 +405,13 @@ class FileView:
 
     @cached_property
     def crossings(self) -> Mapping[int, Crossing]:
-        """What crossed the boundary of the process, by the entry that says so, each with how many there were of it."""
+        """The boundary crossings of the process, by the entry that reports each, with their counts."""
         entries = [*self.entries_of("boundary"), *([self.last] if self.ended else ())]
         return {one.entry: one for one in crossings_of(entries)}
 
     @cached_property
     def settled(self) -> Mapping[int, Mapping[str, Any]]:
-        """What a person has said, beside the run that had ended, of those of its steps that it left in doubt."""
+        """The settlements, stored beside an ended run, of the steps that it left in doubt."""
         left = (self.last.get("meta") or {}).get("in_doubt") if self.ended else None
         if not isinstance(left, list):
             return {}
@@ -411,7 +420,7 @@ class FileView:
 
     @cached_property
     def doubts(self) -> Mapping[int, str]:
-        """The steps of which nobody knows whether they took effect, and those that are being made: ``in doubt`` or ``running``."""
+        """Steps whose effect is unknown or that are being executed: ``in doubt`` or ``running``."""
         try:
             last = last_entry(self.trace.path)
             if last.get("type") in ENDS and not (last.get("meta") or {}).get("in_doubt"):
@@ -433,8 +442,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
 class _Steps(Mapping[int, "StepView"]):
     """The steps of one file, by the number of the entry that began each, in that order.
 
-    A trace may have a million of them: what is asked of every step is kept in columns, 52 bytes a step, and a ``StepView`` is made when
-    it is asked for. A text is kept once, and stands in a column by its number.
+    A trace may have a million of them, so what every step has is stored in columns, 52 bytes per step, and a
+    ``StepView`` is created on access. Each text is stored once; columns refer to it by number.
     """
 
     def __init__(self, file: FileView) -> None:
@@ -451,7 +460,7 @@ class _Steps(Mapping[int, "StepView"]):
         self.parents: Final = array("I")
         self.lanes: Final = array("Q")
         self.began: Final = array("Q")
-        #: The entry that ended each, its type, and when that was; 0 for what has not ended.
+        #: The entry that ended each step, its type and its time; 0 if the step has not ended.
         self.answers: Final = array("I")
         self.outcomes: Final = array("I")
         self.ended: Final = array("Q")
@@ -459,13 +468,13 @@ class _Steps(Mapping[int, "StepView"]):
             self.seqs, self.types, self.kinds, self.names, self.agents, self.parents, self.lanes, self.began, self.answers,
             self.outcomes, self.ended,
         )  # fmt: skip
-        #: Of the steps that have any: the numbers of their pieces, and what a person said became of them.
+        #: Only for the steps that have any: the numbers of their pieces, and settlements by a person.
         self.chunks: Final[dict[int, array[int]]] = {}
         self.settlements: Final[dict[int, Mapping[str, Any]]] = {}
 
     def row(self, seq: int) -> int:
-        """Where the step stands in the columns; ``KeyError`` where there is none."""
-        at = self._found  # nearly always it is the one that was asked for last
+        """Return the row of a step. Raises ``KeyError`` if there is none."""
+        at = self._found  # nearly always the same as the last time
         if at >= len(self.seqs) or self.seqs[at] != seq:
             at = bisect_left(self.seqs, seq)
             if at == len(self.seqs) or self.seqs[at] != seq:
@@ -486,7 +495,7 @@ class _Steps(Mapping[int, "StepView"]):
         return len(self.seqs) - len(self._forgotten)
 
     def add(self, entry: Mapping[str, Any], kind: str) -> StepView:
-        """Take the entry that begins a step of this kind."""
+        """Add a step of this kind by the entry that begins it."""
         agent = entry.get("agent_id")
         texts = entry["type"], kind, str(entry.get("name") or kind), None if agent is None else str(agent)
         numbers = map(self._number, texts)
@@ -506,14 +515,14 @@ class _Steps(Mapping[int, "StepView"]):
         self.settle(seq, entry)
 
     def settle(self, seq: int, entry: Mapping[str, Any]) -> None:
-        """Take what a person said of the step ``seq``, where the entry has that."""
+        """Take the settlement of the step ``seq``, if the entry has one."""
         meta = _mapping(entry.get("meta"))
         settlement = _mapping(meta.get("info")).get("settled", meta.get("settled"))
         if isinstance(settlement, Mapping):
             self.settlements[seq] = settlement
 
     def forget(self, seq: int) -> None:
-        """Drop a step. Its row goes when as many have been dropped as are left."""
+        """Drop a step. Rows are compacted once the dropped steps outnumber the remaining ones."""
         self._forgotten.add(seq)
         self.chunks.pop(seq, None)
         self.settlements.pop(seq, None)
@@ -532,10 +541,11 @@ class _Steps(Mapping[int, "StepView"]):
 
 
 class StepView:
-    """One step: ``kind`` is its family (``llm``, ``tool``, ``http``, ``span`` …), or the type of its only entry (``decision``).
+    """One step: ``kind`` is its family (``llm``, ``tool``, ``http``, ``span`` …), or the type of its only entry
+    (``decision``).
 
-    ``seq`` is the entry that began it, ``answer`` the one that ended it (0: none), ``took`` the nanoseconds between, ``chunks`` the
-    numbers of the pieces in between.
+    ``seq`` is the entry that began it, ``answer`` the entry that ended it (0: none), ``took`` the nanoseconds between
+    them, ``chunks`` the numbers of the pieces in between.
     """
 
     __slots__ = ("file", "seq")
@@ -560,37 +570,37 @@ class StepView:
 
     @property
     def type(self) -> str:
-        """The type of the entry that began it."""
+        """The type of the entry that began the step."""
         return self._text(self.file.steps.types) or ""
 
     @property
     def kind(self) -> str:
-        """Its family, or the type of its only entry."""
+        """The step's family, or the type of its only entry."""
         return self._text(self.file.steps.kinds) or ""
 
     @property
     def name(self) -> str:
-        """What was called, or its kind."""
+        """The name of what was called, or the kind."""
         return self._text(self.file.steps.names) or ""
 
     @property
     def agent(self) -> str | None:
-        """The agent that made it."""
+        """The agent that made the step."""
         return self._text(self.file.steps.agents)
 
     @property
     def parent(self) -> int:
-        """The step around it; 0 if there is none."""
+        """The enclosing step; 0 if there is none."""
         return self._fact(self.file.steps.parents)
 
     @property
     def lane_number(self) -> int:
-        """The number of its line of execution."""
+        """The number of the step's lane."""
         return self._fact(self.file.steps.lanes)
 
     @property
     def ts_ns(self) -> int:
-        """When it began."""
+        """The time at which it began."""
         return self._fact(self.file.steps.began)
 
     @property
@@ -610,7 +620,7 @@ class StepView:
 
     @property
     def chunks(self) -> Sequence[int]:
-        """The numbers of the pieces that came before its end."""
+        """The numbers of the pieces before its end."""
         return self.file.steps.chunks.get(self.seq, ())
 
     @property
@@ -625,50 +635,50 @@ class StepView:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """How its call relates to others: attempt, key, what it costs …"""
+        """How the call relates to others: attempt, key, cost …"""
         return _mapping(self.meta.get("info"))
 
     @property
     def side_effect(self) -> str | None:
-        """The class of its effects, where it has one."""
+        """Its side-effect class, if it has one."""
         found = self.meta.get("side_effect")
         return found if isinstance(found, str) else None
 
     @property
     def place(self) -> int | str:
-        """Its name within the run: its ``seq``, ``"SEGMENT:SEQ"`` in a child process."""
+        """Its name within the run: its ``seq``, or ``"SEGMENT:SEQ"`` in a child process."""
         return self.file.place(self.seq)
 
     @property
     def lane(self) -> LaneView:
-        """The line of execution that it was made in."""
+        """The lane in which it was made."""
         return self.file.lanes.get(self.lane_number, _OWN)
 
     @property
     def calls(self) -> bool:
-        """Whether it has an outcome of its own: a call, not something noted in one entry."""
+        """Whether it is a call with an outcome of its own, not a single entry."""
         return self.kind != self.type
 
     @property
     def bookkeeping(self) -> bool:
-        """Whether it says how the run was recorded, not what it did."""
+        """Whether it is about how the run was recorded, not about what it did."""
         if self.kind == "boundary":
             one = self.file.crossings[self.seq]
             return one.status == "noted" and one.times <= one.captured
         return self.kind in _BOOKKEEPING
 
     def is_a(self, kind: str) -> bool:
-        """Whether it is of this kind: its family, its type, or the group of that."""
+        """Return whether it is of this kind: its family, its type, or the group of these."""
         return kind in (self.kind, self.type) or self.kind in _GROUPS.get(kind, ()) or (kind == "error" and self.failed)
 
     @property
     def settled(self) -> Mapping[str, Any] | None:
-        """What a person said became of it, ``{"by", "reason", "at", "done"}``, or ``None``."""
+        """Its settlement by a person, ``{"by", "reason", "at", "done"}``, or ``None``."""
         return self.file.steps.settlements.get(self.seq, self.file.settled.get(self.seq))
 
     @property
     def given_up(self) -> bool:
-        """Whether it ended without an outcome, for another attempt, or since a person said that it was not done."""
+        """Whether it ended without an outcome: it was retried, or a person declared it not done."""
         if not (self.outcome or "").endswith(".skipped"):
             return False
         entry = self.file.source.entry(self.answer)
@@ -676,7 +686,7 @@ class StepView:
 
     @property
     def state(self) -> StepState:
-        """What became of it."""
+        """The state of the step."""
         if not self.calls:
             return "failed" if self.failed else "done"
         doubt = None if self.settled is not None or self.kind == "span" else self.file.doubts.get(self.seq)
@@ -694,12 +704,12 @@ class StepView:
 
     @property
     def failed(self) -> bool:
-        """Whether it raised an exception, was refused, or got an HTTP status of failure."""
+        """Whether it raised an exception, was refused, or got an HTTP error status."""
         return self.error is not None
 
     @property
     def error(self) -> str | None:
-        """``"ValueError: no such order"``, ``"HTTP 429"``; ``None`` for what did not fail."""
+        """``"ValueError: no such order"``, ``"HTTP 429"``; ``None`` if it did not fail."""
         entry = self._entry_with_result
         if entry is None:
             return None
@@ -713,13 +723,13 @@ class StepView:
 
     @property
     def raised(self) -> Mapping[str, Any] | None:
-        """Type and text of the exception that it raised, without the place where that was."""
+        """Type and text of the exception that it raised, without the location."""
         error = (self._entry_with_result or {}).get("error")
         return {key: error.get(key) for key in ("type", "text")} if isinstance(error, Mapping) else None
 
     @property
     def status(self) -> int | None:
-        """The status of an HTTP answer, that of a model call's included."""
+        """The HTTP status of the response, including a model call's."""
         if self.kind not in ("llm", "http") or not (self.answer or self.chunks):
             return None
         for seq in (*([self.answer] if self.answer else ()), *self.chunks[:2]):
@@ -731,7 +741,7 @@ class StepView:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of its call it is, from 1."""
+        """The number of this attempt of the call, from 1."""
         found = self.facts.get("attempt", self.meta.get("attempt", 1))
         return found if type(found) is int else 1
 
@@ -749,38 +759,38 @@ class StepView:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The entry that began it, as the log has it."""
+        """The entry that began it, as logged."""
         return self.file.source.entry(self.seq)
 
     @property
     def input(self) -> Any:
-        """What it was given, references resolved; not to be changed."""
+        """Its input, with references resolved; don't modify it."""
         return self._value(self.seq, "input")
 
     @property
     def output(self) -> Any:
-        """What came of it, references resolved; not to be changed. ``None`` while there is nothing."""
+        """Its output, with references resolved; don't modify it. ``None`` if there is none yet."""
         return None if (entry := self._entry_with_result) is None else self._value(entry["seq"], "output")
 
     @property
     def has_output(self) -> bool:
-        """Whether it returned something, if only ``None``."""
+        """Whether it returned anything, even ``None``."""
         return (entry := self._entry_with_result) is not None and "output" in entry
 
     def pieces(self, most: int | None = None) -> Iterator[Any]:
-        """What came piece by piece before its end: those of a stream."""
+        """Yield the pieces before its end, as of a stream."""
         for seq in self.chunks[:most]:
             yield self._value(seq, "output")
 
     @property
     def values(self) -> list[Any]:
-        """What a clock or random function returned, read by read."""
+        """The values returned by a clock or random function, read by read."""
         found = self.file.source.entry(self.seq).get("values")
         return found if isinstance(found, list) else []
 
     @property
     def call(self) -> ModelCall | None:
-        """What it asked a model, and was answered; ``None`` for what is no model call."""
+        """The model call; ``None`` if it is not one."""
         return ModelCall(self) if self.kind == "llm" else None
 
     def __repr__(self) -> str:
@@ -791,7 +801,7 @@ class StepView:
 
 
 class ToolRequest(NamedTuple):
-    """A tool that a model asked for: its name, and its arguments, parsed where they are JSON."""
+    """A tool requested by a model: its name, and its arguments, parsed if they are JSON."""
 
     name: str
     arguments: Any
@@ -799,9 +809,9 @@ class ToolRequest(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message of a prompt, in whichever protocol: role, text, the tools that it requests, and of which request it is the result.
+    """One message of a prompt, in any protocol: role, text, the tools it requests, and the request whose result it is.
 
-    ``others`` says what it holds beside that (``image``, ``file``).
+    ``others`` names other content it has (``image``, ``file``).
     """
 
     role: str
@@ -812,7 +822,7 @@ class Message(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What a model was asked: the messages, the system prompt first; the names of the tools that it may request; parameters."""
+    """The prompt of a model call: messages (the system prompt first), the names of the offered tools, and parameters."""
 
     messages: tuple[Message, ...]
     tools: tuple[str, ...]
@@ -820,7 +830,7 @@ class Prompt(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One message of two prompts that were aligned: the ``same`` in both, ``added``, ``removed`` or ``changed``."""
+    """One row of two aligned prompts: a message that is the ``same`` in both, ``added``, ``removed`` or ``changed``."""
 
     op: Op
     before: Message | None
@@ -828,10 +838,10 @@ class Edit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a prompt has that the one before it (of the step ``previous``) had not: its messages aligned with those, in order.
+    """How a prompt differs from an earlier one (of the step ``previous``): the aligned messages, in order.
 
-    ``tools`` are the names of tools offered now (``+name``) or no more (``-name``); ``parameters`` have another value:
-    ``(before, now)``.
+    ``tools`` lists tools now offered (``+name``) or no longer offered (``-name``); ``parameters`` maps those with
+    another value to ``(before, now)``.
     """
 
     previous: StepView | None
@@ -841,46 +851,47 @@ class Change(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether nothing was changed, at all."""
+        """Whether nothing changed."""
         return not (self.tools or self.parameters) and all(edit.op == "same" for edit in self.messages)
 
     def count(self, op: str) -> int:
-        """How many messages are ``same``, ``added``, ``removed`` or ``changed``."""
+        """Return how many messages are ``same``, ``added``, ``removed`` or ``changed``."""
         return sum(edit.op == op for edit in self.messages)
 
 
 class ModelCall:
-    """What a step asked a model and what it was answered, in whichever protocol; read from the log when it is asked for."""
+    """The model call of a step, in any protocol; read from the log on access."""
 
     def __init__(self, step: StepView) -> None:
         self.step: Final = step
 
     @property
     def model(self) -> str:
-        """The model that was asked."""
+        """The requested model."""
         return str(self.step.meta.get("model") or self.step.name)
 
     @property
     def usage(self) -> Mapping[str, Any]:
-        """What it took, as far as the provider said: ``input_tokens``, ``output_tokens`` …"""
+        """The usage, as reported by the provider: ``input_tokens``, ``output_tokens`` …"""
         found = self.step.ended_with.get("usage")
         return found if isinstance(found, Mapping) else {}
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """What it cost in US dollars; ``None`` where its price, or what it took, is not known."""
+        """The cost in US dollars; ``None`` if price or usage is unknown."""
         return _paid(Prices(), _asked_by(self.step), self.step.ended_with)
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What it was asked."""
+        """The prompt."""
         return prompt_of(plain(_request(self.step.input)))
 
     @cached_property
     def answer(self) -> Reading:
-        """What it answered: ``text``, ``tool_calls`` (``{"id", "name", "arguments"}``), ``refusal``, ``reasoning``; nothing, if it failed.
+        """The answer: ``text``, ``tool_calls`` (``{"id", "name", "arguments"}``), ``refusal``, ``reasoning``; empty if
+        the call failed.
 
-        A stream's pieces are put together first.
+        The pieces of a stream are joined first.
         """
         if self.step.failed or not (self.step.answer or self.step.chunks):
             return Reading()
@@ -890,7 +901,7 @@ class ModelCall:
         body: Any
         if streamed:
             body = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in streamed)
-            with suppress(ValueError):  # an ordinary answer that came in several pieces
+            with suppress(ValueError):  # an ordinary response that arrived in several pieces
                 whole = orjson.loads(body)
                 body = whole if isinstance(whole, dict) else body
         else:
@@ -901,7 +912,7 @@ class ModelCall:
 
     @cached_property
     def requested(self) -> tuple[ToolRequest, ...]:
-        """The tools that it asked for."""
+        """The tools that the model requested."""
         return tuple(
             ToolRequest(str(one.get("name") or "?"), one.get("arguments"), one.get("id"))
             for one in self.answer.tool_calls
@@ -909,9 +920,10 @@ class ModelCall:
 
     @cached_property
     def changes(self) -> Change:
-        """What its prompt has that the previous turn's had not: of the call before it in its lane with which it shares most messages.
+        """How the prompt differs from the previous turn's: that of the earlier call in the lane that shares most
+        messages with it.
 
-        ``previous`` is ``None``, and every message added, where it shares none: a conversation begins.
+        If none shares any, a conversation begins: ``previous`` is ``None``, and every message is added.
         """
         best = turn_before(
             Counter(map(repr, self.prompt.messages)),
@@ -925,7 +937,7 @@ class ModelCall:
         return self.since(best)
 
     def since(self, previous: StepView) -> Change:
-        """What its prompt has that that of another model call has not."""
+        """Return how the prompt differs from that of another model call."""
         old, new = ModelCall(previous).prompt, self.prompt
         offered = [f"-{one}" for one in old.tools if one not in new.tools] + [
             f"+{one}" for one in new.tools if one not in old.tools
@@ -939,39 +951,41 @@ class ModelCall:
         return Change(previous, tuple(aligned(old.messages, new.messages)), tuple(offered), other)
 
 
-#: How many calls of a lane are looked at for the previous turn.
+#: How many earlier calls of a lane are considered as the previous turn.
 _TURNS: Final = 24
 
 
 def turn_before(mine: Counter[K], earlier: Iterable[tuple[T, Counter[K]]]) -> T | None:
-    """Of the prompts before one (the latest first, each by its messages) that with which it shares most of them; ``None`` for none."""
+    """Return the earlier prompt (latest first, each given by its messages) that shares most messages; ``None`` if none
+    does."""
     best, most = None, 0
     for one, theirs in islice(earlier, _TURNS):
         shared = (mine & theirs).total()
         if shared > most:
             best, most = one, shared
-        if shared == theirs.total():  # nothing of it is gone: it was the turn before
+        if shared == theirs.total():  # all its messages are still there: it was the previous turn
             break
     return best
 
 
 def aligned(old: Sequence[Message], new: Sequence[Message]) -> Iterator[Edit]:
-    """Two lists of messages, side by side: what is in both, what is in one of them, and what was changed in its place."""
+    """Yield two lists of messages aligned: those in both, those in one of them, and those changed in place."""
     for op, i, j in alignment([*map(repr, old)], [*map(repr, new)], lambda i, j: alike(old[i], new[j])):
         yield Edit(op, None if i is None else old[i], None if j is None else new[j])
 
 
 def alike(before: Message, now: Message) -> bool:
-    """Whether a message that stands in the place of another one is that one, changed."""
+    """Return whether a message in the place of another is a changed version of it."""
     return (before.role, before.answers) == (now.role, now.answers)
 
 
 def alignment(
     old: Sequence[Hashable], new: Sequence[Hashable], same_place: Callable[[int, int], bool]
 ) -> Iterator[tuple[Op, int | None, int | None]]:
-    """Two lists aligned, by the places of their items; ``same_place`` says whether one item is another one, changed."""
+    """Align two lists, by the indexes of their items; ``same_place`` says whether one item is a changed version of
+    another."""
     begin, end, most = 0, 0, min(len(old), len(new))
-    while begin < most and old[begin] == new[begin]:  # most of a prompt, as a rule
+    while begin < most and old[begin] == new[begin]:  # usually most of the prompt
         yield "same", begin, begin
         begin += 1
     while end < most - begin and old[~end] == new[~end]:
@@ -987,7 +1001,7 @@ def alignment(
 
 
 class _Sum:
-    """What is counted of model calls, one by one."""
+    """Sums up model calls, one by one."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -997,7 +1011,7 @@ class _Sum:
         self._unpriced: Final[set[str]] = set()
 
     def add(self, model: object, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Count what a call has taken, by ``meta`` of its request and of its answer."""
+        """Add a call's usage, given ``meta`` of its request and of its response."""
         found = answer.get("usage")
         usage = found if isinstance(found, Mapping) else {}
         self._read += _count(usage.get("input_tokens"))
@@ -1015,7 +1029,7 @@ class _Sum:
 
 
 def taken_by(steps: Iterable[StepView]) -> Taken:
-    """What these model calls have taken together."""
+    """Return the total usage of these model calls."""
     total = _Sum()
     for step in steps:
         if (call := step.call) is not None:
@@ -1025,9 +1039,9 @@ def taken_by(steps: Iterable[StepView]) -> Taken:
 
 
 def taken_in(path: str) -> Taken:
-    """What the model calls of the run in the file at ``path``, and of its child processes, have taken; nothing is verified.
+    """Return the usage of the model calls of the run at ``path`` and its child processes, without verification.
 
-    Only the entries of model calls are looked at, so that it is quick over many runs. What a file holds raises nothing.
+    Reads only the entries of model calls, so that it is quick over many runs. Never raises, whatever a file contains.
     """
     total = _Sum()
     for file in (path, *beside(path)):
@@ -1042,13 +1056,14 @@ def taken_in(path: str) -> Taken:
                 elif isinstance(meta.get("usage"), Mapping):
                     request = asked.get(entry.get("step", 0), {})
                     total.add(request.get("model") or request.get("name"), request, meta)
-        except (OSError, TracekitError):  # pruned meanwhile, or its compressed content is damaged
+        except (OSError, TracekitError):  # deleted meanwhile, or its compressed content is damaged
             continue
     return total.taken
 
 
 def _paid(prices: Prices, request: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
-    """What a model call cost in US dollars, by ``meta`` of its request and of its answer; ``None`` where nobody knows."""
+    """Return the cost of a model call in US dollars, given ``meta`` of its request and of its response; ``None`` if
+    unknown."""
     known, usage = answer.get("cost_usd"), answer.get("usage")
     if isinstance(known, int | float) and not isinstance(known, bool):
         return float(known)
@@ -1069,19 +1084,20 @@ def _count(value: object) -> int:
 
 
 def _asked_by(step: StepView) -> Mapping[str, Any]:
-    """What ``_paid`` wants of a request."""
+    """Return what ``_paid`` needs to know about a request."""
     return {**step.meta, "name": step.name}
 
 
 def _request(input: Any) -> Any:
-    """The body of a request over HTTP, or what a program recorded by hand."""
+    """Return the body of an HTTP request, or the input that a program recorded by hand."""
     if isinstance(input, Mapping) and "body" in input and ("url" in input or "method" in input):
         return input["body"]
     return input
 
 
 def _read(name: str, body: Any, objects: Sequence[Mapping[str, Any]]) -> Reading:
-    """An answer read by the protocol's dialect; one recorded by hand by the first dialect that makes something of it."""
+    """Parse a response with the protocol's dialect; one recorded by hand with the first dialect that finds something in
+    it."""
     dialects: list[Dialect] = [one for integration in discover().values() for one in integration.dialects]
     for dialect in sorted(dialects, key=lambda one: one.name != name):
         if not isinstance(body, dict | bytes):
@@ -1105,14 +1121,14 @@ def _read(name: str, body: Any, objects: Sequence[Mapping[str, Any]]) -> Reading
 def _tried(dialect: Dialect, body: Any) -> Reading | None:
     try:
         return dialect.read(body)
-    except Exception:  # what a server should not send, or a person has written
+    except Exception:  # malformed: sent by a server or written by a person
         return None
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 #
-# The shapes in which protocols put messages differ in names alone: a list of messages, each with a role and parts; a part is a text, a
-# tool that is requested, or the result of one.
+# Protocols differ only in how they name things: there is a list of messages, each with a role and parts; a part is a
+# text, a requested tool, or a tool's result.
 
 _LISTS: Final = ("messages", "contents", "input", "chat_history", "prompt", "message", "texts", "query")
 _SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
@@ -1130,7 +1146,7 @@ _DEPTH: Final = 12
 
 
 def prompt_of(body: Any) -> Prompt:
-    """The prompt in the body of a request to a model, in whichever protocol; see ``plain`` for what is passed."""
+    """Return the prompt in the body of a model request, in any protocol; ``body`` is a value as returned by ``plain``."""
     if not isinstance(body, Mapping):
         return Prompt(tuple(_messages(body)), (), {})
     found: list[Message] = []
@@ -1184,7 +1200,7 @@ def _message(value: Mapping[str, Any]) -> Message | None:
 def _part(
     value: Any, texts: list[str], requests: list[ToolRequest], answers: list[str], others: list[str], depth: int
 ) -> None:
-    """Sort what a message, or a part of one, holds."""
+    """Sort the content of a message, or of a part of one, into the lists."""
     if isinstance(value, str):
         texts.append(value)
         return
@@ -1256,7 +1272,7 @@ def _requested(value: Mapping[str, Any], about: Mapping[str, Any]) -> ToolReques
 
 
 def _text_of(value: Any) -> str:
-    """The text of a tool's result: its texts, or else all of it as JSON."""
+    """Return the text of a tool's result: its texts, or else all of it as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(one, Mapping) and one.keys() & {"text", "json"} for one in value):
@@ -1267,7 +1283,7 @@ def _text_of(value: Any) -> str:
 
 
 def _offered(tools: Any, depth: int = 0) -> Iterator[str]:
-    """The names of the tools in a request."""
+    """Yield the names of the tools in a request."""
     if isinstance(tools, list) and depth < 4:
         for one in tools:
             yield from _offered(one, depth + 1)
@@ -1293,9 +1309,10 @@ _HIDDEN: Final = frozenset(("opaque",))
 
 
 def plain(tree: Any, depth: int = 0) -> Any:
-    """A recorded value without the tags of its Python types: JSON that a person can read, an object as its fields.
+    """Convert a recorded value to JSON that a person can read: without type tags, objects as their fields.
 
-    Bytes are text where they are UTF-8, else their length in words; what was not recorded is said so.
+    Bytes become text if they are UTF-8, else a phrase with their length; values that were not recorded are marked as
+    such.
     """
     if isinstance(tree, list):
         return [plain(one, depth + 1) for one in tree] if depth < 200 else "…"
@@ -1331,7 +1348,7 @@ def plain(tree: Any, depth: int = 0) -> Any:
 
 
 def plain_bytes(tree: Any) -> Any:
-    """Bytes as text where they are UTF-8, else as they are; any other value as it is."""
+    """Return bytes as text if they are UTF-8, else as bytes; return any other value unchanged."""
     if not isinstance(tree, Mapping) or tree.get("$t") not in ("bytes", "bytearray", "memoryview", "npbytes"):
         return tree
     try:
@@ -1357,14 +1374,14 @@ def _unpaired(value: Any) -> str:
 
 
 def class_of(tree: Any) -> str | None:
-    """The name of the class of a recorded object, without its module; ``None`` for what is none."""
+    """Return the class name of a recorded object, without its module; ``None`` if the value is not an object."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get("c"), str) or "$t" not in tree:
         return None
     return str(tree["c"]).rpartition(":")[2] or None
 
 
 def error_text(error: object) -> str:
-    """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
+    """Return a recorded exception as ``"ValueError: no such order"``, whichever of its keys exist."""
     if not isinstance(error, Mapping):
         return str(error)
     kind = str(error.get("type") or error.get("type_name") or "Error").rpartition(":")[2].rpartition(".")[2]
@@ -1378,7 +1395,7 @@ _SPEAKING: Final = (
 
 
 def body_text(value: object, depth: int = 0) -> str | None:
-    """The last text in a request's or response's body: a heuristic over the keys that bodies use for text."""
+    """Return the last text in a request's or response's body: a heuristic over the keys that bodies use for text."""
     if isinstance(value, str):
         return value if depth and value.strip() else None
     if depth > _DEPTH:

@@ -1,4 +1,4 @@
-"""Replaying recorded runs: the ``replay()`` block, from opening the trace to the verdict."""
+"""``replay()``: replays a recorded run, from opening the trace to the verdict."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ __all__ = ["ReplayBlock", "TranscribedReplayBlock", "join_replay", "replay"]
 
 
 class ReplayBlock(Block["ReplayBlock"]):
-    """The block that ``replay`` returns. ``report`` is complete when it has ended; ``result`` is the recorded run's."""
+    """The block that ``replay`` returns. ``report`` is complete when the block has ended; ``result`` is that of the
+    recorded run."""
 
     verb = "replay"
 
@@ -82,19 +83,21 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._session: Replay | None = None
         self._partial: PartialReplay | None = None
         self._imported: ImportedReplay | None = None
-        #: Who stops the program at its steps, and from which step on kinds of them go live, where some do.
+        #: The debugger that stops the program at its steps, if any; and the step from which on the ``live`` kinds go
+        #: live.
         self.debugger: StepDebugger | None = None
         self.live_from = 0
-        #: The files that the program sees: brought to how the recorded run found them, and how its steps left them.
+        #: The program's files: restored to their recorded state at the start, and changed as the recorded steps changed
+        #: them.
         self.disk: Disk | None = None
-        #: How the program ended without an exception, where there is more to say of it than that.
+        #: How the program ended, if without an exception but not simply by reaching its end.
         self.ended_as: str | None = None
         self.ended_at: str | None = None
         #: Whether the process ends with the block.
         self.ends_process = False
         self._run: Run | None = None
         self._children: children.ReplayedChildren | None = None
-        #: Whether processes of the recorded run have joined it.
+        #: Whether child processes of the recorded run had joined it.
         self._had_children = True
         self._pid: Final = os.getpid()
 
@@ -126,13 +129,13 @@ class ReplayBlock(Block["ReplayBlock"]):
         return self._partial or self._imported or self.session
 
     def set_result(self, value: Any) -> None:
-        """Set the result of the program; at the end of the block it is compared with the recorded one."""
+        """Set the program's result; at the end of the block it is compared with the recorded one."""
         if self._run is None:
             raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
         self._run.set_result(value)
 
     def abort(self, reason: str) -> None:
-        """As ``Run.abort``: the recorded compensations answer, and the end is compared."""
+        """Abort the run like ``Run.abort``: the recorded compensations answer, and the end is compared."""
         self._of_block().abort(reason)
 
     async def abort_async(self, reason: str) -> None:
@@ -144,7 +147,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return self._run
 
     def aborted_as(self, undoing: Undoing | None) -> None:
-        """How the program's own run was aborted, if it was."""
+        """Note how the program's own run was aborted, if it was."""
         if self._run is not None and self._run.undoing is None:
             self._run.undoing = undoing
 
@@ -159,7 +162,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def result(self) -> Any:
-        """The result of the recorded run; ``None`` where it has no end or no result."""
+        """The result of the recorded run; ``None`` if it has no end or no result."""
         trace = self.session.trace
         last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
@@ -168,7 +171,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def input(self) -> Any:
-        """What the recorded run was given."""
+        """The input of the recorded run."""
         trace = self.session.trace
         return from_json(trace.expand(self.session.originals.first(trace).get("input")))
 
@@ -199,13 +202,13 @@ class ReplayBlock(Block["ReplayBlock"]):
         elif options["live"]:
             from .partial import BranchedReplay, Live, branch
 
-            assert isinstance(session, BranchedReplay)  # so its options have it
+            assert isinstance(session, BranchedReplay)  # because the options contain ``live``
             self._partial = branch(session, _branches(options), Live(options["live"]), self.input, self.live_from)
         if self.disk is not None:
             session.inputs.lay(self.disk)
-        if self.called_from is not None:  # else somebody stands around it who ends the process
+        if self.called_from is not None:  # otherwise the caller handles the end of the process
             taken.callback(on_process_end(self._cut_off))
-        # A process that joins was given those of the whole run.
+        # A process that joins has been given the credentials of the whole run.
         recorded = options.setdefault("credentials", session.trace.first["meta"].get("credentials", []))
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
@@ -247,7 +250,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         randomness.align_numpy(session)
 
     def _import(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
-        """Have an imported run answer what it can, and the rest live."""
+        """Let an imported run answer what it can; everything else is live."""
         if options["live"]:
             raise RunStateError(
                 f"{session.trace.path} is imported: all but its HTTP is live anyway, and that can't be",
@@ -260,7 +263,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         taken.callback(self._imported.close)
 
     def _lineage(self) -> tuple[str, str | None]:
-        """The path of the process's own line, and where its children say how they ended."""
+        """Return the lane path of this process, and the directory in which its children report how they ended."""
         return "", None
 
     def begin_for(self, options: Mapping[str, Any]) -> Run:
@@ -273,7 +276,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return run
 
     def as_run(self) -> Run:
-        """The replayed run, as its program sees it, once the block has begun."""
+        """Return the program's view of the replayed run, once the block has begun."""
         assert self._run is not None
         return self._run
 
@@ -281,7 +284,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         await self._drain()
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
-        """End as the ``record()`` block of ``run`` ends."""
+        """End as the ``record()`` block of ``run`` would."""
         unregister(self._seen)
         if error is None and run.result is not UNSET:
             self.set_result(run.result)
@@ -290,7 +293,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def new_run_id(self) -> str | None:
-        """Where steps went live: the id of the run that was written."""
+        """The id of the new run that was written, if steps went live."""
         return None if self._partial is None else self._partial.new.run_id
 
     def _open(self, options: dict[str, Any]) -> Replay:
@@ -337,13 +340,13 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         if session.trace.imported_from is not None:
-            return  # nobody knows where it was recorded
+            return  # it is unknown where the run was recorded
         recorded = session.trace.first.get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
         verdict = session.report.verdict
         for sentence in found:
             session.report.remark("environment", sentence)
-        if verdict.reasons:  # the caller does not want to replay in another environment: nothing begins
+        if verdict.reasons:  # the caller refuses to replay in another environment
             verdict.ended = True
             raise session.fail(verdict.error(session.run_id, "the environment is not that of the recording"))
         for sentence in found:
@@ -351,7 +354,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             warn_of_replay(f"replay of {session.run_id}: {sentence}", RuntimeWarning, None)
 
     def compare_result(self, value: Any) -> None:
-        """The program's result against the recorded one; a difference is a failure of the replay."""
+        """Compare the program's result with the recorded one; a difference fails the replay."""
         session = self.session
         trace = session.trace
         last = last_entry(trace)
@@ -365,7 +368,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def _is_parents(self) -> bool:
-        """Whether this is a forked child that has come to the end of its parent's block: its own replay ends with the process."""
+        """Return whether this is a forked child at the end of its parent's block; its own replay ends with the process."""
         return os.getpid() != self._pid
 
     def _exit(self, error: BaseException | None) -> None:
@@ -393,10 +396,11 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.trace.release()
 
     def _cut_off(self, status: int) -> int:
-        """The process ends inside the block, which so can't raise: the verdict is printed, and is the exit status unless that has one."""
+        """Print the verdict: the process ends inside the block, which therefore can't raise. It becomes the exit status
+        unless there is one."""
         session = self.session
         trace = session.trace
-        with suppress(ReplayError):  # the session keeps it
+        with suppress(ReplayError):  # kept by the session
             if self._partial is None and trace.first.get("meta", {}).get("whole_program"):
                 self.ended_as, self.ends_process = f"exit status {status}", True
                 self.set_result({"status": status})
@@ -418,7 +422,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return status or verdict.exit_code
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
-        """The guard has refused something: this replay's failure, unless it is known to be another's."""
+        """Handle a refusal of the guard: a failure of this replay, unless it is known to belong to another."""
         if error.run_id in (None, self.run_id):
             self.session.fail(error)
 
@@ -426,13 +430,13 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.session.report.remark("written", f"{path} was written, and stays", name=path, where=where)
 
     def _permitted(self, attempt: Attempt) -> None:
-        """Something has reached one of the hosts that the caller allowed."""
+        """Note that one of the hosts allowed by the caller was reached."""
         self.session.report.allow(
             "hosts", f"{attempt.operation} to {attempt.text}", operation=attempt.operation, target=attempt.text
         )
 
     def _outside(self, family: str, name: str) -> None:
-        """A captured call in a thread or callback that has lost the run would be live."""
+        """Fail: a captured call in a thread or callback that has lost the run would be live."""
         raise self.session.fail(
             LiveCallBlockedError(
                 f"{family} {name!r} was called outside the replayed run, where it would be live; it was not executed",
@@ -448,7 +452,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             await drain_async(self._seen)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
-        """The first failure itself ends the block, whatever else is in flight; else leftovers do, another end, or the verdict."""
+        """End the replay: raise the first failure if there is one, else report leftover steps, a different end, or the
+        verdict."""
         try:
             if session.failure is not None:
                 self._refuse(session, error)
@@ -463,7 +468,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.report.verdict.ended = True
 
     def _compare_output(self, session: Replay) -> None:
-        """What the program printed, where both the recording and this process kept it."""
+        """Compare the program's output, if both the recording and this process kept it."""
         meta = last_entry(session.trace).get("meta") or {}
         recorded = meta.get("printed")
         report = session.report
@@ -483,7 +488,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.report.remark("output", str(other), line=other.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
-        """Compare how the program ended with how the recorded one did, where it has an end."""
+        """Compare how the program ended with how the recorded one did, if that has an end."""
         if self._imported is not None:
             return
         undoing = None if self._run is None else self._run.undoing
@@ -506,11 +511,11 @@ class ReplayBlock(Block["ReplayBlock"]):
             self.compare_result(self._run.result)
 
     def _ended_at(self, error: BaseException | None) -> str | None:
-        """The line that ended the program, where it did not come to its last one."""
+        """Return the line that ended the program, unless it ran to its last one."""
         return self.ended_at if error is None else raised_at(error)
 
     def _ended_otherwise(self, code: str, found: DivergenceError, error: BaseException | None) -> None:
-        """Where steps went live, another end may follow from that."""
+        """Report a different end. If steps went live, that may be a consequence of theirs."""
         if self._partial is None:
             self.session.divergences.another_end(code, found, error)
         else:
@@ -532,11 +537,11 @@ class ReplayBlock(Block["ReplayBlock"]):
         raise failure from (None if isinstance(error, ReplayError) else error)
 
     def _hint(self, session: Replay) -> str | None:
-        """A hint to add to a failure of the replay, or ``None``."""
+        """Return a hint to add to a failure of the replay, or ``None``."""
         return hash_seed_hint(session.trace.first, environment()["hash_seed"])
 
     def recorded_failure(self, error: BaseException) -> bool:
-        """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
+        """Return whether the recorded run ended with the same error; then the replay is judged as usual."""
         return same_error(self.session.trace, self.session.redactor, self.session.comparison.equal, error)
 
 
@@ -564,7 +569,7 @@ class TranscribedReplayBlock(ReplayBlock):
 
 
 def kinds_that_go_live(live: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The value of ``live=``, checked: by kind, what is put in the place of the recorded one."""
+    """Check the value of ``live=``; return, by kind, what replaces the recorded one."""
     kinds = {live: None} if isinstance(live, str) else dict(live) if isinstance(live, Mapping) else dict.fromkeys(live)
     if kinds:
         from .partial import Live
@@ -574,7 +579,7 @@ def kinds_that_go_live(live: Iterable[str] | Mapping[str, Any]) -> dict[str, Any
 
 
 def ignored_fields(ignore: Any) -> dict[str, list[str]]:
-    """The value of ``ignore=``, checked."""
+    """Check and return the value of ``ignore=``."""
     block.taken_as(
         "ignore", ignore, Mapping, 'a dictionary of fields by kind of step, {"tool:search": ["input.trace_id"]}'
     )
@@ -590,7 +595,7 @@ def ignored_fields(ignore: Any) -> dict[str, list[str]]:
 
 
 def include_user_modules(trace: Trace) -> None:
-    """Count as the program's own code what the recording did, by name: nothing is imported for it."""
+    """Count the modules as the program's own code that the recording did, by name, without importing them."""
     named = trace.first.get("meta", {}).get("user_modules")
     for name in named if isinstance(named, list) else ():
         if isinstance(name, str):
@@ -598,7 +603,7 @@ def include_user_modules(trace: Trace) -> None:
 
 
 def _changed_settings(trace: Trace, redactor: Redactor) -> list[str]:
-    """Which variables by which SDKs decide what they ask, and where, are not what they were: an SDK reads today's."""
+    """Return which environment variables that configure SDKs differ from the recording: an SDK reads today's values."""
     then, now = trace.first["meta"].get("settings", {}), plugins.settings()
     found: list[str] = []
     for name in dict.fromkeys((*then, *now)):
@@ -618,7 +623,7 @@ def _store(options: dict[str, Any]) -> Store:
 
 
 def _branches(options: dict[str, Any]) -> Store:
-    """Where the run is written that a partial replay makes."""
+    """Return the store to which a partial replay writes its run."""
     return _store(options) if options["branches"] is None else Store(options["branches"])
 
 
@@ -640,27 +645,33 @@ def replay(
 ) -> ReplayBlock:
     """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
 
-    ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
-    world (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none
-    of which an ``except Exception`` catches. Recorded steps that the program did not make raise ``UnconsumedStepsError`` at the end, and
-    a replay that came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``;
-    ``session.report.verdict`` says why.
+    ``run`` is an id, a path or a ``Run``. Inside the block every captured step is answered from the file, and nothing
+    reaches the outside world (``guard``). The first difference raises ``DivergenceError``, ``TraceExhaustedError`` or
+    ``LiveCallBlockedError``, none of which ``except Exception`` catches. At the end of the block, recorded steps that
+    the program did not make raise ``UnconsumedStepsError``, and a replay that was not exact (outcomes in another order,
+    say) raises ``InexactReplayError``; ``session.report.verdict`` has the reasons.
 
-    ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the
-    verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``ignore`` leaves fields of one kind of
-    step out of the comparison, as a difference names them: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
-    ``writes="real"`` lets the program change files that were there before, ``dry_run`` blocks all file writes, ``allow_hosts`` lets a
-    test's own server be reached, ``redact`` repeats the patterns of the recording. Of the environment variables that ``live_env`` names
-    (``"LOG_LEVEL"``, ``"MY_*"``), and of the files that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not
-    the recorded ones.
+    - ``on_divergence="warn"``: continue where that is harmless, and issue an ``InexactReplayWarning`` at the end.
+    - ``strict``: let the verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` make the
+      replay inexact.
+    - ``ignore``: fields left out of the comparison, by kind of step, as a difference names them: ``{"llm":
+      ["input.body.user"], "tool:search": ["input.trace_id"]}``.
+    - ``writes="real"``: let the program change existing files. ``dry_run``: block all file writes.
+    - ``allow_hosts``: hosts that may be reached, such as a test's own server.
+    - ``redact``: the patterns of the recording.
+    - ``live_env`` (``"LOG_LEVEL"``, ``"MY_*"``) and ``live_files`` (``"prompts/*.txt"``): environment variables and
+      files that are read from this machine instead of the recording.
 
-    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
-    origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live. A program that goes another
-    way than the recorded one from there on gets the recorded answers of calls that are equal; at one that is not in the recording it ends.
-    ``live={"llm": "gpt-5"}`` asks that model in place of the program's; ``"policy.check"``, ``"breaker"`` and ``"detection"`` are decided
-    anew, by the program or by a function, ``{"policy.check": decide}``, called with the kind, the name, the input and the program's own
-    output; ``{"clock": timedelta(days=30)}`` shifts the hours, ``{"clock": "2026-01-31"}`` has the run begin then, ``{"clock"}`` gives
-    today's.
+    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay. It is written as a
+    new run that names its origin (``session.new_run_id``), with the differences in the report. Irreversible steps never
+    go live. If the program departs from the recording, calls equal to recorded ones still get the recorded answers; the
+    replay ends at a call that was not recorded.
+
+    - ``live={"llm": "gpt-5"}``: ask that model instead of the program's.
+    - ``"policy.check"``, ``"breaker"``, ``"detection"``: decided again, by the program or by a function,
+      ``{"policy.check": decide}``, called with the kind, the name, the input and the program's own output.
+    - ``{"clock": timedelta(days=30)}`` shifts the recorded time, ``{"clock": "2026-01-31"}`` sets the start of the run,
+      ``{"clock"}`` uses the current time.
 
     Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
 
@@ -721,13 +732,14 @@ def replay(
 
 # -- joining a replay --------------------------------------------------------------------------------------------------
 #
-# A process that a replayed program has started: answered from its own segment, behind the guard from before its first line.
+# A process started by a replayed program: answered from its own segment, and guarded from before its first line.
 #
-# At its end it writes a report to a file of its parent's. A failure ends it with exit code 1, and is its parent's failure too. Where it
-# serves tasks (``@on_task``), its handlers get the recorded ones when it would listen, or at the end of its program.
+# At its end it writes a report to a file for its parent. A failure ends it with exit code 1 and fails the parent, too.
+# If it serves tasks (``@on_task``), its handlers get the recorded ones when it would start listening, or at the end of
+# its program.
 
 _really_exit: Final = os._exit
-#: What the ticket of a replay must contain.
+#: The keys that the ticket of a replay must have.
 _NEEDED: Final = ("run_id", "trace", "lane", "pool", "program", "redact", "instrument", "options", "reports")
 
 
@@ -752,7 +764,7 @@ def join_replay(ticket: Mapping[str, Any]) -> None:
 
 
 def _claim_lane(ticket: Mapping[str, Any]) -> tuple[str, str]:
-    """Claim a lane and its report file: another process may have come with the same ticket and taken the first one."""
+    """Claim a lane and its report file; if another process with the same ticket has claimed it already, take the next."""
     base, n, lane = ticket["lane"], 1, ticket["lane"]
     while True:
         report = os.path.join(ticket["reports"], f"{segment_of(lane)}.json")
@@ -787,7 +799,7 @@ def _report_on(error: BaseException | None, warnings: tuple[str, ...] = ()) -> d
 
 
 def _verdict(block: ReplayBlock | None) -> dict[str, Any]:
-    """What the replay of a segment contributes to the verdict on the run."""
+    """Return what the replay of a segment contributes to the verdict on the run."""
     if block is None or not block.started:
         return {}
     verdict = block.report.verdict.as_dict()
@@ -802,7 +814,8 @@ def _watch_forks() -> None:
 
 
 def _in_child() -> None:
-    """In a child that a replayed program has forked: nothing of its parent's replay is left, but the guard, until it has its own."""
+    """In a forked child of a replayed program, discard the parent's replay except the guard, which stays until the
+    child has its own."""
     found = processes.forking.get()
     if found is None or found.live:
         return
@@ -836,13 +849,14 @@ class _SegmentReplay(ReplayBlock):
         return self._lane, self._reports
 
     def idle_children(self) -> list[Any] | None:
-        """The idle states of the running processes below this one; ``None`` if one of them is busy, or this one may go on by itself."""
+        """Return the idle states of the running descendant processes; ``None`` if one of them is busy, or this one may
+        continue by itself."""
         if self.session.schedule.may_hand_out:
             return None
         return [] if self._children is None else self._children.idle()
 
     def waiting_for_children(self) -> set[int]:
-        """The threads that wait for the end of a process below this one."""
+        """Return the threads that wait for the end of a descendant process."""
         return set() if self._children is None else self._children.waiting
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
@@ -862,7 +876,7 @@ class _SegmentReplay(ReplayBlock):
 
 
 class ReplayedProcess(JoinedProcess):
-    """This process as a child process of a replay."""
+    """The role of this process as a child process of a replay."""
 
     def __init__(self, ticket: Mapping[str, Any]) -> None:
         super().__init__(ticket["program"])
@@ -882,7 +896,7 @@ class ReplayedProcess(JoinedProcess):
         self._reports: Final = ticket["reports"]
 
     def begin(self, ticket: Mapping[str, Any]) -> None:
-        """Answer this process from its segment from now on, or, where it has none, guard it."""
+        """Answer this process from its segment from now on, or only guard it if it has none."""
         segment = segment_of(self._lane)
         path = file_beside(self._trace, segment)
         if (address := self._options.get("debugger")) is not None:
@@ -914,13 +928,13 @@ class ReplayedProcess(JoinedProcess):
         )
 
     def _left(self) -> list[dict[str, Any]]:
-        """The recorded steps that the program has not come to."""
+        """Return the recorded steps that the program has not reached."""
         assert self._block is not None
         session = self._block.session
         return [{**step, "ts_ns": session.trace.entry(step["seq"])["ts_ns"]} for step in session._unconsumed()]
 
     def before_signal(self, pid: int) -> None:
-        """Write the report now if the signal may end this very process, which can't write it afterwards."""
+        """Write the report now if the signal may kill this very process, which could not write it afterwards."""
         if pid == self._pid and self._block is not None and self._open and not self._left():
             _write_report(
                 self._report,
@@ -928,7 +942,8 @@ class ReplayedProcess(JoinedProcess):
             )
 
     def _watch(self, pool: bool) -> None:
-        """Guard a pool's worker, which has no segment itself: each call that it gets is answered from the call's own."""
+        """Guard a pool's worker. It has no segment itself: each call it receives is answered from that call's own
+        segment."""
         if not pool:
             raise LiveCallBlockedError(
                 f"the recorded run has no process {self._lane}",
@@ -956,7 +971,8 @@ class ReplayedProcess(JoinedProcess):
         self._refused(error)
         raise error
 
-    # -- what a pool gives to this process ---------------------------------------------------------------------------
+    # -- calls from a pool
+    # -----------------------------------------------------------------------------------------------
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         lane = place["lane"]
@@ -966,7 +982,7 @@ class ReplayedProcess(JoinedProcess):
         block.debugger = self._debugger
         report = _report_on(None)
         try:
-            if not os.path.exists(path):  # the recorded call made no step, so it may make none now
+            if not os.path.exists(path):  # the recorded call made no steps, so this one may not make any
                 return handed.call(call, args, kwargs)
             with block:
                 block.session.state.joined = True
@@ -975,7 +991,7 @@ class ReplayedProcess(JoinedProcess):
             if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)
             report = _report_on(failure)
-            # A pool's worker that dies of it would leave the program waiting for ever.
+            # If a pool's worker died of it, the program would wait forever.
             raise RuntimeError(f"tracekit: the replay has failed {self._in_words(failure, lane)}") from None
         finally:
             if block.started or report["failure"] is not None:
@@ -986,7 +1002,8 @@ class ReplayedProcess(JoinedProcess):
     # -- tasks from outside ------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Give the handlers the recorded tasks where the program would listen, and end as if its server had been stopped."""
+        """Give the recorded tasks to their handlers where the program would start listening, then exit as if its server
+        had been stopped."""
         if self._over or not self._give_tasks():
             return
         if threading.current_thread() is threading.main_thread():
@@ -995,13 +1012,13 @@ class ReplayedProcess(JoinedProcess):
         self._leave(0)
 
     def _give_tasks(self) -> bool:
-        """Give each recorded task to its handler; false where there are no handlers."""
+        """Give each recorded task to its handler; return false if there are no handlers."""
         return self._block is not None and hand_out_tasks(self._block.scope)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def tell_failure(self, failure: BaseException) -> bool:
-        """A notice, in case the parent does not come to its end: that one reports it."""
+        """Print the failure, in case the parent does not reach its end, where it would report it."""
         say(f"the replay has failed {self._in_words(failure, self._lane)}")
         return True
 
@@ -1025,7 +1042,7 @@ class ReplayedProcess(JoinedProcess):
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)
         _write_report(self._report, {**_report_on(failure, tuple(self._warnings())), "verdict": _verdict(self._block)})
-        if failure is not None:  # which the parent reports
+        if failure is not None:  # the parent reports it
             self._leave(1)
 
     def _failure_at_end(self) -> BaseException | None:
@@ -1040,7 +1057,7 @@ class ReplayedProcess(JoinedProcess):
             block.__exit__(type(kept) if kept else None, kept, kept.__traceback__ if kept else None)
         except ReplayError as failure:
             return failure
-        except BaseException as other:  # a program that becomes another one has closed what its replay reads, for one
+        except BaseException as other:  # for example, before exec the program closed files that its replay reads
             return block.session.failure or other
         if block.session.failure is not None:
             return block.session.failure
