@@ -1,7 +1,7 @@
-"""HTTP/1 as it is on the wire: requests and answers read while they pass, and recorded answers written again.
+"""HTTP/1 on the wire: parses requests and responses as they pass, and writes recorded responses.
 
-For a seam that lies below what its library parses. Where the library reads from a socket, ``served`` gives it the recorded bytes; where
-an event loop brings them, ``Arrivals`` does.
+For seams below the library's parser. ``served`` gives the recorded bytes to a library that reads from a socket;
+``Arrivals`` delivers them through an event loop.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from .http import Answer, Exchange, Piece, SentBody, upload_of
 
 __all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "Rendering", "RequestHead", "served"]
 
-#: The answer to traffic that is not the program's.
+#: The response to traffic that is not the program's.
 NOTHING: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-#: What a piece of an answer, or its end, was received with, at once: all that is before it, or the end of the chunk before it.
+#: What a piece of a response, or its end, was received together with: everything before it, or the end of the previous
+#: chunk.
 FORMER: Final = "former"
 END_OF_FORMER: Final = "end of former"
-#: Headers that say how an answer travelled: a replay sends them again, by what it does itself.
+#: Headers about how a response was transferred: a replay sends its own.
 _TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
 
 
 class RequestHead:
-    """The head of a request: what the step of the request needs of it."""
+    """The head of a request, as far as the request's step needs it."""
 
     __slots__ = ("chunked", "codings", "expects", "headers", "length", "method", "target")
 
@@ -41,16 +42,16 @@ class RequestHead:
         self.length = int(length) if length is not None and length.isdigit() else 0
         self.chunked = transfer is not None and b"chunked" in transfer.lower()
         self.expects = expect is not None and b"100-continue" in expect.lower()
-        #: The content codings that its sender undoes.
+        #: The content codings that the sender can decode.
         self.codings = "" if codings is None else codings.decode("latin-1").lower()
 
 
-#: The headers of a request that say how it travels.
+#: The headers of a request about its transfer.
 _ASKED: Final = (b"content-length", b"transfer-encoding", b"expect", b"accept-encoding")
 
 
 class Chunks:
-    """Undoes the chunked transfer coding: pieces of data, and how much of the chunk of each is still to come."""
+    """Decodes the chunked transfer coding: yields pieces of data, and how much of each one's chunk is still to come."""
 
     __slots__ = ("_left", "_rest", "done", "wrong")
 
@@ -62,7 +63,7 @@ class Chunks:
         self._left = self._SIZE
         self._rest = b""
         self.done = False
-        #: Whether it is none: then the reader finds out by itself.
+        #: Whether the data is malformed; the reader will find out by itself.
         self.wrong = False
 
     def feed(self, data: bytes) -> list[tuple[bytes, int]]:
@@ -92,7 +93,7 @@ class Chunks:
 
     @property
     def breaks(self) -> bool:
-        """Whether the end of a chunk is yet to come, whose data is there."""
+        """Whether a chunk's data is complete but not its terminator."""
         return self._left == self._BREAK
 
     def _line(self, line: bytes) -> None:
@@ -105,11 +106,12 @@ class Chunks:
             self.wrong = True
 
 
-# -- content codings -----------------------------------------------------------------------------------------------------
+# -- content codings
+# -----------------------------------------------------------------------------------------------------
 
 
 class _Zlib:
-    """gzip (several members too) and deflate (raw too)."""
+    """gzip (also with several members) and deflate (also raw)."""
 
     def __init__(self, gzip: bool) -> None:
         self._gzip: Final = gzip
@@ -139,13 +141,14 @@ class _Zlib:
 
 
 def _decoders(codings: str, asked: str) -> list[Any]:
-    """What undoes the codings of a body, in this order; nothing where the request did not ask for one, or it is not known here."""
+    """Return the decoders for a body, in decoding order; none if the request did not accept a coding, or it is unknown
+    here."""
     found = [_decoder(coding) if coding in asked else None for coding in _each(codings)]
     return [] if None in found else found[::-1]
 
 
 def _each(codings: str) -> list[str]:
-    """The codings of a body, in the order in which they were applied."""
+    """Return the codings of a body, in the order in which they were applied."""
     return [coding.strip() for coding in codings.split(",")]
 
 
@@ -154,7 +157,7 @@ def _decoder(coding: str) -> Any:
         return _Zlib(True)
     if coding == "deflate":
         return _Zlib(False)
-    if coding == "br":  # who asks for it has the library loaded
+    if coding == "br":  # a program that accepts it has the library loaded
         brotli: Any = sys.modules.get("brotlicffi") or sys.modules.get("brotli")
         return None if brotli is None else _Brotli(brotli.Decompressor())
     if coding == "zstd":
@@ -183,16 +186,16 @@ class _Brotli(_Unflushed):
         decode = getattr(self._inner, "decompress", None) or self._inner.process
         found: bytes = decode(data)
         more = found
-        while more and not self._inner.is_finished():  # from 1.2 on it may give a part of what it has
+        while more and not self._inner.is_finished():  # from 1.2 on it may return only part of the available data
             more = decode(b"")
             found += more
         return found
 
 
 class _Stored:
-    """Puts a body into a coding again, without making it smaller: what undoes the coding gets all of a piece when it has come.
+    """Re-encodes a body in a coding without compressing it, so that a decoder gets all of a piece at once.
 
-    For bodies of which the log lacks something, so that the bytes that travelled are no longer theirs. No library is needed for it.
+    For bodies of which something was redacted, so that the original bytes can't be used. Needs no library.
     """
 
     def __init__(self, codings: str) -> None:
@@ -230,7 +233,7 @@ class _StoredZstd:
     _SIZE: Final = 1 << 16
 
     def __init__(self) -> None:
-        #: The magic number, a frame without a size, and a window of 128 KiB.
+        #: the magic number, a frame without a size, and a window of 128 KiB
         self._head = b"\x28\xb5\x2f\xfd\x00\x38"
 
     def piece(self, data: bytes) -> bytes:
@@ -247,7 +250,7 @@ class _StoredBrotli:
     """RFC 7932: uncompressed meta-blocks."""
 
     _SIZE: Final = 1 << 16
-    #: A window of 4 MiB, which is said before the first block.
+    #: A window of 4 MiB, declared before the first block.
     _WINDOW: Final = (0b1011, 4)
 
     def __init__(self) -> None:
@@ -278,14 +281,15 @@ _STORED: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-# -- answers as they come --------------------------------------------------------------------------------------------------
+# -- receiving a response
+# -------------------------------------------------------------------------------------------------
 
 
 class Incoming:
-    """An answer that is parsed as it is received, and recorded before the library gets it.
+    """A response that is parsed as it is received, and recorded before the library gets it.
 
-    ``method`` and ``asked`` are those of the request: the content codings that its sender undoes. ``quiet``: whoever made it gets
-    nothing of its answer before it is whole, so it is recorded as one. ``brought``: an event loop brings it.
+    ``method`` is the request's, ``asked`` the content codings that its sender can decode. ``quiet``: the caller sees
+    nothing of the response before it is complete, so it is recorded as a whole. ``brought``: an event loop delivers it.
     """
 
     __slots__ = (
@@ -293,7 +297,7 @@ class Incoming:
         "_pieces", "_status", "_with", "begun", "complete", "early", "quiet",
     )  # fmt: skip
 
-    #: Whether the other side may agree to another protocol.
+    #: Whether the server may switch to another protocol.
     upgrades: ClassVar[bool] = False
 
     def __init__(self, exchange: Exchange, method: str, asked: str, *, quiet: bool, brought: bool = False) -> None:
@@ -302,11 +306,11 @@ class Incoming:
         self._asked: Final = asked
         self.quiet = quiet
         self._brought: Final = brought
-        #: What that which is recorded next came with, at once.
+        #: What the next recorded piece was received together with.
         self._with: str | None = None
-        #: How sending the request ended before its time.
+        #: How sending the request ended prematurely.
         self.early: str | None = None
-        #: Whether the head of the answer is there, and whether all of it is.
+        #: Whether the head of the response has arrived, and whether all of it has.
         self.begun = False
         self.complete = False
         self._head = b""
@@ -316,14 +320,14 @@ class Incoming:
         #: Bytes of the body that are still to come; ``None``: up to the end of the connection.
         self._left: int | None = None
         self._chunks: Chunks | None = None
-        #: What undoes the content coding of the body; and whether that has one.
+        #: The decoders of the body's content coding, and whether it has one.
         self._decoders: list[Any] = []
         self._coded = False
-        #: What is held back: the pieces as they came.
+        #: Pieces held back, as they were received.
         self._pieces: list[tuple[bytes, int]] = []
 
     def feed(self, data: bytes) -> None:
-        """Bytes that came off the connection, before anybody else gets them."""
+        """Process bytes from the connection, before the library gets them."""
         if self.complete:
             return
         self._with = END_OF_FORMER if self._chunks is not None and self._chunks.breaks else None
@@ -339,12 +343,12 @@ class Incoming:
                 return
 
     def _heading(self, head: bytes) -> bool:
-        """Whether this is the head of the answer: not that of an interim one."""
+        """Return whether this is the head of the final response, not an interim one."""
         first, headers = fields(head.replace(b"\r\n", b"\n").rstrip(b"\n"), b"\n")
         version, _, rest = first.strip().partition(b" ")
         status, _, reason = rest.strip().partition(b" ")
         if not version.startswith(b"HTTP/") or not status.isdigit():
-            # What is no HTTP is kept as it came: the library says what it makes of it.
+            # Not HTTP: keep it as received; the library decides what to do with it.
             self.begun, self._status, self._left = True, 0, None
             self._pieces.append((head, 0))
             self._also = {}
@@ -362,7 +366,7 @@ class Incoming:
         return True
 
     def _more(self, version: bytes, reason: bytes) -> dict[str, Any]:
-        """What is kept of the head beside status and headers; it decides how the body is delimited, too."""
+        """Return what is kept of the head besides status and headers; also determines how the body is delimited."""
         also: dict[str, Any] = {}
         if version != b"HTTP/1.1":
             also["http_version"] = version.decode("latin-1")
@@ -430,14 +434,14 @@ class Incoming:
                 self._left -= len(data)
             self._pieces.append((data, 0))
         if self._over():
-            if not self.quiet and len(self._pieces) > 1:  # its maker may see one after the other
+            if not self.quiet and len(self._pieces) > 1:  # the caller may see one after the other
                 self._flush()
             self._end()
         elif not self.quiet:
             self._flush()
 
     def speak(self) -> None:
-        """Hold nothing back any more."""
+        """Stop holding pieces back."""
         self.quiet = False
         if self.begun and not self.complete:
             self._flush()
@@ -453,13 +457,13 @@ class Incoming:
                 exchange.piece(data, part=part, **self._how())
                 continue
             plain = self._undone(data)
-            if plain is None:  # whoever reads it will say what is wrong with it
+            if plain is None:  # the reader will report what is wrong with it
                 exchange.piece(data, part=part, plain=b"", **self._how())
             else:
                 exchange.piece(plain, part=part, coded=data, **self._how())
 
     def _undone(self, data: bytes, *, all: bool = False) -> bytes | None:
-        """A piece with its content coding undone, with ``all`` to the end of what there is; ``None`` from the piece on where that fails."""
+        """Decode a piece, with ``all`` to its end; return ``None`` from the piece on where decoding fails."""
         if not self._decoders:
             return None
         try:
@@ -473,12 +477,12 @@ class Incoming:
         return data
 
     def _first(self) -> bool:
-        """Whether what is recorded now is the first of what an event loop brings at once: in a replay the rest comes with it."""
+        """Return whether this piece is the first of what an event loop delivers at once; in a replay the rest comes with it."""
         first, self._with = self._with != FORMER, FORMER
         return first and self._brought
 
     def _how(self) -> dict[str, Any]:
-        """How what is recorded now came."""
+        """Return how this piece was received."""
         together = self._with
         return {"suspended": self._first(), "received_with": None if self._brought else together}
 
@@ -493,7 +497,7 @@ class Incoming:
             return
         coded = b"".join([data for data, _ in self._pieces])
         plain = self._undone(coded, all=True) if self._coded else coded
-        if plain is None:  # whoever reads it will say what is wrong with it
+        if plain is None:  # the reader will report what is wrong with it
             self._coded, plain = False, coded
             wire = self._also["wire"]
             self._keep_coding(wire.setdefault("headers", {}), wire.pop("coded")["content-encoding"])
@@ -510,7 +514,7 @@ class Incoming:
         )
 
     def closed(self) -> None:
-        """The other side has closed the connection."""
+        """The server closed the connection."""
         if self.complete:
             return
         self._with = None
@@ -523,7 +527,7 @@ class Incoming:
         self._exchange.broke(error, "closed", response=response, early=self.early, suspended=self._first())
 
     def broke(self, error: BaseException, kind: str = "read") -> None:
-        """Reading, or sending before it, raised."""
+        """Reading, or the preceding sending, raised an error."""
         if self.complete:
             return
         self._with = None
@@ -533,7 +537,7 @@ class Incoming:
         self._exchange.broke(error, kind, early=None if self.begun else self.early, suspended=self._first())
 
     def left(self) -> None:
-        """Nobody reads on."""
+        """The library stopped reading."""
         if self.complete:
             return
         self._with = FORMER
@@ -547,7 +551,7 @@ class Incoming:
 
 
 def _end_of_head(data: bytes) -> int:
-    """Where the body begins; 0 while the head is not complete. A line that is no HTTP is a head of its own."""
+    """Return where the body begins; 0 while the head is incomplete. A line that is not HTTP counts as a head."""
     if not data.startswith(b"HTTP/") and data[:5] != b"HTTP/"[: len(data[:5])]:
         return data.find(b"\n") + 1
     for mark in (b"\r\n\r\n", b"\n\n"):
@@ -558,8 +562,7 @@ def _end_of_head(data: bytes) -> int:
 
 
 class _Names(dict[bytes, tuple[str, str] | None]):
-    """Of the name of a header as it came: which of those that matter here it is, and how it is spelled, where that is unusual; ``None``
-    where it is neither."""
+    """For a raw header name: its normalised name if it matters here, and its spelling if unusual; ``None`` if neither."""
 
     def __missing__(self, raw: bytes) -> tuple[str, str] | None:
         spelled = raw.decode("latin-1")
@@ -572,37 +575,38 @@ class _Names(dict[bytes, tuple[str, str] | None]):
         return told
 
 
-#: A cache, of nothing but the bytes.
+#: A cache; depends on the bytes alone.
 _NAMES: Final = _Names()
 
 
 def _canonical(name: str) -> str:
-    """How most servers write a header's name."""
+    """Return the usual capitalisation of a header name."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
-# -- answers from the log --------------------------------------------------------------------------------------------------
+# -- recorded responses
+# --------------------------------------------------------------------------------------------------
 
 
 class Rendering:
-    """A recorded answer written as it would be on the wire, piece after piece."""
+    """Writes a recorded response as it would be on the wire, piece by piece."""
 
     __slots__ = ("_again", "_asked", "_chunked", "_length", "_whole", "_within")
 
     def __init__(self, asked: str = "") -> None:
-        """``asked``: the content codings that the sender of the request undoes."""
+        """``asked``: the content codings that the sender of the request can decode."""
         self._asked: Final = asked
         self._chunked = False
-        #: How long the body is, where its head says so.
+        #: The length of the body, if the head declares it.
         self._length: int | None = None
-        #: What of a chunk has come, and whether the head of the chunk is out.
+        #: The part of a chunk received so far, and whether the chunk's head has been written.
         self._whole = b""
         self._within = False
-        #: What puts a body into its coding again of which the log has not all that travelled; then it waits for the end of each chunk.
+        #: Re-encodes a body that was not recorded completely; then each chunk is held until it is complete.
         self._again: _Stored | None = None
 
     def head(self, answer: Answer, exchange: Exchange) -> bytes:
-        """The head, and the body where it was recorded as one."""
+        """Return the head, and the body if it was recorded as a whole."""
         if not answer.status:  # no HTTP
             return answer.content or b""
         self._chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
@@ -628,7 +632,7 @@ class Rendering:
         return head + body
 
     def _other_length(self, codings: str, exchange: Exchange) -> int | None:
-        """How long a body is of which the log does not have all that travelled; ``None`` where it has, or no length was said."""
+        """Return the length of a body that was not recorded completely; ``None`` if it was, or no length was declared."""
         if self._length is None and not codings:
             return None
         pieces, complete = exchange.rest_of_body()
@@ -646,7 +650,7 @@ class Rendering:
         return length + len(made.end()) if complete else max(length + 1, self._length)
 
     def piece(self, piece: Piece) -> bytes:
-        """A piece of the body."""
+        """Return a piece of the body."""
         data, part = piece.data, piece.part
         if self._again is None:
             data = data if piece.coded is None else piece.coded
@@ -658,14 +662,14 @@ class Rendering:
             self._whole += data
             return b""
         data, self._whole = self._whole + data, b""
-        if not data:  # an empty chunk would be the last one
+        if not data:  # an empty chunk would end the body
             return b""
         begin = b"" if self._within else b"%x\r\n" % (len(data) + part)
         self._within = part > 0
         return b"%b%b%b" % (begin, data, b"" if self._within else b"\r\n")
 
     def broken(self) -> bytes:
-        """What had come of a chunk where the answer ends."""
+        """Return the incomplete chunk with which the response ends."""
         return b"%x\r\n%b" % (len(self._whole) + 1, self._whole) if self._whole else b""
 
     def end(self, answer: Answer) -> bytes:
@@ -677,14 +681,15 @@ class Rendering:
         return (b"%x\r\n%b\r\n" % (len(rest), rest) if rest else b"") + b"0\r\n\r\n"
 
     def until_closed(self, answer: Answer) -> bool:
-        """Whether nothing but the end of the connection says where the body ends."""
+        """Return whether only the end of the connection delimits the body."""
         return not self._chunked and self._length is None and _length(answer) is None
 
 
 def served(exchange: Exchange, asked: str) -> Iterator[bytes]:
-    """The recorded answer as it would be on the wire, by what was received at once. Raises what reading it raised.
+    """Yield the recorded response as it would be on the wire, in the units in which it was received. Raises what
+    reading it raised.
 
-    ``asked``: the content codings that the sender of the request undoes.
+    ``asked``: the content codings that the sender of the request can decode.
     """
     answer = exchange.first()
     if answer.raised is not None or answer.error is not None:
@@ -720,7 +725,7 @@ def served(exchange: Exchange, asked: str) -> Iterator[bytes]:
         raise piece.error
 
 
-#: What a moment before the answer was on the wire.
+#: What an event before the response looks like on the wire.
 _MOMENTS: Final = {
     "continue": b"HTTP/1.1 100 Continue\r\n\r\n",
     "interim": b"HTTP/1.1 103 Early Hints\r\n\r\n",
@@ -728,10 +733,11 @@ _MOMENTS: Final = {
 
 
 class Arrivals:
-    """A recorded answer that an event loop brings: what came at once comes at once, where it came.
+    """Delivers a recorded response through an event loop: what arrived together arrives together, at its recorded
+    place.
 
-    ``receive`` gets the bytes. ``lost`` is called where the connection ended: with a kind (``closed``: by the other side, cleanly;
-    ``failed``: the replay has), and the error.
+    ``receive`` gets the bytes. ``lost`` is called when the connection ends, with a kind (``closed``: cleanly, by the
+    server; ``failed``: the replay has failed) and the error.
     """
 
     __slots__ = (
@@ -765,18 +771,18 @@ class Arrivals:
         self._withdraw: Callable[[], object] | None = None
         self._over = False
         self._sent: Final = SentBody(exchange)
-        #: Called where sending is paused (true) or goes on.
+        #: Called when sending is paused (true) or resumed.
         self.flow: Callable[[bool], object] = lambda paused: None
-        #: Whether the program has sent all of it.
+        #: Whether the program has sent the whole request.
         self._complete = False
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether nothing more will arrive."""
         return self._over or self._exchange.step.upcoming() is None
 
     def ask(self) -> None:
-        """Ask for what comes next, where that is not the program's to bring about."""
+        """Schedule the next arrival, unless the program has to do something first."""
         if self._withdraw is not None or self._over:
             return
         step = self._exchange.step
@@ -807,23 +813,23 @@ class Arrivals:
             self._exchange.step.take_next()
 
     def _compare(self) -> None:
-        """Compare what is sent with what was, as far as the log is followed by now."""
+        """Compare what is sent with what was recorded, as far as the log has been followed."""
         sent = self._sent
         while sent.wants and (piece := self._next_sent()) is not None:
             sent.recorded(upload_of(piece) or b"")
-        if self._complete and (piece := self._next_sent()) is not None:  # more than this one sends
+        if self._complete and (piece := self._next_sent()) is not None:  # the recorded program sent more
             sent.recorded(upload_of(piece) or b"")
         sent.compare(sent_all=self._complete, recorded_all=False)
 
     def _sends_next(self) -> bool:
-        """Whether the recorded program sends something before anything comes."""
+        """Return whether the recorded program sends something before anything arrives."""
         if self._withdraw is not None:
             return False
         entry = self._exchange.step.upcoming()
         return entry is not None and self._is_sent(entry)
 
     def _next_sent(self) -> Outcome | None:
-        """What the recorded program sends next; nothing where something comes before that."""
+        """Return what the recorded program sends next, if that precedes any arrival."""
         return self._exchange.step.take_next() if self._sends_next() else None
 
     def _came(self, outcome: Outcome) -> None:
@@ -870,11 +876,11 @@ class Arrivals:
 
     @classmethod
     def _is_own(cls, entry: Mapping[str, Any]) -> bool:
-        """Whether the program brings it about: it sends something, or more than the other side takes."""
+        """Return whether the program causes it: it sends something, or more than the server takes."""
         return cls._is_sent(entry) or _moment(entry.get("output")) == "paused"
 
     def _pause(self) -> None:
-        """Sending is paused where it was, after what had been sent by then."""
+        """Pause sending where it was paused in the recording."""
         if self._withdraw is None and not self._over:
             entry = self._exchange.step.upcoming()
             if entry is not None and _moment(entry.get("output")) == "paused":
@@ -882,7 +888,8 @@ class Arrivals:
                 self.flow(True)
 
     def _taken(self, outcome: Outcome) -> tuple[bytes, tuple[str, BaseException | None] | None]:
-        """The bytes of what came, and how the answer ended, where it did: an empty kind where the connection outlived it."""
+        """Return the bytes of what arrived, and how the response ended, if it did (an empty kind if the connection
+        stays open)."""
         rendering = self._rendering
         if outcome.entry["type"].endswith(".chunk"):
             if _moment(outcome.output) == "resumed":
@@ -931,7 +938,7 @@ def _length(answer: Answer) -> int | None:
 
 
 def _head(answer: Answer, length: int = 0) -> bytes:
-    """``length``: of the body, which is another one than it was where something in it was redacted."""
+    """``length``: of the body, if redaction changed it."""
     wire = answer.wire
     spelled = {name.lower(): name for name in wire.get("names", ())}
     lines = [f"{answer.http_version} {answer.status} {'OK' if answer.reason is None else answer.reason}"]

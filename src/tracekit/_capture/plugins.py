@@ -1,4 +1,4 @@
-"""Integrations and other extensions: how they are found, which requests they claim, what else they make known."""
+"""Integrations and other extensions: how they are found, which requests they claim, and what else they declare."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 # -- integrations ------------------------------------------------------------------------------------------------------
 #
-# What an integration says of itself, and how integrations are found; the public face is ``tracekit.integration``.
+# What an integration declares, and how integrations are found; exported by ``tracekit.integration``.
 
 #: The entry-point group in which integrations announce themselves.
 GROUP: Final = "tracekit.integrations"
@@ -81,13 +81,13 @@ FORMS: Final = "tracekit.forms"
 
 
 class Patch:
-    """One attribute to be replaced: ``attribute`` (``"Client.send"``) of ``module``, once that module is imported.
+    """An attribute to replace: ``attribute`` (``"Client.send"``) of ``module``, once that module is imported.
 
-    ``wrap`` gets the original and returns what takes its place. The same function reached by two names (one module that
-    stands for another) is replaced once. What a version of the library does not have is left out.
+    ``wrap`` receives the original and returns the replacement. A function reachable by two names (a module that aliases
+    another) is replaced once. Attributes that a version of the library lacks are skipped.
 
-    ``decorated``: the attribute is a function that a decorator made (``@asynccontextmanager``) and that programs import by its
-    name. What the decorator was given is replaced within it, so that whoever has imported it already is covered.
+    ``decorated``: the attribute is a function made by a decorator (``@asynccontextmanager``) and imported by name. The
+    function inside it is replaced, so that earlier imports are covered.
     """
 
     __slots__ = ("attribute", "decorated", "module", "wrap")
@@ -103,7 +103,8 @@ class Patch:
 
 
 class Claim:
-    """What a dialect recognised in a request: the model, what replay compares besides the body, what is recorded but not compared."""
+    """What a dialect recognised in a request: the model, what a replay compares besides the body, and what is recorded
+    but not compared."""
 
     __slots__ = ("info", "model", "signature")
 
@@ -116,10 +117,10 @@ class Claim:
 
 
 class Reading:
-    """A model call as a dialect reads it, computed when asked for, never stored.
+    """A model call's response as a dialect reads it; computed on demand, never stored.
 
-    ``text`` is the answer's text, ``tool_calls`` a list of ``{"id", "name", "arguments"}`` (arguments parsed where they are
-    JSON), ``refusal`` a text, ``reasoning`` the visible part of it, ``meta`` the fields of the outcome's ``meta``.
+    ``text`` is the answer's text, ``tool_calls`` a list of ``{"id", "name", "arguments"}`` (arguments parsed if they
+    are JSON), ``refusal`` a text, ``reasoning`` its visible part, ``meta`` the fields for the outcome's ``meta``.
     """
 
     __slots__ = ("meta", "reasoning", "refusal", "text", "tool_calls")
@@ -144,10 +145,10 @@ class Reading:
 
 
 class Dialect(Protocol):
-    """Reads the requests and answers of one wire protocol. Pure: no state, no I/O, no clock.
+    """Reads the requests and responses of one wire protocol. Pure: no state, no I/O, no clock.
 
-    ``name`` is ``"openai.chat"``, ``provider`` and ``operation`` are the values of OpenTelemetry's ``gen_ai.provider.name`` and
-    ``gen_ai.operation.name``.
+    ``name`` is ``"openai.chat"``, say; ``provider`` and ``operation`` are the values of OpenTelemetry's
+    ``gen_ai.provider.name`` and ``gen_ai.operation.name``.
     """
 
     name: str
@@ -155,45 +156,47 @@ class Dialect(Protocol):
     operation: str
 
     def claims(self, method: str, path: str, own: bool) -> bool:
-        """Whether a request to ``path`` (no query) may be of this protocol; asked once per URL.
+        """Return whether a request to ``path`` (without query) may be of this protocol; called once per URL.
 
-        ``own``: the integration's SDK sends it, or a host of the integration's service gets it. The integration's dialects are then asked
-        first, and may claim a path that others have as well.
+        ``own`` is true if the integration's SDK sends the request or its service receives it. The integration's
+        dialects are then asked first, and may claim a path that other protocols use as well.
         """
         ...
 
     def request(self, path: str, body: object) -> Claim | None:
-        """What is asked for, or ``None`` if the body (parsed JSON, the parts of a form, or text) is not of this protocol. A websocket has
-        the parameters of its URL instead of a body, and the method ``WEBSOCKET``. The body is not to be changed: it
-        may share parts with an earlier one.
+        """Return the claim, or ``None`` if the body (parsed JSON, the parts of a form, or text) is not of this
+        protocol.
 
-        A claimed request is a model call and counts as read-only, so the path alone must not be enough.
+        For a websocket, the method is ``WEBSOCKET`` and the body is the parameters of its URL. Don't modify the body:
+        it may share parts with an earlier one. A claimed request is a model call and counts as read-only, so matching
+        the path alone is not enough.
         """
         ...
 
     def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
-        """``meta`` of an answer: ``model``, ``id``, ``finish_reasons``, ``usage`` … as far as they are there.
+        """Return ``meta`` of a response: ``model``, ``id``, ``finish_reasons``, ``usage`` …, as far as available.
 
-        ``headers`` are those that are recorded, with lower-case names.
+        ``headers`` are the recorded ones, with lower-case names.
         """
         ...
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        """``meta`` of an answer in raw pieces. It runs while recording: read as few of them as will do. Of a websocket they are the
-        messages with a field ``usage``."""
+        """Return ``meta`` of a response in raw pieces. This runs while recording: read as few of them as possible. For
+        a websocket, the pieces are the messages with a field ``usage``."""
         ...
 
     def finished(self, tail: bytes) -> bool:
-        """Whether a stream that ends in ``tail`` has said all that it had to say."""
+        """Return whether a stream that ends in ``tail`` is complete."""
         ...
 
     def read(self, body: object) -> Reading:
-        """An answer (parsed JSON, or the whole bytes of a stream) read in full."""
+        """Read a response (parsed JSON, or all bytes of a stream) in full."""
         ...
 
 
 class Endpoint:
-    """The side-effect class of a service's endpoint: ``method`` (``"*"`` for any) and the end of the path, ``*`` within one segment."""
+    """The side-effect class of a service's endpoint: ``method`` (``"*"`` for any) and the end of its path; ``*``
+    matches within one segment."""
 
     __slots__ = ("method", "segments", "side_effect")
 
@@ -213,10 +216,11 @@ class Endpoint:
 
 
 class Ambient:
-    """An endpoint to which telemetry is sent, whoever sends it: a host (or ``"*.domain"``, ``"*:4318"``), the beginning of a path, methods.
+    """An endpoint that receives telemetry, whoever sends it: a host (or ``"*.domain"``, ``"*:4318"``), the beginning of
+    a path, methods.
 
-    ``variable`` names an environment variable that holds another base URL of the same service. A request that a dialect claims is a
-    model call all the same.
+    ``variable`` names an environment variable with another base URL of the same service. A request that a dialect
+    claims is a model call nevertheless.
     """
 
     __slots__ = ("host", "methods", "path", "variable")
@@ -229,14 +233,18 @@ class Ambient:
 
 
 class Telemetry:
-    """Telemetry, by the code that sends it: ``name`` is what it is called (``"LangSmith"``), ``senders`` the modules that send it.
+    """Telemetry, identified by the code that sends it: ``name`` is its product's name (``"LangSmith"``), ``senders``
+    the modules that send it.
 
-    A sender is a module or package (``"opentelemetry.exporter"``), or a function of one and what is defined in it
-    (``"langsmith.client:Client.create_run"``, also the beginning of a name). What a sender sends, over whatever transport, is no part of a
-    run, nor is a thread that runs a function of its own: it goes out while a run is recorded, and not in a replay. Name the parts that
-    only send: what a package *reads* for the program (a prompt, a feature flag), and what it calls on the program's behalf, belongs to
-    the run. ``packages`` are those whose own clock readings and waits (for their threads) belong to no run, either. ``exporting`` are
-    functions that only give an exporter what it is to send: what they call is telemetry, also where the exporter is the program's own.
+    A sender is a module or package (``"opentelemetry.exporter"``), or a function and what is defined in it
+    (``"langsmith.client:Client.create_run"``, or the beginning of such a name). What a sender sends, over whatever
+    transport, and threads that run its functions are not part of a run: telemetry goes out while recording, and is not
+    sent in a replay. Name only the code that sends: what a package *reads* for the program (a prompt, a feature flag),
+    and what it calls on the program's behalf, is part of the run.
+
+    ``packages`` are those whose own clock reads and waits (for their threads) are not part of a run either.
+    ``exporting`` are functions that only pass data to an exporter: what they call is telemetry, even if the exporter is
+    the program's own.
     """
 
     __slots__ = ("exporting", "name", "packages", "senders")
@@ -256,10 +264,13 @@ class Telemetry:
 class Native:
     """A function of a client that connects below Python: ``attribute`` (``"Connection.connect"``) of ``module``.
 
-    Where Python code calls it, a replay refuses it and a recording names it; importing the client is nothing. ``target`` says of the
-    call's arguments what it reaches, as ``(host, port)`` or a text. ``keeps``: its first argument is the connection or client, of which a
-    recording names the first call alone. ``nothing`` makes of the call's arguments what telemetry gets in a replay, where it is not sent:
-    an empty answer; without it, an ordinary connection error is raised. What a version of the client does not have is left out.
+    If Python code calls it, a replay refuses it and a recording reports it; importing the client is allowed. Attributes
+    that a version of the client lacks are skipped.
+
+    - ``target``: returns what a call reaches, given its arguments, as ``(host, port)`` or a text.
+    - ``keeps``: the first argument is a connection or client, and only its first call is reported.
+    - ``nothing``: returns, given the arguments, the empty response that telemetry gets in a replay, where it is not
+      sent; without it an ordinary connection error is raised.
     """
 
     __slots__ = ("attribute", "keeps", "module", "nothing", "target")
@@ -280,7 +291,7 @@ class Native:
         self.nothing: Final = nothing
 
     def target_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-        """What a call reaches; one that can't be read reaches the client's name."""
+        """Return what a call reaches, or the client's name if that can't be determined."""
         try:
             found = None if self.target is None else self.target(args, kwargs)
         except Exception:
@@ -292,12 +303,13 @@ class Native:
 
 
 class Scheduler:
-    """A library that schedules tasks or greenlets by itself, beside asyncio: they open no lanes, and a replay could not distinguish them.
+    """A library that schedules tasks or greenlets itself, beside asyncio; they open no lanes, so a replay could not
+    tell them apart.
 
-    ``name`` is what it is called (``"trio"``). ``starts`` are the functions that start it, or something in it (``"trio:run"``,
-    ``"gevent:Greenlet.start"``): a run refuses them outside its tools, before anything of theirs runs. ``running`` says whether the code
-    that asks runs in it already; it is asked once the package of the first of them has been imported, where a run begins, which is
-    refused as well. ``instead`` says what to do.
+    ``name`` is the library's name (``"trio"``). ``starts`` are the functions that start it, or something in it
+    (``"trio:run"``, ``"gevent:Greenlet.start"``): inside a run but outside its tools, they are refused before any of
+    their code runs. ``running`` returns whether the calling code already runs in it; a run can't begin there. It is
+    called only if the package of the first of ``starts`` has been imported. ``instead`` says what to do instead.
     """
 
     __slots__ = ("instead", "name", "running", "starts")
@@ -317,11 +329,11 @@ class Scheduler:
 
 
 class QueueClass:
-    """A class of a library by which its threads hand things to one another: ``attribute`` (``"SyncQueue"``) of ``module``.
+    """A class with which a library's threads exchange items: ``attribute`` (``"SyncQueue"``) of ``module``.
 
-    ``put``, ``get`` and ``wait`` are its methods, with the arguments of those of ``queue.SimpleQueue``; ``get`` raises ``queue.Empty``, and
-    ``wait``, which not each has, returns when something is there, and leaves it there. What they move is recorded, and replayed in the
-    same order, as that of the standard library's queues is.
+    ``put``, ``get`` and ``wait`` name its methods, with the arguments of those of ``queue.SimpleQueue``. ``get`` raises
+    ``queue.Empty``; ``wait`` (optional) returns once an item is there, without removing it. The items' order is
+    recorded and replayed like that of the standard library's queues.
     """
 
     __slots__ = ("attribute", "get", "module", "put", "wait")
@@ -339,29 +351,33 @@ class QueueClass:
         return f"QueueClass({self.module!r}, {self.attribute!r})"
 
 
-#: Held while dialects are made, of whatever integration: each is made once.
+#: Held while dialects are created, for whatever integration: each is created once.
 _making: Final = _reality.free_in_forks(threading.RLock())
 
 
 class Integration:
-    """What tracekit must know of one library. The core applies and restores what is described here.
+    """What tracekit must know about one library. The core applies and restores what is described here.
 
-    ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
-    says so). ``dialects`` may be a function that returns them, called when the first request is looked at: what imports a module of its own
-    for them does so there. ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
-    placeholder where one is absent. Of several in a tuple one is enough. ``settings`` are the environment variables by which the SDK
-    decides what it asks and where (a base URL, a region): a divergence names those that have changed. ``frameworks`` are packages that
-    count as user code;
-    ``wrappers`` are packages that stand around functions of the standard library for others, so that whoever calls through them is the
-    caller; ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
-    ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
-    service, by which requests are known that something else sends. ``native`` are the
-    functions by which clients that connect below Python are called; they are watched in every run and replay. ``schedulers`` are
-    libraries whose tasks open no lanes; no run begins in one or starts it. ``queues`` are classes by which threads of the library hand
-    things to one another.
-    ``traceparent`` says in which span of a tracing library the program is, as the W3C header of that name does. ``attach`` puts the seam on
-    one client object, and says whether
-    it knows that kind; ``detach`` takes it away.
+    - ``modules``: packages that make it a *known SDK*: a run that imported one and captured none of its calls reports
+      that.
+    - ``patches``: the attributes to replace.
+    - ``dialects``: the wire protocols, or a function that returns them, called at the first request; modules only they
+      need are imported there.
+    - ``agents``: beginnings of the ``user-agent`` header of the SDK's requests, up to its version. ``hosts`` (``*`` as
+      in file names): the service's hosts, to recognise requests that something else sends.
+    - ``endpoints``: side-effect classes of the service's endpoints.
+    - ``telemetry``: code that sends telemetry. ``ambient``: endpoints that receive it.
+    - ``credentials``: environment variables without which the SDK refuses to start; a replay sets placeholders for
+      missing ones. Of a tuple, one is enough.
+    - ``settings``: environment variables that configure what the SDK requests and where (a base URL, a region); a
+      divergence names those that changed.
+    - ``frameworks``: packages that count as user code. ``wrappers``: packages that wrap functions of the standard
+      library, so that their caller counts as the caller.
+    - ``native``: functions of clients that connect below Python, watched in every run and replay.
+    - ``schedulers``: libraries whose tasks open no lanes; no run begins in one or starts one.
+    - ``queues``: classes with which threads of the library exchange items.
+    - ``traceparent``: returns the current span of a tracing library as a W3C ``traceparent`` header.
+    - ``attach``: puts the seam on one client object, and returns whether it knows that kind; ``detach`` removes it.
     """
 
     __slots__ = (
@@ -415,7 +431,7 @@ class Integration:
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
-        """The protocols of the library; made when they are first asked for, where a function makes them."""
+        """The library's protocols; created on first use if a function creates them."""
         making = self._making
         if making is not None:
             with _making:
@@ -439,9 +455,9 @@ class Integration:
 @cache
 @_reality.off_loop()
 def discover() -> dict[str, Integration]:
-    """Every integration that is installed, by name. None of them imports its SDK. Looked for once per process.
+    """Return every installed integration, by name, without importing any SDK. Searched once per process.
 
-    One that fails to load is reported as a warning and left out: observing never breaks the program.
+    An integration that fails to load causes a warning and is skipped: observing never breaks the program.
     """
     candidates = _candidates(GROUP) or [(name, _loader(name)) for name in _unregistered()]
     found: dict[str, Integration] = {}
@@ -455,7 +471,7 @@ def _candidates(group: str) -> list[tuple[str, Callable[[], Any]]]:
 
 
 def _loaded(candidates: Iterable[tuple[str, Callable[[], Any]]], kind: type[T], what: str) -> Iterator[T]:
-    """The objects of this kind; one that can't be loaded is a warning."""
+    """Yield the objects of this kind; one that can't be loaded causes a warning."""
     for name, load in candidates:
         try:
             found = load()
@@ -467,7 +483,7 @@ def _loaded(candidates: Iterable[tuple[str, Callable[[], Any]]], kind: type[T], 
 
 
 def _unregistered() -> list[str]:
-    """``tracekit_*`` packages on the path, for a checkout that is run without being installed."""
+    """Return the ``tracekit_*`` packages on the path, for a checkout that is run without being installed."""
     names: set[str] = set()
     for folder in sys.path:
         try:
@@ -490,84 +506,87 @@ def _loader(name: str) -> Callable[[], Any]:
 
 # -- forms -------------------------------------------------------------------------------------------------------------
 #
-# Other forms of runs: what they are exported to, which schemas describe them, which files of theirs can be compared.
+# Other forms of runs: export formats, their schemas, and files of theirs that can be compared.
 
 
 class Form:
-    """Another form that runs have: events for another system, another tool's recordings, records of one kind of step.
+    """Another form of runs: events for another system, another tool's recordings, records of one kind of step.
 
-    An instance is announced in the entry-point group ``tracekit.forms``, where the command line looks for it. A subclass overrides
-    what the form has: ``export`` or ``send`` (``tracekit export --to NAME``), ``schema`` (``tracekit schema NAME``), ``compared``, and
-    ``recognises``, ``recorded`` and ``served`` for files of its own (``tracekit verify-determinism FILE``).
+    An instance is announced in the entry-point group ``tracekit.forms``, where the command line looks for it. A
+    subclass overrides what the form supports: ``export`` or ``send`` (``tracekit export --to NAME``), ``schema``
+    (``tracekit schema NAME``), ``compared``, and ``recognises``, ``recorded`` and ``served`` for files of its own
+    (``tracekit verify-determinism FILE``).
     """
 
-    #: Its name on the command line.
+    #: The form's name on the command line.
     name: str = ""
     #: A sentence for ``tracekit export --help``.
     summary: str = ""
-    #: Whether ``export`` leaves out what was said unless it is asked for it.
+    #: Whether ``export`` leaves out messages, arguments and results unless requested.
     payloads: bool = False
 
     @property
     def exports(self) -> bool:
-        """Whether runs can be written in it."""
+        """Whether runs can be written in this form."""
         return type(self).export is not Form.export
 
     def export(self, traces: Sequence[Trace], *, payloads: bool = False) -> Iterable[bytes]:
-        """Runs in this form, piece by piece. ``traces`` are verified: each run's own file, then those of its child processes."""
+        """Yield the runs in this form, piece by piece. ``traces`` are verified: each run's own file, then those of its
+        child processes."""
         raise NotImplementedError
 
     @property
     def sends(self) -> bool:
-        """Whether runs are sent in it, not written."""
+        """Whether runs are sent in this form, not written."""
         return type(self).send is not Form.send
 
     def send(self, traces: Sequence[Trace], *, endpoint: str | None = None, payloads: bool = False) -> str:
-        """Send runs in this form to ``endpoint``, else where the form's own settings say; returns a sentence that says what was sent."""
+        """Send runs to ``endpoint``, or to the endpoint of the form's own settings; return a sentence about what was
+        sent."""
         raise NotImplementedError
 
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of it, where there is one."""
+        """Return the form's JSON Schema, or ``None``."""
         return None
 
     def compared(self, trace: Trace, entries: Iterable[Mapping[str, Any]]) -> bytes | None:
-        """What ``tracekit verify-determinism`` shows the hash of: these entries of ``trace`` in this form. ``None``: it has nothing to say.
+        """Return these entries of ``trace`` in this form, whose hash ``tracekit verify-determinism`` shows; ``None`` to
+        show nothing.
 
-        Where a replay made a step, the entry holds what the replay made.
+        The entry of a step that a replay made holds what the replay produced.
         """
         return None
 
     def recognises(self, path: str) -> bool:
-        """Whether the file is one of this form that names no program, so that it can only be served."""
+        """Return whether the file has this form and names no program, so that it can only be served."""
         return False
 
     def recorded(self, path: str) -> list[bytes]:
-        """The lines that such a file holds, in an order that does not depend on how it was written."""
+        """Return the lines of such a file, in an order that does not depend on how it was written."""
         raise NotImplementedError
 
     def served(self, path: str) -> list[bytes]:
-        """The lines of such a file as a program gets them that is answered from it."""
+        """Return the lines of such a file as a program receives them that is answered from it."""
         return self.recorded(path)
 
 
 @_reality.off_loop()
 def forms() -> dict[str, Form]:
-    """Every form that is installed, by name. One that fails to load is a warning."""
+    """Return every installed form, by name. One that fails to load causes a warning."""
     return {form.name: form for form in _loaded(_candidates(FORMS), Form, "form")}
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
 #
-# Whose request is this: which dialects may claim it, its side-effect class, how its URL is recorded, or that it is ambient.
-#
-# Everything that follows from method, URL and user agent alone is worked out once per URL.
+# Which dialects may claim a request, its side-effect class, how its URL is recorded, and whether it is ambient.
+# Everything that depends on method, URL and user agent alone is computed once per URL.
 
 #: Methods that change nothing (RFC 9110, "safe").
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-#: Names of query parameters and headers whose value is a credential, without case, ``-`` and ``_``; and how such names end.
+#: How many routes are cached.
 _CACHE: Final = 4096
 
-#: What this program has registered, for the whole process; and a cache of what follows from it for a request.
+#: What this program has registered, for the whole process; and a cache of the routes derived from it.
 _integrations: dict[str, Integration] = {}
 _classes: list[tuple[str, str]] = []
 _trusted: list[str] = []
@@ -575,10 +594,10 @@ _routes: dict[tuple[str, bytes, bytes, bytes, bytes], Route] = {}
 
 
 class Route:
-    """What is the same at every request to one URL with one method.
+    """What all requests to one URL with one method share.
 
-    ``url`` is how it is recorded: without user names, and secrets in the query replaced. ``target`` is the same without
-    ``origin``: a model call is known by what is asked, not by which gateway it went through.
+    ``url`` is how it is recorded: without user names, and with secrets in the query replaced. ``target`` is the same
+    without ``origin``: a model call is identified by what is requested, not by the gateway it goes through.
     """
 
     __slots__ = ("ambient", "dialects", "name", "origin", "path", "sdk", "sdk_version", "side_effect", "target", "url")
@@ -609,7 +628,7 @@ class Route:
 
 
 def register(integration: Integration) -> None:
-    """Let the seams know this integration's dialects, endpoints and ambient hosts. Registering it again changes nothing."""
+    """Make this integration's dialects, endpoints and ambient hosts known to the seams. Idempotent."""
     if _integrations.get(integration.name) is not integration:
         _integrations[integration.name] = integration
         _routes.clear()
@@ -617,7 +636,7 @@ def register(integration: Integration) -> None:
 
 
 def unregister() -> None:
-    """Forget every integration and every class given by the user."""
+    """Forget every integration and every class set by the user."""
     _integrations.clear()
     _classes.clear()
     _trusted.clear()
@@ -626,25 +645,26 @@ def unregister() -> None:
 
 
 def known() -> Mapping[str, Integration]:
-    """The registered integrations by name."""
+    """Return the registered integrations by name."""
     return _integrations
 
 
 class CapturedClients:
-    """The integrations of which a request was captured in a run; ``None`` where it does not ask at its end."""
+    """The integrations that captured a request in a run; ``None`` if the run does not need to know at its end."""
 
     names: set[str] | None = None
 
 
 def note_captured(state: RunState, route: Route, dialect: Dialect | None = None) -> None:
-    """A request of this run was captured: let its integration be known by the time the run ends."""
+    """Note that a request of this run was captured by its integration."""
     names = state.extras.of(CapturedClients).names
     if names is not None:
         names.update(one.name for one in _integrations.values() if one.name == route.sdk or dialect in one.dialects)
 
 
 def classify(classes: Mapping[str, str]) -> None:
-    """The user's own side-effect classes, ``{"[METHOD ]host[/path]": class}``, ``*`` as in file names; the first to fit holds."""
+    """Add the user's side-effect classes, ``{"[METHOD ]host[/path]": class}`` with ``*`` as in file names; the first
+    match applies."""
     for pattern, side_effect in classes.items():
         if side_effect not in ("read_only", "reversible", "irreversible"):
             raise ValueError(
@@ -655,19 +675,20 @@ def classify(classes: Mapping[str, str]) -> None:
 
 
 def trust(servers: Iterable[str]) -> None:
-    """The tool servers whose own word on their tools the user takes, ``*`` as in file names: by URL, or by command line."""
+    """Add MCP servers, by URL or command line (``*`` as in file names), whose annotations the user trusts."""
     if isinstance(servers, str):
         raise ValueError(f"mcp_trust is a list of servers, not one text: [{servers!r}]")
     _trusted.extend(servers)
 
 
 def trusted(server: str) -> bool:
-    """Whether the user takes the word of a tool server (its URL, its command line) on which of its tools only read."""
+    """Return whether the user trusts what an MCP server (its URL or command line) says about which of its tools only
+    read."""
     return any(fnmatchcase(server, pattern) for pattern in _trusted)
 
 
 def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: bytes) -> Route:
-    """The route of a request; ``raw_path`` is path and query as they are sent, ``agent`` the ``user-agent`` header."""
+    """Return the route of a request; ``raw_path`` is path and query as sent, ``agent`` the ``user-agent`` header."""
     key = (method, scheme, netloc, raw_path, agent)
     route = _routes.get(key)
     if route is None:
@@ -678,7 +699,7 @@ def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: b
 
 
 def shown(url: str) -> str:
-    """A URL without its user name and password. What is secret in its query is the run's to take out."""
+    """Return a URL without user name and password. Secrets in the query are left for the run's redactor."""
     origin, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{origin}://{host.rpartition('@')[2]}{slash}{path}" if slashes else url
@@ -708,7 +729,8 @@ def _route(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: by
 
 
 def _sdk(agent: str) -> tuple[Integration | None, str | None]:
-    """The integration whose SDK says so in the ``user-agent`` header, and the SDK's version, where it says that."""
+    """Return the integration whose SDK sent the request according to the ``user-agent`` header, and the SDK's version
+    if stated."""
     for integration in _integrations.values():
         for beginning in integration.agents:
             if agent.startswith(beginning):
@@ -768,26 +790,26 @@ def _is_ambient(entry: Ambient, method: str, host: str, path: str) -> bool:
 
 
 def _is_host(pattern: str, host: str) -> bool:
-    """Whether a host, with or without its port, is of this pattern."""
+    """Return whether a host, with or without port, matches the pattern."""
     return fnmatchcase(host, pattern) or fnmatchcase(host.partition(":")[0], pattern)
 
 
 # -- telemetry ---------------------------------------------------------------------------------------------------------
 #
-# Which code sends telemetry, by the module that it is in; who is calling is for ``callers`` to find.
+# Which code sends telemetry, by its module; ``callers`` finds out which code is calling.
 
-#: A cache, by the name of a module: the senders in it, each with the beginning of the names of its functions (empty: all of them).
+#: A cache, by module name: the senders in it, each with the beginning of its functions' names (empty: all of them).
 _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
-#: A cache of who calls, by the name of a file; ``callers`` keeps it.
+#: A cache of callers by file name; maintained by ``callers``.
 callers_by_file: Final[dict[str, Any]] = {}
-#: The same, of who hands something to another thread.
+#: The same for code that passes something to another thread.
 movers_by_file: Final[dict[str, Any]] = {}
-#: What code is by its file and module; ``guard`` keeps it.
+#: The sort of code at a file and module; maintained by ``guard``.
 sort_by_place: Final[dict[tuple[str, Any], int]] = {}
 
 
 class _Packages:
-    """Whether a module is of a package that some integration names; asked by the module's name, and remembered."""
+    """Whether a module belongs to a package that some integration names; cached by the module's name."""
 
     def __init__(self, named: Callable[[Integration], Iterable[str]]) -> None:
         self._named: Final = named
@@ -806,16 +828,16 @@ class _Packages:
         self._found.clear()
 
 
-#: Of a package that sends telemetry: it may stand around what the program does.
+#: Packages that send telemetry; they may wrap what the program does.
 is_observer: Final = _Packages(lambda integration: (one for sent in integration.telemetry for one in sent.packages))
-#: Of a package whose calls integrations capture.
+#: Packages whose calls integrations capture.
 is_captured: Final = _Packages(lambda integration: integration.modules)
-#: Of a package that only stands around functions of the standard library: its caller is the one who calls.
+#: Packages that only wrap functions of the standard library; their caller counts as the caller.
 is_wrapper: Final = _Packages(lambda integration: integration.wrappers)
 
 
 def telemetry_of(module: str, function: str) -> Telemetry | None:
-    """Whose telemetry a function (its ``__qualname__``) of this module sends; ``None``: it is no sender."""
+    """Return whose telemetry a function (its ``__qualname__``) of this module sends; ``None`` if it is not a sender."""
     found = _senders.get(module)
     if found is None:
         found = _senders[module] = _senders_in(module)
@@ -837,7 +859,7 @@ def _forget_telemetry() -> None:
 
 
 def exports_telemetry(module: str, function: str) -> bool:
-    """Whether a function of this module only gives an exporter what it is to send."""
+    """Return whether a function of this module only passes data to an exporter."""
     return any(
         module == place and function.startswith(name)
         for _, telemetry in _senders[module]
@@ -847,7 +869,7 @@ def exports_telemetry(module: str, function: str) -> bool:
 
 @cache
 def exporting_modules() -> frozenset[str]:
-    """Where functions are that only give an exporter what it is to send."""
+    """Return the modules with functions that only pass data to an exporter."""
     found = {**discover(), **_integrations}.values()
     return frozenset(
         place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
@@ -856,7 +878,7 @@ def exporting_modules() -> frozenset[str]:
 
 @cache
 def sending_packages() -> frozenset[str]:
-    """The packages and modules in which something sends telemetry."""
+    """Return the packages and modules in which something sends telemetry."""
     found = {**discover(), **_integrations}.values()
     return frozenset(
         sender.partition(":")[0] for one in found for telemetry in one.telemetry for sender in telemetry.senders
@@ -864,7 +886,7 @@ def sending_packages() -> frozenset[str]:
 
 
 def sends_telemetry(module: str) -> bool:
-    """Whether some function of this module sends telemetry."""
+    """Return whether some function of this module sends telemetry."""
     if module not in _senders:
         telemetry_of(module, "")
     return bool(_senders[module])
@@ -883,47 +905,47 @@ def _senders_in(module: str) -> tuple[tuple[str, Telemetry], ...]:
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
 #
-# Work that reaches a program from outside, as tasks of a queue or requests to a server do. A program that is replayed or resumed
-# listens for none: where it would, what the log has is given to it.
+# Work that reaches a program from outside, such as tasks of a queue or requests to a server. A replayed or resumed
+# program does not listen for any: it is given those in the log.
 
 
 class TaskSource(Protocol):
-    """Where the tasks of a program come from: a queue, a server, the handlers of a framework."""
+    """A source of a program's tasks: a queue, a server, the handlers of a framework."""
 
     def has_tasks(self, trace: Trace) -> bool:
-        """Whether the log has tasks of this source."""
+        """Return whether the log has tasks of this source."""
         ...
 
     def replay_tasks(self) -> None:
-        """Give every recorded task to the program again, inside the replay or the resumed run that is going on.
+        """Give every recorded task to the program again, inside the active replay or resumed run.
 
-        It returns when all are done; what makes the replay fail is raised.
+        Returns when all are done; raises what makes the replay fail.
         """
         ...
 
 
-#: Where this program's tasks come from: definitions, as functions are.
+#: The task sources of this program: definitions, like functions.
 _sources: Final[list[TaskSource]] = []
 
 
 def register_tasks(source: TaskSource) -> None:
-    """Make a source of this program's tasks known: where the program would listen for work in a replay, it is asked instead."""
+    """Register a source of this program's tasks; in a replay it is used where the program would listen for work."""
     if source not in _sources:
         _sources.append(source)
 
 
 def task_sources() -> Sequence[TaskSource]:
-    """The sources that are known."""
+    """Return the registered sources."""
     return tuple(_sources)
 
 
 # -- transports --------------------------------------------------------------------------------------------------------
 #
-# One client's transport captured, without patching its class.
+# Capturing one client's transport without patching its class.
 
 
 def attach(transport: Any) -> None:
-    """Put the seam on this one HTTP client object. Doing it again changes nothing.
+    """Put the seam on this one HTTP client object. Idempotent.
 
     Raises ``TypeError`` if no installed integration knows this kind of client.
     """
@@ -938,7 +960,7 @@ def attach(transport: Any) -> None:
 
 
 def detach(transport: Any) -> None:
-    """Take the seam off again; one that is not there is no error."""
+    """Remove the seam; do nothing if there is none."""
     for integration in discover().values():
         if integration.detach is not None and integration.detach(transport):
             return
@@ -946,26 +968,26 @@ def detach(transport: Any) -> None:
 
 # -- credentials -------------------------------------------------------------------------------------------------------
 #
-# Placeholders for the credentials without which SDKs refuse to start: a replay needs none, since nothing is sent.
+# Placeholders for credentials without which SDKs refuse to start: a replay needs none, since nothing is sent.
 
-#: Says what it is wherever it turns up.
+#: Recognisable wherever it turns up.
 PLACEHOLDER: Final = STAND_IN
 
 
 def credentials() -> list[str]:
-    """The credential variables of SDKs that are set here: a recording keeps their names."""
+    """Return the names of the SDKs' credential variables that are set here; a recording keeps them."""
     return sorted(
         {name for one in discover().values() for way in one.credentials for name in _names(way) if os.environ.get(name)}
     )
 
 
 def settings() -> dict[str, str]:
-    """The variables by which SDKs decide what they ask and where, as far as they are set here."""
+    """Return the variables that configure what SDKs request and where, as far as they are set here."""
     return {name: value for one in discover().values() for name in one.settings if (value := os.environ.get(name))}
 
 
 def traceparent() -> str | None:
-    """The span in which this program is now, as a W3C ``traceparent``: by an integration, else by the environment of the process."""
+    """Return the current span as a W3C ``traceparent``: from an integration, else from the environment of the process."""
     for one in discover().values():
         found = None if one.traceparent is None else one.traceparent()
         if found is not None:
@@ -974,11 +996,11 @@ def traceparent() -> str | None:
 
 
 def supply_placeholders(recorded: Iterable[str] = ()) -> Callable[[], None]:
-    """Set a placeholder for each credential variable that is absent or empty; the returned function takes them away again.
+    """Set a placeholder for each credential variable that is missing or empty; return a function that removes them.
 
-    ``recorded`` are those that the recorded process had. An SDK of which it had some gets these and no other: SDKs choose a
-    service by the variables that are there, and refuse to guess between two. A variable that the program has changed in the
-    meantime is left as the program made it.
+    ``recorded`` are the variables that the recorded process had. An SDK that had some gets these and no others: SDKs
+    choose a service by the variables that are set, and refuse to choose between two. Variables that the program changes
+    in the meantime are left alone.
     """
     before: dict[str, str | None] = {}
     for name in _variables(frozenset(recorded)):
@@ -999,7 +1021,7 @@ def supply_placeholders(recorded: Iterable[str] = ()) -> Callable[[], None]:
 
 
 def _variables(recorded: frozenset[str]) -> list[str]:
-    """The variables that SDKs ask for, but for those in whose place another is set."""
+    """Return the variables that SDKs require, except those for which an alternative is set."""
     return [
         had[0] if (had := [name for name in names if name in recorded]) else names[0]
         for integration in discover().values()
@@ -1009,7 +1031,7 @@ def _variables(recorded: frozenset[str]) -> list[str]:
 
 
 def _ways(integration: Integration, recorded: frozenset[str]) -> list[tuple[str, ...]]:
-    """What one SDK takes: what it had when it was recorded, or, where that was nothing, all."""
+    """Return what one SDK accepts: what it had when it was recorded, or everything if it had nothing."""
     ways = [_names(way) for way in integration.credentials]
     had = [names for names in ways if not recorded.isdisjoint(names)]
     return [names for names in ways if names in had or not had or _is_switch(names[0])]

@@ -1,8 +1,9 @@
-"""The transport of a connection in an event loop while a step accounts for it: the real one, observed, or one that the log answers for.
+"""Transports for connections in an event loop while a step accounts for them: the real one observed, or one answered by
+the log.
 
-asyncio has two halves of a connection: the *protocol* is the library's, its *transport* the loop's. A seam puts one of the two classes
-here in the place of the transport: ``ObservedTransport`` records what passes before the other half gets it,
-``ReplayedTransport`` has no connection below it. What the loop calls on the protocol is reported to them (``reported``).
+asyncio splits a connection into two halves: the *protocol* belongs to the library, its *transport* to the loop. A seam
+replaces the transport with one of two classes: ``ObservedTransport`` records what passes before the other half gets it,
+``ReplayedTransport`` has no real connection. What the loop calls on the protocol is reported to them (``reported``).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = [
     "transport_of",
 ]
 
-#: The attribute of a protocol in which its transport is kept, while that is one of these.
+#: The attribute of a protocol that holds its transport while that is one of these.
 _KEY: Final = "_tracekit_transport"
 
 
 class serving:
-    """A block in which what is asked of the event loop serves a connection, and is no progress of the program. With ``scope`` it is the
-    run's."""
+    """A block in which what is requested of the event loop serves a connection, and is not progress of the program;
+    with ``scope``, it belongs to the run."""
 
     __slots__ = ("_scope", "_token")
 
@@ -50,9 +51,9 @@ class serving:
 
 
 async def opened(exchange: Exchange, connecting: Awaitable[Any], failed: Callable[..., object]) -> tuple[Any, bool]:
-    """Open a connection as a part of ``exchange``: the connection, and whether the caller was suspended for it.
+    """Open a connection as part of ``exchange``; return it, and whether the caller was suspended meanwhile.
 
-    ``failed(exchange, error, suspended=…)`` records that it raised.
+    ``failed(exchange, error, suspended=…)`` is called to record an error.
     """
     driven = drive(connecting)
     tokens = exchange.enter()
@@ -67,9 +68,10 @@ async def opened(exchange: Exchange, connecting: Awaitable[Any], failed: Callabl
 
 
 class StandIn:
-    """An object in the place of a library's own, which it passes for: its class and all that it doesn't define itself are that one's."""
+    """An object that replaces a library's own and passes for it: it has the other's class, and every attribute it does
+    not define itself."""
 
-    # No slots: transports and sockets have attributes that somebody may set.
+    # No slots: programs may set attributes on transports and sockets.
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -83,14 +85,14 @@ class StandIn:
 
 
 def transport_of(protocol: Any) -> Any:
-    """The ``ObservedTransport`` or ``ReplayedTransport`` of a protocol; ``None`` where it has another."""
-    attributes = getattr(protocol, "__dict__", None)  # a server's protocol may have slots alone
+    """Return the ``ObservedTransport`` or ``ReplayedTransport`` of a protocol; ``None`` if it has another transport."""
+    attributes = getattr(protocol, "__dict__", None)  # a server's protocol may have only slots
     return None if attributes is None else attributes.get(_KEY)
 
 
 def reported(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what an event loop calls on a protocol (``data_received``, ``connection_lost``, ``pause_writing`` …): its transport is the first
-    to know."""
+    """Wrap a method that an event loop calls on a protocol (``data_received``, ``connection_lost``, ``pause_writing``
+    …), so that the transport is notified first."""
     name = original.__name__
     if name == "data_received":
         return _reported_data(original)
@@ -109,7 +111,8 @@ def reported(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reported_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``data_received``, which a library calls itself, too, with what it has kept of data that it could not read yet."""
+    """Wrap ``data_received``, which a library also calls itself, with data that it has kept because it could not parse
+    it yet."""
 
     @wraps(original)
     def data_received(self: Any, data: bytes) -> Any:
@@ -126,7 +129,7 @@ def _reported_data(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class keeping:
-    """A block in which ``data_received`` is called by the library itself, with what has been received, and recorded, before."""
+    """A block in which the library itself calls ``data_received`` with data that was received, and recorded, earlier."""
 
     __slots__ = ("_before", "_transport")
 
@@ -142,14 +145,14 @@ class keeping:
 
 
 class ObservedTransport(StandIn):
-    """The transport of a connection that is recorded: what goes out is reported to ``sent``, what is received to ``incoming``.
+    """The transport of a recorded connection: data going out is reported to ``sent``, received data to ``incoming``.
 
-    ``scope``: in which the library reads what is received, where it goes by the run's clock and has timers of the run's there.
+    ``scope``: where the library parses received data, if it reads the run's clock and arms the run's timers there.
     """
 
-    #: Whether what is sent is produced meanwhile, by code of the program that waits where sending is paused.
+    #: Whether the program's own code produces what is sent, and waits while sending is paused.
     program_sends = True
-    #: Whether the library is reading what it has kept: see ``keeping``.
+    #: Whether the library is processing data that it has kept: see ``keeping``.
     kept = False
 
     def __init__(self, protocol: Any, exchange: Exchange, incoming: Incoming, scope: Scope | None) -> None:
@@ -162,15 +165,16 @@ class ObservedTransport(StandIn):
         protocol.transport = self
 
     def release(self) -> None:
-        """Give the protocol its own transport again: the exchange is over, the connection goes on."""
+        """Give the protocol its own transport back: the exchange is over, the connection remains open."""
         vars(self.protocol).pop(_KEY, None)
         if self.protocol.transport is self:
             self.protocol.transport = self.real
 
-    # -- what the library asks of it -------------------------------------------------------------------------------------
+    # -- called by the library
+    # -----------------------------------------------------------------------------------------------
 
     def sent(self, data: bytes) -> None:
-        """Record what is about to be sent."""
+        """Record data that is about to be sent."""
         raise NotImplementedError
 
     def write(self, data: Any) -> None:
@@ -206,10 +210,11 @@ class ObservedTransport(StandIn):
         with serving():
             self.real.resume_reading()
 
-    # -- what the event loop reports -------------------------------------------------------------------------------------
+    # -- reported by the event loop
+    # ------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The peer takes less than is sent: whoever sends waits, where that is the program's own code (``program_sends``)."""
+        """Record that the peer is slow to read, if the program's own code sends (``program_sends``) and so has to wait."""
         if self.program_sends and not self.incoming.complete:
             self.exchange.mark("paused")
 
@@ -228,9 +233,10 @@ class ObservedTransport(StandIn):
 
 
 class ReplayedTransport(asyncio.Transport):
-    """The transport of a connection that is not there: ``arrivals`` compares what the library writes, and brings the recorded answer.
+    """The transport of a connection that does not exist: ``arrivals`` compares what the library writes, and delivers
+    the recorded response.
 
-    ``scope`` as that of ``ObservedTransport``.
+    ``scope`` as for ``ObservedTransport``.
     """
 
     kept = False
@@ -266,7 +272,7 @@ class ReplayedTransport(asyncio.Transport):
         self.lost_soon()
 
     def lost_soon(self) -> None:
-        """The loop calls ``connection_lost`` of the protocol, as it does with a real transport that is closed."""
+        """Have the loop call the protocol's ``connection_lost``, as with a real transport that is closed."""
         if not self.loop.is_closed():
             self.loop.call_soon(self.protocol.connection_lost, None, context=Context())
 
@@ -298,13 +304,14 @@ class ReplayedTransport(asyncio.Transport):
         pass
 
     def flow(self, paused: bool) -> None:
-        """Sending is paused, or goes on, where it did."""
+        """Pause or resume sending where the recording did."""
         if paused:
             self.protocol.pause_writing()
         else:
             self.protocol.resume_writing()
 
-    # -- what `reported` says: the log has it ----------------------------------------------------------------------------
+    # -- called by `reported`: the log has it already
+    # ----------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""Websockets as they are on the wire: the frames of both directions read while they pass, and recorded ones written again.
+"""Websockets on the wire: parses the frames of both directions as they pass, and writes recorded ones.
 
-A connection is one step: what came and what was sent are its chunks, ``{"received": …}`` and ``{"sent": …}``, each a frame with its
-compression undone: ``{"type", "data"}``, ``more`` where a message goes on in the next one, of a close ``code`` and ``reason``. Bytes that
-are no such frames are kept as they came, ``{"type": "raw"}``.
+A connection is one step; what was received and sent are its chunks, ``{"received": …}`` and ``{"sent": …}``, each a
+decompressed frame: ``{"type", "data"}``, with ``more`` if the message continues in the next frame, and ``code`` and
+``reason`` for a close. Bytes that are not valid frames are kept as they are, ``{"type": "raw"}``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Frame = dict[str, Any]
 _KINDS: Final = {0: "continuation", 1: "text", 2: "binary", 8: "close", 9: "ping", 10: "pong"}
 _CODES: Final = {kind: code for code, kind in _KINDS.items()}
 _DATA: Final = (0, 1, 2)
-#: What a compressed message ends with and is sent without.
+#: The end of every compressed message, which is not transmitted.
 _TAIL: Final = b"\x00\x00\xff\xff"
 
 
 class _Inflater:
-    """Undoes the compression of messages (RFC 7692); ``keeps``: each begins where the one before ended."""
+    """Decompresses messages (RFC 7692); ``keeps``: each continues the compression state of the previous one."""
 
     __slots__ = ("_inner", "_keeps")
 
@@ -57,11 +57,11 @@ class _Frames:
         self._inflater: Final = inflater
         self._packed = False
         self._rest = b""
-        #: Whether what comes is no frames any more.
+        #: Whether the data has stopped being frames.
         self._raw = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete with ``data``."""
+        """Return the frames completed by ``data``."""
         self._rest += data
         found: list[Frame] = []
         while not self._raw and (frame := self._next()) is not None:
@@ -140,7 +140,7 @@ def _bytes(data: Any) -> bytes:
 
 
 def _on_wire(frame: Frame) -> bytes:
-    """A frame as a server sends it, uncompressed."""
+    """Return a frame as a server sends it, uncompressed."""
     payload = _bytes(frame.get("data", b""))
     if frame["type"] == "raw":
         return payload
@@ -155,28 +155,30 @@ def _on_wire(frame: Frame) -> bytes:
     ) + payload
 
 
-# -- while it is recorded ----------------------------------------------------------------------------------------------------
+# -- recording
+# --------------------------------------------------------------------------------------------------------------
 
 
 class Conversation(Incoming):
-    """A websocket that is recorded: its handshake, or the answer that it has instead of one, and then the frames of both directions."""
+    """A websocket that is being recorded: its handshake (or the response received instead), then the frames of both
+    directions."""
 
     __slots__ = ("_inward", "_message", "_outward", "_parts")
 
     upgrades = True
 
     def __init__(self, exchange: Exchange, *, brought: bool, parts: bool = False) -> None:
-        """``parts``: the library goes by when something comes, if only a part of a frame."""
+        """``parts``: the library reacts to every arrival, even part of a frame."""
         self._parts: Final = parts
         super().__init__(exchange, "WEBSOCKET", "", quiet=False, brought=brought)
         self._inward: _Frames | None = None
         self._outward = _Frames(True, None)
-        #: The message whose frames are being received.
+        #: The type of the message whose frames are being received.
         self._message = ""
 
     @property
     def open(self) -> bool:
-        """Whether the handshake was a success."""
+        """Whether the handshake succeeded."""
         return self._inward is not None
 
     def _body(self, data: bytes) -> None:
@@ -196,7 +198,7 @@ class Conversation(Incoming):
             self._exchange.mark("part", suspended=True)
 
     def _shaken(self) -> _Frames:
-        """The handshake is over: the frames that come now. What it agreed on for compression is not recorded."""
+        """Start parsing frames after the handshake. The negotiated compression is not recorded."""
         keeps: dict[str, bool] | None = None
         headers = []
         for name, value in self._headers:
@@ -210,14 +212,14 @@ class Conversation(Incoming):
         return _Frames(False, None if keeps is None else _Inflater(keeps["server"]))
 
     def sent(self, data: bytes) -> None:
-        """Something is about to be sent."""
+        """Record data that is about to be sent."""
         if self._inward is None or self.complete:  # the request itself
             return
         for frame in self._outward.feed(data):
             self._exchange.step.chunk({"sent": frame})
 
     def half_closed(self) -> None:
-        """The peer sends nothing any more."""
+        """Record that the peer will not send any more."""
         if not self.complete and self._inward is not None:
             self._exchange.mark("eof", suspended=self._brought)
 
@@ -229,11 +231,13 @@ class Conversation(Incoming):
         self._exchange.end(suspended=self._brought)
 
 
-# -- in a replay -------------------------------------------------------------------------------------------------------------
+# -- replay
+# -----------------------------------------------------------------------------------------------------------------
 
 
 class ReplayedConversation(Arrivals):
-    """A recorded websocket: what is sent is compared, what came comes where it came. ``ended``: the other side sends nothing any more."""
+    """A recorded websocket: what is sent is compared, and received frames are delivered at their recorded place.
+    ``ended``: called when the peer sends no more."""
 
     __slots__ = ("_accept", "_asks", "_ended", "_made", "_opening", "_outward", "_pings", "_waits", "open")
 
@@ -246,17 +250,17 @@ class ReplayedConversation(Arrivals):
     ) -> None:
         super().__init__(exchange, "WEBSOCKET", receive, lost)
         self._ended: Final = ended
-        #: What has been sent of the request, until it is whole.
+        #: The part of the request sent so far, until it is complete.
         self._opening: bytes | None = b""
         self._accept = ""
         self._outward: Final = _Frames(True, None)
-        #: The frames that the program has sent beyond those that it is known to have sent by now.
+        #: The frames that the program has sent and that have not been compared yet.
         self._made: list[Frame] = []
-        #: The payloads of pings, which are another chance each time, by the recorded ones.
+        #: The payloads of pings, which are random each time, by the recorded ones.
         self._pings: Final[dict[Any, Any]] = {}
         self.open = False
         self._asks = True
-        #: Whether something is waited for that comes.
+        #: Whether a recorded arrival is being waited for.
         self._waits = False
 
     def sent(self, data: bytes, *, complete: bool = False) -> None:
@@ -273,15 +277,17 @@ class ReplayedConversation(Arrivals):
         self._pause()
         self.ask()
 
-    # -- for who reads from a socket -------------------------------------------------------------------------------------
+    # -- for code that reads from a socket
+    # ------------------------------------------------------------------------------------
 
     def say(self, data: bytes) -> None:
-        """As ``sent``; what comes is asked for by ``next``."""
+        """Like ``sent``, for callers that fetch arrivals with ``next``."""
         self._asks = False
         self.sent(data)
 
     def comes(self) -> bool | None:
-        """Whether something is still to come: ``None`` where the program has to say something before that. Ask for it then."""
+        """Return whether something is still to come; ``None`` if the program has to send something first. Then call
+        ``next``."""
         self._asks = False
         entry = self._exchange.step.upcoming()
         if entry is None or (entry.get("meta") or {}).get("abandoned"):
@@ -292,12 +298,12 @@ class ReplayedConversation(Arrivals):
         return True
 
     def next(self) -> tuple[bytes, tuple[str, BaseException | None] | None]:
-        """What comes next, when its turn has come, and how the connection ended, where it did."""
+        """Return the next arrival, waiting for its turn, and how the connection ended, if it did."""
         step = self._exchange.step
         return self._taken(step.next_chunk() or step.answer())
 
     def delivered(self, end: object) -> None:
-        """The next recorded message has been delivered: what is sent from now on is compared with what follows."""
+        """Note that the next recorded message was delivered; what is sent from now on is compared with what follows it."""
         self._waits = False
         self._over = self._over or end is not None
         self._compare()
@@ -309,7 +315,8 @@ class ReplayedConversation(Arrivals):
     def _sends_next(self) -> bool:
         return not self._waits and super()._sends_next()
 
-    # -- both ------------------------------------------------------------------------------------------------------------
+    # -- both
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
         while self._made and (piece := self._next_sent()) is not None:
@@ -354,7 +361,7 @@ class ReplayedConversation(Arrivals):
 
 
 def _accept(head: bytes) -> str:
-    """What the other side answers to the key of a request."""
+    """Return the server's response to the key of a request."""
     key = b""
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")

@@ -1,6 +1,7 @@
-"""What dialects are made of: JSON and events in bodies, arguments of tools, token counts, and formats that many services share.
+"""Building blocks of dialects: JSON and events in bodies, tool arguments, token counts, and formats that many services
+share.
 
-Pure functions on bytes and parsed JSON. What a server should not send is read as nothing, never as an error.
+Pure functions on bytes and parsed JSON. Malformed input yields nothing, never an error.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def json_value(data: bytes | str) -> Any:
-    """JSON, or ``None`` where it is none (``[DONE]``, a cut event)."""
+    """Parse JSON; return ``None`` if it is invalid (``[DONE]``, a truncated event)."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -42,7 +43,7 @@ def json_value(data: bytes | str) -> Any:
 
 
 def json_lines(stream: bytes) -> Iterator[Any]:
-    """The values of a stream of JSON, one a line; what is no JSON (a cut line) is left out."""
+    """Yield the values of a stream with one JSON value per line; invalid lines (such as a truncated one) are skipped."""
     for line in stream.splitlines():
         value = json_value(line) if line else None
         if value is not None:
@@ -50,12 +51,12 @@ def json_lines(stream: bytes) -> Iterator[Any]:
 
 
 def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
-    """The events of a whole stream, server-sent or in the binary form of AWS: the name and the data.
+    """Yield name and data of the events of a complete stream, server-sent or in the binary format of AWS.
 
-    A server-sent event without a name is a ``"message"``, and its lines are joined by ``\\n``. The name of a binary one is its type, or
-    that of its exception. The last one is left out where it is cut.
+    A server-sent event without a name is a ``"message"``; its data lines are joined by ``\\n``. The name of a binary
+    event is its type, or that of its exception. A truncated last event is skipped.
     """
-    if stream[:1] == b"\0":  # the beginning of a length: no text begins so
+    if stream[:1] == b"\0":  # the high byte of a length: no text begins with it
         yield from _binary_events(stream)
         return
     for block in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
@@ -72,7 +73,8 @@ def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def event_data(stream: bytes) -> Iterator[bytes]:
-    """The data of the events of a stream; where binary events wrap another service's data (``{"bytes": …}``, as base64), that."""
+    """Yield the data of a stream's events; if binary events wrap another service's data (``{"bytes": …}``, as base64),
+    yield that."""
     for _, data in events(stream):
         if stream[:1] == b"\0" and b'"bytes"' in data:
             wrapped = json_value(data)
@@ -81,10 +83,11 @@ def event_data(stream: bytes) -> Iterator[bytes]:
         yield data
 
 
-#: ``application/vnd.amazon.eventstream``: lengths of the message and of its headers and a checksum of both; headers; data; a checksum.
+#: ``application/vnd.amazon.eventstream``: lengths of the message and of its headers, with a checksum; headers; data; a
+#: checksum.
 _PRELUDE: Final = 12
 _CHECKSUM: Final = 4
-#: How long a header's value is, by its type; ``None`` where two bytes say it.
+#: The length of a header's value, by its type; ``None`` if two bytes specify it.
 _LENGTHS: Final[tuple[int | None, ...]] = (0, 0, 1, 2, 4, 8, None, None, 8, 16)
 _NAMES: Final = (b":event-type", b":exception-type", b":error-code")
 
@@ -120,22 +123,22 @@ def _event_name(stream: bytes, at: int, end: int) -> str:
 
 
 def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
-    """The parameters of these names that a request sets to single values, under the names to which a mapping translates them."""
+    """Return the scalar parameters of these names that a request sets; a mapping translates the names."""
     if not isinstance(body, Mapping):
         return {}
-    there = filter(body.__contains__, names)  # of many names a request has few
+    there = filter(body.__contains__, names)  # a request has few of these many names
     shown = names if isinstance(names, Mapping) else None
     return {
         name if shown is None else shown[name]: body[name] for name in there if not isinstance(body[name], _HOLDING)
     }
 
 
-#: What is no single value.
+#: Not scalar.
 _HOLDING: Final = (list, dict)
 
 
 def tool_arguments(text: object) -> Any:
-    """The arguments of a tool call: parsed where they are JSON, as they came otherwise."""
+    """Return the arguments of a tool call: parsed if they are JSON, otherwise unchanged."""
     if not isinstance(text, str):
         return text
     try:
@@ -155,9 +158,10 @@ def token_usage(
     cache_creation: object = None,
     reasoning: object = None,
 ) -> dict[str, int]:
-    """Token counts under the names of a trace: ``input_tokens`` and ``output_tokens`` include what was cached or thought.
+    """Return token counts under the names used in traces: ``input_tokens`` and ``output_tokens`` include cached and
+    reasoning tokens.
 
-    What is no count is left out.
+    Values that are not numbers are left out.
     """
     counts: dict[str, int] = {}
     if isinstance(input, _NUMBERS):
@@ -174,7 +178,7 @@ def token_usage(
 
 
 def completion_usage(given: object) -> dict[str, int]:
-    """The token counts of OpenAI and of services like it, in both ways in which they count (``prompt_tokens``, ``input_tokens``)."""
+    """Return the token counts of OpenAI and similar services, in either naming (``prompt_tokens``, ``input_tokens``)."""
     if not isinstance(given, Mapping):
         return {}
     inside, outside = _details(given, _OF_INPUT), _details(given, _OF_OUTPUT)
@@ -187,7 +191,7 @@ def completion_usage(given: object) -> dict[str, int]:
     )
 
 
-#: What a count is made of; the Realtime API has a name of its own for that.
+#: The details of a count; the Realtime API uses names of its own.
 _OF_INPUT: Final = ("input_tokens_details", "input_token_details", "prompt_tokens_details", "prompt_token_details")
 _OF_OUTPUT: Final = (
     "output_tokens_details", "output_token_details", "completion_tokens_details", "completion_token_details",
@@ -209,7 +213,7 @@ def answer_meta(
     finish_reasons: Iterable[object] = (),
     usage: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """``meta`` of an answer, without what is absent."""
+    """Return ``meta`` of a response, without absent fields."""
     reasons = [reason for reason in finish_reasons if isinstance(reason, str) and reason]
     meta: dict[str, Any] = {}
     if model:
@@ -234,15 +238,16 @@ _FINISH: Final = expression(rb'"finish_reason"\s*:\s*"([^"]*)"')
 
 
 class ChatCompletions:
-    """The protocol of OpenAI's chat completions, which most services speak: ``POST …/chat/completions`` with ``messages``.
+    """The protocol of OpenAI's chat completions, which most services support: ``POST …/chat/completions`` with
+    ``messages``.
 
-    A subclass says whose it is, and where that service differs.
+    A subclass defines the provider, and where that service differs.
     """
 
     name = "openai.chat"
     provider = "openai"
     operation = "chat"
-    #: The ends of the paths, and what the body holds beside a model.
+    #: The ends of the paths, and the body's key besides the model.
     paths: tuple[str, ...] = ("/chat/completions",)
     content = "messages"
 
@@ -256,7 +261,7 @@ class ChatCompletions:
         return Claim(model, parameters(body, _PARAMETERS)) if isinstance(model, str) else None
 
     def model(self, path: str, body: Mapping[str, Any]) -> object:
-        """The model that is asked."""
+        """Return the requested model."""
         return body.get("model") or deployment(path)
 
     def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -287,7 +292,7 @@ class ChatCompletions:
 
 
 class EmbeddingVectors:
-    """The protocol of OpenAI's embeddings, which most services speak: ``POST …/embeddings`` with ``input``."""
+    """The protocol of OpenAI's embeddings, which most services support: ``POST …/embeddings`` with ``input``."""
 
     name = "openai.embeddings"
     provider = "openai"
@@ -318,7 +323,7 @@ class EmbeddingVectors:
 
 
 def deployment(path: str) -> str | None:
-    """Azure names the model in the path: ``…/deployments/NAME/chat/completions``."""
+    """Return the model that Azure names in the path: ``…/deployments/NAME/chat/completions``."""
     _, found, rest = path.partition("/deployments/")
     return rest.partition("/")[0] if found else None
 
@@ -330,7 +335,7 @@ def _completion_meta(body: Mapping[str, Any], reasons: Iterable[object], counts:
 
 
 def completion_reading(bodies: Iterable[object], meta: Mapping[str, Any]) -> Reading:
-    """A chat completion read in full: one body, or those that a stream brought."""
+    """Read a chat completion in full: a single body, or those of a stream."""
     texts: list[str] = []
     thoughts: list[str] = []
     refusals: list[str] = []
@@ -352,7 +357,7 @@ def completion_reading(bodies: Iterable[object], meta: Mapping[str, Any]) -> Rea
 
 
 def _choices(bodies: Iterable[object]) -> list[Mapping[str, Any]]:
-    """The whole choices, and those that come in pieces put together, in their order."""
+    """Return the choices in order, with streamed ones joined."""
     found = [choice for body in bodies if isinstance(body, dict) for choice in body.get("choices") or ()]
     deltas: dict[int, list[Mapping[str, Any]]] = {}
     for choice in found:
@@ -363,7 +368,7 @@ def _choices(bodies: Iterable[object]) -> list[Mapping[str, Any]]:
 
 
 def _content(content: object) -> tuple[str, str]:
-    """Text and visible reasoning of a message's content: a text, or a list of parts."""
+    """Return text and visible reasoning of a message's content, which is a text or a list of parts."""
     if isinstance(content, str):
         return content, ""
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
@@ -375,7 +380,7 @@ def _content(content: object) -> tuple[str, str]:
 
 
 def _joined(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One message out of its deltas."""
+    """Return the message that these deltas form."""
     texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
     calls: dict[int, dict[str, Any]] = {}
     for delta in deltas:

@@ -1,4 +1,4 @@
-"""Sessions and steps that stand around others: whatever they do not decide themselves, the inner one does."""
+"""Wrappers around sessions and steps, which delegate everything that they do not decide themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Around:
-    """``inner``, and a rule about it that a subclass adds."""
+    """A session around the session ``inner``; a subclass adds a rule."""
 
     reach: Callable[[Any, str | None], BaseException] | None = None
     decides: bool = False
@@ -127,7 +127,7 @@ class Around:
 
 
 class AroundStep(Step):
-    """The live step ``inner``, and what a subclass adds to its outcome."""
+    """A step around the live step ``inner``; a subclass adds to its outcome."""
 
     __slots__ = ("inner", "seq")
 

@@ -1,8 +1,8 @@
-"""The logical lines of execution of a run.
+"""Lanes: the lines of execution of a run.
 
-A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first step. Its
-identity is its path: which name, the how-manieth of that name that the parent lane started, under which live step. Neither scheduling
-nor what a library starts beside it changes that path.
+A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first
+step. It is identified by its path: its name, its number among the lanes of that name started by the parent lane, and
+the live step in which it was started. Neither scheduling nor other lanes that a library starts change that path.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from .._reality import free_in_forks
 
 __all__ = ["CALLBACK", "IMPORT", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
-#: The entry that encloses what happens in no step: the run's first.
+#: The entry that encloses what happens outside every step: the run's first.
 ROOT: Final = 1
 
-#: The ``owner`` of a lane whose task, thread or call has ended: an ident that is given again misleads nobody.
+#: The ``owner`` of a lane whose task, thread or call has ended, so that a reused ident is not taken for it.
 NOBODY: Final = -1
 
-#: The ``limit`` of a lane that nobody holds.
+#: The ``limit`` of a lane that is not being held.
 UNLIMITED: Final = 1 << 62
 
-#: The name of the lane of what comes from another thread or task than the one whose context it has.
+#: The name of the lane for steps that arrive from another thread or task than the one that owns the context.
 CALLBACK: Final = "callback"
 
-#: What the names of the lanes of modules begin with, in which is what their bodies do while they are imported.
+#: The prefix of the lanes of modules, for what a module's body does while it is imported.
 IMPORT: Final = "import "
 
 _numbering = free_in_forks(threading.Lock())
 
 
 class Lane:
-    """One logical line of execution.
+    """One line of execution.
 
-    ``id`` is its number in this file, ``-1`` until its first step. ``owner`` is whoever runs it: a thread's ident, or the
-    task object's ``id()``; a step that arrives from someone else opens a callback lane of its own.
-    ``under`` is the ``seq`` of the live step inside which it was started, or 0.
+    ``id`` is its number in this file, ``-1`` until its first step. ``owner`` is what runs it: a thread's ident, or the
+    ``id()`` of a task; a step that arrives from elsewhere opens a callback lane. ``under`` is the ``seq`` of the live
+    step in which the lane was started, or 0.
     """
 
     __slots__ = (
@@ -70,30 +70,32 @@ class Lane:
         self.n: Final = n
         self.parent: Final = parent
         self.under: Final = under
-        #: The run's own line.
+        #: The main lane of the run.
         self.root: Final[Lane] = self if parent is None else parent.root
-        #: The lanes of the run's tasks and threads by owner, for contexts that several of them share; one for all lanes of a run.
+        #: The lanes of the run's tasks and threads by owner, for contexts shared by several of them; one dictionary per
+        #: run.
         self.owned: Final[dict[int, Lane]] = {} if parent is None else parent.owned
-        #: The lanes of those who arrived in this one from another thread or task, by owner.
+        #: The lanes for steps that arrived here from other threads or tasks, by owner.
         self.callbacks: dict[int, Lane] | None = None
         self.id = id
         self.owner = owner
-        #: The session's own record of this lane (a replay keeps its cursors here).
+        #: Used by the session (a replay keeps its cursors here).
         self.state: object = None
-        #: The ``seq`` of its last step so far, 0 before the first.
+        #: The ``seq`` of its latest step, 0 before the first.
         self.last = 0
-        #: The ``id`` that it will have, where it has been named in the file before its first step; else 0.
+        #: Its future ``id``, if it was named in the file before its first step; else 0.
         self.number = 0
-        #: In a replay, of a task or a call in a thread: the line of the program that made it.
+        #: In a replay, for a task or a call in a thread: the program's line that created it.
         self.made_at: str | None = None
-        #: Whether anything has been captured in it, but that it began.
+        #: Whether anything but its start has been captured in it.
         self.captured = False
-        #: Whether a replay has let it go on past what was recorded of it, where nothing else could go on.
+        #: Whether a replay has let it go on past the end of what was recorded of it, because nothing else could go on.
         self.let_go = False
-        #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
+        #: How many of its callbacks an event loop has run since the loop's last event, and how many it may run; see
+        #: ``progress``.
         self.since = 0
         self.limit = UNLIMITED
-        #: The event loop that runs them, and where to be entered when one of them runs; ``None`` where it is entered already.
+        #: The event loop that runs them, and the list to append this lane to when one runs; ``None`` if it is in the list.
         self.loop: object = None
         self.moved: list[Lane] | None = None
         self._counts: dict[tuple[int, str], int] = {}
@@ -102,34 +104,34 @@ class Lane:
         self._since = 0
 
     def runs(self) -> None:
-        """An event loop runs one more of its callbacks."""
+        """Count one more callback that an event loop runs."""
         self.since += 1
         if self.moved is not None:
             self.moves()
 
     def moves(self) -> None:
-        """It is the first callback since the last event of its loop."""
+        """Enter the lane in its loop's list, at the first callback since the loop's last event."""
         if self.moved is not None:
             self.moved.append(self)
             self.moved = None
 
     def count(self, name: str, under: int) -> int:
-        """The number of the child that is being started now, from 1."""
+        """Return the number, from 1, of the child lane that is being started."""
         with _numbering:
             n = self._counts.get((under, name), 0) + 1
             self._counts[under, name] = n
         return n
 
     def counted(self, name: str, n: int) -> None:
-        """A lane of this name that was started by another way is the ``n``-th: the next is a later one."""
+        """Note that a lane of this name with number ``n`` was started in another way; later ones get higher numbers."""
         with _numbering:
             self._counts[0, name] = max(self._counts.get((0, name), 0), n)
 
     def armed(self, function: str) -> tuple[int, int]:
-        """A timer's identity: the lane's last step, and the number of the timer among those of ``function`` since.
+        """Return a timer's identity: the lane's last step, and the timer's number among those of ``function`` since.
 
-        Not counted through: a wait with a time limit arms no timer where what it waits for is there already, and that may
-        be otherwise in a replay.
+        Timers are not numbered consecutively through the lane: a wait with a time limit arms no timer if its condition
+        is already met, which may differ in a replay.
         """
         if self._since != self.last:
             self._since, self._armed = self.last, {}
@@ -138,7 +140,7 @@ class Lane:
 
     @property
     def path(self) -> str:
-        """``""`` for the run's own line, else the names and numbers from there down, for messages and segment names."""
+        """``""`` for the main lane, else the names and numbers down from it; used in messages and segment names."""
         if self.parent is None:
             return ""
         under = f"@{self.under}" if self.under else ""
@@ -146,7 +148,7 @@ class Lane:
 
     @property
     def open(self) -> bool:
-        """Whether its task, thread or call has not ended. A callback's lane never counts as open."""
+        """Whether its task, thread or call has not ended. A callback lane never counts as open."""
         return self.owner not in (0, NOBODY) and self.name != CALLBACK
 
     def __repr__(self) -> str:
@@ -154,7 +156,7 @@ class Lane:
 
 
 class Root(Lane):
-    """The own line of a process that joined a run: its path goes on from that of the line that started it."""
+    """The main lane of a process that joined a run; its path continues that of the lane that started it."""
 
     __slots__ = ("_path",)
 
@@ -172,5 +174,5 @@ class Root(Lane):
 
 
 def started(parent: Lane, name: str, under: int = 0) -> Lane:
-    """A new lane, started by ``parent``, counted now, with no owner and no number yet."""
+    """Return a new lane started by ``parent``: counted, but without owner and file number."""
     return Lane(name, parent.count(name, under), parent, under)

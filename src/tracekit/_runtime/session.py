@@ -1,9 +1,9 @@
-"""Where in a run the running code is, and what it may ask there: scopes, and the protocols of sessions, steps and timers.
+"""Scopes (where in a run the running code is), and the protocols of sessions, steps and timers.
 
-A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks ``here`` for
-the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
-outcome reported (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
-Capture points know nothing of replay, sessions know nothing of SDKs.
+A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, gets the scope
+from ``here``, and begins a step on its session. The session alone decides: for a *live* step the capture point makes
+the call and reports its outcome (``chunk``, ``done``, ``failed``); any other step is answered from the log (``answer``,
+``next_chunk``). Capture points know nothing of replay, sessions know nothing of SDKs.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ T = TypeVar("T")
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
-# Where a step happens: the session, the lane and the enclosing step that the context variable points to.
+# Where a step happens: the session, the lane and the enclosing step in the context variable.
 #
-# A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
-# threads get theirs from the hooks in ``_capture.threads``.
+# A scope is immutable. Code that enters a step, a lane or an agent sets a new scope and restores the old one
+# afterwards; tasks and threads get theirs from the hooks in ``_capture.threads``.
 
 
 class Scope:
-    """One point in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
+    """A position in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
 
-    ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
-    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay. ``spending`` is the
-    innermost budget that calls made here are counted in, ``call`` the innermost open call in which their effects are.
+    ``live`` is the ``seq`` of the innermost enclosing step whose body a replay does not run (a tool, a model call, an
+    HTTP exchange), or 0: lanes started inside are numbered under that step and don't exist in a replay. ``spending`` is
+    the innermost budget that calls count against; ``call`` is the innermost open call, to which their effects belong.
     """
 
     # No __slots__: from 3.13 on Python makes objects without them faster.
@@ -110,21 +110,21 @@ class Scope:
         self.call: Final = call
 
     def inside(self, seq: int, *, live: bool) -> Scope:
-        """The scope of the body of step ``seq``."""
+        """Return the scope of the body of step ``seq``."""
         return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending, self.call)
 
     def in_lane(self, lane: Lane) -> Scope:
-        """A scope below the same step, in another lane."""
+        """Return a scope inside the same step, in another lane."""
         return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
 
     def own_lane(self, name: str) -> Scope:
-        """In a line of execution of its own that starts here, for a worker, a connection, a thread: the next of this name."""
+        """Return a scope in a new lane that starts here, for a worker, connection or thread: the next one of this name."""
         return self.in_lane(started(self.lane, name))
 
     def task(self, name: str, n: int | None = None) -> Scope:
-        """In a line of execution of its own for work that came from outside, inside no step: the next of this name in the run.
+        """Return a scope in a new lane for work from outside, inside no step: the next one of this name in the run.
 
-        In a replay ``n`` says which one it was.
+        In a replay, ``n`` is the recorded lane's number.
         """
         root = self.lane.root
         if n is None:
@@ -135,7 +135,8 @@ class Scope:
         return Scope(self.session, lane, ROOT, self.agent, call=self.call)
 
     def of_module(self, name: str) -> Scope:
-        """In the line of execution of the module ``name``, which is being imported: the same one whoever is the first to import it."""
+        """Return a scope in the lane of the module ``name``, which is being imported: the same lane whoever imports it
+        first."""
         lane = started(self.lane.root, IMPORT + name)
         return Scope(self.session, lane, ROOT, self.agent, spending=self.spending, call=self.call)
 
@@ -143,11 +144,11 @@ class Scope:
         return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
 
     def within(self, spending: Spending | None) -> Scope:
-        """A scope at the same place, whose calls are counted in ``spending``."""
+        """Return a scope at the same position whose calls count against ``spending``."""
         return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending, self.call)
 
     def within_call(self, call: OpenCall | None) -> Scope:
-        """A scope at the same place, whose effects are counted in ``call``."""
+        """Return a scope at the same position whose effects belong to ``call``."""
         return Scope(self.session, self.lane, self.parent, self.agent, self.live, self.spending, call)
 
 
@@ -156,11 +157,11 @@ current: Final[ContextVar[Scope | None]] = ContextVar("tracekit.scope", default=
 
 
 def enter(scope: Scope) -> Token[Scope | None]:
-    """Set ``scope`` where there may be none yet; ``current.reset`` takes it back.
+    """Set ``scope`` where there may be none yet; ``current.reset`` undoes it.
 
-    Resetting to "no value" deletes the entry, and Python 3.11 may collect garbage in the middle of that: a collection's
-    callback or finalizer that reads the variable just then (any read of a clock does) leaves a dangling pointer in its
-    cache. So there is always a value to go back to.
+    Resetting a context variable to "no value" deletes its entry, and Python 3.11 may collect garbage in the middle of
+    that: if a callback or finalizer then reads the variable (as any clock read does), a dangling pointer is left in its
+    cache. So make sure that there is always a value to return to.
     """
     token = current.set(scope)
     if token.old_value is Token.MISSING:
@@ -170,13 +171,14 @@ def enter(scope: Scope) -> Token[Scope | None]:
 
 
 def innermost() -> OpenCall | None:
-    """The open call that the running code is in."""
+    """Return the open call that the running code is in."""
     scope = current.get()
     return outside.get() if scope is None else scope.call
 
 
 def body_of(call: OpenCall, scope: Scope | None) -> Scope | None:
-    """The scope of the body of ``call``; outside every run, where there is none, the running context is in it from here on."""
+    """Return the scope of the body of ``call``. Outside every run there is none; the running context is put into the
+    call instead."""
     if scope is None:
         outside.set(call)
         return None
@@ -185,7 +187,7 @@ def body_of(call: OpenCall, scope: Scope | None) -> Scope | None:
 
 @contextmanager
 def in_call(call: OpenCall) -> Iterator[None]:
-    """A block that is (a part of) the body of ``call``."""
+    """A block that is (part of) the body of ``call``."""
     scope = current.get()
     if scope is None:
         before = outside.get()
@@ -193,7 +195,7 @@ def in_call(call: OpenCall) -> Iterator[None]:
         try:
             yield
         finally:
-            outside.set(before)  # no reset: the block may be left in another context
+            outside.set(before)  # not reset(): the block may be left in another context
         return
     token = current.set(scope.within_call(call))
     try:
@@ -203,8 +205,8 @@ def in_call(call: OpenCall) -> Iterator[None]:
 
 
 def placed(scope: Scope) -> Scope:
-    """Where a step is that is made here in the line of ``scope``: inside the step of its run that is running, its effects counted in
-    the call that is open."""
+    """Return the scope for a step made here in the lane of ``scope``: inside the current step of its run, its effects
+    counted in the open call."""
     around, call = current.get(), innermost() or scope.call
     if around is None or around.session is not scope.session:
         return scope.within_call(call)
@@ -219,7 +221,7 @@ Refusal: TypeAlias = "ContractViolationError | BudgetExceededError | RunEndedErr
 class Outcome:
     """A recorded outcome: ``output`` (decoded), or ``error`` (the exception to raise), and the entry's ``meta``.
 
-    ``entry`` is the raw entry as a dictionary, ``abandoned`` true where the caller left a stream before its end.
+    ``entry`` is the raw entry as a dictionary; ``abandoned`` is true if the caller left a stream before its end.
     """
 
     __slots__ = ("abandoned", "entry", "error", "meta", "output")
@@ -234,16 +236,16 @@ class Outcome:
         self.abandoned: Final = bool(meta.get("abandoned"))
 
     def result(self) -> Any:
-        """The output, or the error raised."""
+        """Return the output, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.output
 
 
 class Step(Protocol):
-    """An open step. ``live`` says who answers: the capture point's own call, or the log.
+    """An open step. If ``live``, the capture point makes the call; otherwise the log answers.
 
-    Each kind of step has its own part of these; asking one for another kind's is a mistake of the capture point.
+    Each kind of step supports part of these methods; calling another is a mistake of the capture point.
     """
 
     __slots__ = ()
@@ -254,102 +256,113 @@ class Step(Protocol):
     def seq(self) -> int: ...
 
     def holds(self, instance: object) -> None:
-        """The method's own object, where the call may change it: named right after the step has begun."""
+        """Note the method's own object, which the call may change. Called right after the step has begun."""
         raise AssertionError("nobody makes this step")
 
-    # -- live: the capture point makes the call and reports the outcome --------------------------------------------------
+    # -- live: the capture point makes the call and reports the outcome
+    # --------------------------------------------------
     def body(self) -> Scope:
-        """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
+        """Return the scope to set (``current.set``) around the live call and each resumption of a generator, and to
+        reset afterwards."""
         raise AssertionError("its caller does not make this step")
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        """One piece of a stream; it is on the log when this returns, before the caller gets it.
+        """Log one piece of a stream; call it before the caller gets the piece.
 
-        ``coded`` in ``info`` are the bytes that it came as. Of a piece of which a secret is taken out, and of those after it, the log has
-        their number alone (``size``).
+        ``coded`` in ``info`` holds the bytes as received. If a secret is removed from a piece, the log has only the
+        number of bytes (``size``) of this and later pieces.
         """
         raise AssertionError("its caller does not make this step")
 
     def resumed(self) -> None:
-        """A generator goes on after a piece: its caller may have changed its arguments meanwhile."""
+        """Note that a generator continues after a piece: its caller may have changed its arguments meanwhile."""
         raise AssertionError("its caller does not make this step")
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …).
+        """Log that the call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``,
+        ``suspended`` …).
 
-        ``data`` is the JSON of ``output`` as the log writes it, where that is at hand.
+        ``data`` is the JSON of ``output`` as the log writes it, if available.
         """
         raise AssertionError("its caller does not make this step")
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
+        """Log that the call raised ``error``; ``output`` is what there was besides it (a status, headers)."""
         raise AssertionError("its caller does not make this step")
 
-    # -- deferred: the log does not answer, and it is not followed to its end yet (a resumed run) -------------------------
+    # -- deferred: the log has no answer, and the program has not yet followed it to its end (a resumed run)
+    # ---------------
     @property
     def deferred(self) -> bool:
-        """Whether a step that is not ``live`` is to be made after all: ask ``go`` for the live one."""
+        """Whether a step that is not ``live`` has to be made after all; ``go`` returns the live step."""
         ...
 
     def go(self) -> Step:
-        """The live step, once the rest of the log has been followed. Blocks the calling thread until then."""
+        """Return the live step. Blocks the calling thread until the rest of the log has been followed."""
         raise AssertionError("this step is not deferred")
 
     async def go_async(self) -> Step:
         raise AssertionError("this step is not deferred")
 
-    # -- not live: the log answers ---------------------------------------------------------------------------------------
+    # -- not live: the log answers
+    # ---------------------------------------------------------------------------------------
     def answer(self) -> Outcome:
-        """The recorded outcome, when its turn has come. Blocks the calling thread until then."""
+        """Return the recorded outcome. Blocks the calling thread until it is next in the schedule."""
         raise AssertionError("the log does not answer this step")
 
     async def answer_async(self) -> Outcome:
         raise AssertionError("the log does not answer this step")
 
     def next_chunk(self) -> Outcome | None:
-        """The next recorded chunk when its turn has come, or ``None`` where the recording has no more of them."""
+        """Return the next recorded chunk, blocking until it is next in the schedule, or ``None`` if there are no more
+        chunks."""
         raise AssertionError("the log does not answer this step")
 
     async def next_chunk_async(self) -> Outcome | None:
         raise AssertionError("the log does not answer this step")
 
     def upcoming(self) -> Mapping[str, Any] | None:
-        """The entry that the log has next for this step, a chunk or its outcome, before its turn; ``None`` where it has no more."""
+        """Return the step's next entry in the log, a chunk or its outcome, without waiting; ``None`` if there is none."""
         raise AssertionError("the log does not answer this step")
 
     def rest(self) -> Iterator[Outcome]:
-        """All that the log still has for this step, its chunks and its outcome, before their turn; an error is left out."""
+        """Yield the step's remaining chunks and its outcome without waiting; an error is left out."""
         raise AssertionError("the log does not answer this step")
 
     def on_next(self, then: Callable[[Outcome], object]) -> Callable[[], object]:
-        """Call ``then`` with what comes next, in the running event loop, when its turn has come; where the replay fails before that, with
-        its failure. Call what this returns to take it back."""
+        """Call ``then`` in the running event loop with the next chunk or outcome when it is next in the schedule, or
+        with the replay's failure if that comes first. Return a function that cancels this."""
         raise AssertionError("the log does not answer this step")
 
     def take_next(self) -> Outcome:
-        """What comes next, at once: it came together with what came before, or is the program's own doing."""
+        """Return the next chunk or outcome at once: it came together with the previous one, or the program itself
+        causes it."""
         raise AssertionError("the log does not answer this step")
 
     def alike(self, recorded: object, actual: object) -> bool:
-        """Whether the program gives what the recorded one gave, as far as that is recorded: placeholders stand for their secrets."""
+        """Return whether the program's value equals the recorded one as far as that was recorded; placeholders match
+        the secrets they replace."""
         raise AssertionError("the log does not answer this step")
 
     def ahead(self, key: str) -> str | None:
-        """What the ``info`` of its next chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
+        """Return the text under ``key`` in the ``info`` of the next chunk, or else of the outcome, which is needed
+        before its turn.
 
-        ``"lazy"``: what a plain function returned unfinished. ``"early"``: how a request ended before its answer was asked for.
-        ``"with"``: what a piece of an answer was received with.
+        ``"lazy"``: what a plain function returned unfinished. ``"early"``: how a request ended before its response was
+        requested. ``"with"``: what a piece of a response was received with.
         """
         raise AssertionError("the log does not answer this step")
 
 
 class Timer(Protocol):
-    """A sleep or deadline that the run's own code armed.
+    """A sleep or deadline armed by the run's own code.
 
-    Recording (``live``): the capture point waits for real, and calls ``fired()`` when (and only if) the time ran out, before
-    the program goes on. Replaying: ``wait``/``wait_async`` return when its recorded place in the log has come. If it did not fire in the
-    recording they return when the log answers nothing any more: it is ``live`` then, and the capture point waits for real.
-    ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread); ``cancel`` takes it back.
+    Recording (``live``): the capture point really waits, and calls ``fired()`` if and only if the time ran out, before
+    the program continues. Replaying: ``wait``/``wait_async`` return when the timer's recorded place in the log is
+    reached. If it did not fire in the recording, they return once the log answers nothing any more; the timer is then
+    ``live``, and the capture point really waits.
+
+    ``on_fire`` schedules a call in the running event loop (``anywhere``: in any thread); ``cancel`` revokes it.
     """
 
     __slots__ = ()
@@ -358,12 +371,12 @@ class Timer(Protocol):
     def live(self) -> bool: ...
     @property
     def comes(self) -> bool:
-        """Whether it fired in the recording that is replayed."""
+        """Whether the timer fired in the recording."""
         ...
 
     @property
     def pending(self) -> bool:
-        """Whether it may come true later: past the end of the log of a run that goes on."""
+        """Whether it may still fire: past the end of the log of a resumed run."""
         ...
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
@@ -379,7 +392,7 @@ class Timer(Protocol):
         raise AssertionError("a live timer runs on the real clock")
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop waiting for the timer."""
         return
 
 
@@ -387,17 +400,17 @@ class Timer(Protocol):
 
 
 class Log:
-    """The trace that answers a session's steps (``None``: nothing does), and the file that holds it."""
+    """The trace that answers a session's steps (``None``: nothing does), and the file that contains it."""
 
     __slots__ = ("live", "trace")
 
     def __init__(self, trace: Trace | None, live: Collection[str] = ()) -> None:
         self.trace: Final = trace
-        #: The kinds of steps that go live all the same, in a partial replay.
+        #: The kinds of steps that go live nevertheless, in a partial replay.
         self.live: Final = live
 
     def answered(self, seq: int, family: str, name: str) -> bool:
-        """Whether the step ``seq`` of this kind and name was answered from the log."""
+        """Return whether the step ``seq`` of this kind and name was answered from the log."""
         there = self.trace is not None and seq <= len(self.trace)
         return there and family not in self.live and f"{family}:{name}" not in self.live
 
@@ -418,7 +431,7 @@ class Log:
 
 
 class WrittenLog(Log):
-    """The journal that a recording writes, and the trace that it goes on from, where it is resumed."""
+    """The journal that a recording writes, and the trace that it continues if the run is resumed."""
 
     __slots__ = ("journal",)
 
@@ -439,7 +452,7 @@ class WrittenLog(Log):
 
 
 class Extras:
-    """What upper rooms keep for a run: one object of each type."""
+    """Data that other packages keep for a run: one object per type."""
 
     __slots__ = ("_kept",)
 
@@ -447,30 +460,30 @@ class Extras:
         self._kept: Final[dict[type, Any]] = {}
 
     def of(self, kind: type[T]) -> T:
-        """The run's own ``kind``, made when it is first asked for."""
+        """Return the run's object of type ``kind``, created on first use."""
         found = self._kept.get(kind)
         return found if found is not None else self._kept.setdefault(kind, kind())  # type: ignore[no-any-return]
 
 
 class Unfinished:
-    """What says what a run would leave undone if it ended now; asked at its end."""
+    """Reports what a run would leave undone if it ended now; asked at its end."""
 
     def __init__(self) -> None:
         self.says: Final[list[Callable[[], str | None]]] = []
 
 
 class Children(Protocol):
-    """The child processes that a run starts: each takes part in it, by a ticket or by the place of its call."""
+    """The child processes started by a run; each joins it with a ticket, or at the place of a submitted call."""
 
     def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
-        """Consent to the start of a process in ``lane``; ``None`` where it is none of the run's.
+        """Admit a process that is about to be started in ``lane``; return ``None`` if it does not take part in the run.
 
-        ``words`` is the command, ``None`` for a process of ``multiprocessing``; ``pool`` says that it is a pool's worker.
+        ``words`` is the command, ``None`` for a process of ``multiprocessing``; ``pool`` marks a pool's worker.
         """
         ...
 
     def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
-        """The place in the run of a call that is submitted to a process pool; ``None`` outside of it."""
+        """Return the place in the run of a call submitted to a process pool; ``None`` outside it."""
         ...
 
     def before_signal(self, pid: int) -> None:
@@ -478,37 +491,39 @@ class Children(Protocol):
         ...
 
     def handles_itself(self, pid: int, number: int) -> bool:
-        """Whether process ``pid`` calls its handler for this signal without being sent it, because a log has that call."""
+        """Return whether process ``pid`` calls its handler for this signal without being sent it, because its log has
+        that call."""
         ...
 
     def poll(self) -> None:
-        """See whether one of them has failed."""
+        """Check whether a child has failed."""
         ...
 
     def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:
-        """Nothing can move in a replay, neither here (``waiting`` says where) nor in them: end those that rest.
+        """In a replay, end the children that rest, because nothing can move, neither here (``waiting`` says where) nor
+        in them.
 
-        The failure that follows from that, and whether the program goes on without one.
+        Return the resulting failure, and whether the program continues without one.
         """
         ...
 
     def abandon(self) -> None:
-        """This process is about to end: end them."""
+        """End the children: this process is about to end."""
         ...
 
     def conclude(self) -> None:
-        """The run, or this part of it, is about to end: report what became of them. Idempotent."""
+        """Report how the children ended: the run, or this part of it, is about to end. Idempotent."""
         ...
 
 
-#: Whether a compensation is called here.
+#: Whether the running code is a compensation.
 undoing: Final[ContextVar[bool]] = ContextVar("tracekit.undoing", default=False)
 
 
 class Closing:
-    """What may still begin in a run that is aborted for ``reason``.
+    """Decides what may still begin in a run that is aborted for ``reason``.
 
-    When the abort is ``over``, the line of execution that asked for it, ``lane``, goes on with what it likes. Others don't.
+    When the abort is ``over``, the lane that requested it continues without restriction; others don't.
     """
 
     def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[Scope], bool]) -> None:
@@ -516,13 +531,14 @@ class Closing:
         self._reason: Final = reason
         self.lane = lane
         self.over = False
-        #: The last entry before.
+        #: The last entry before the abort.
         self.at = at
-        #: Whether it is inside a step that is waited for, or that undoes something.
+        #: Whether a scope is inside a step that is waited for, or that undoes something.
         self._within: Final = within
 
     def admits(self, scope: Scope, request: Request) -> bool:
-        """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
+        """Return whether a request may begin: it has no effect, or undoes something, or is inside a step that is waited
+        for or undoes something."""
         info = request.info
         if not request.spec.effect or undoing.get() or (info is not None and "compensates" in info):
             return True
@@ -543,40 +559,41 @@ class Closing:
         )
 
 
-#: Clocks that begin anywhere, and must not go back.
+#: Clocks with an arbitrary start, which must never go back.
 STEADY: Final = frozenset(
     ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
 )
 
 
 class RunClock:
-    """The steady clocks of a run whose readings are not this machine's: they began elsewhere, or stood still while it was down.
+    """The steady clocks of a run whose readings are not this machine's: they started elsewhere, or stood still while
+    the machine was down.
 
-    Whoever makes a deadline of a reading means this clock, and what waits for it waits on the machine's: how much is left at any time is
-    for ``now`` to say. ``begin`` says what a clock shows as long as none of its readings has been ``shown``.
+    A program computes deadlines on this clock, but waits for them on the machine's clock; ``now`` converts between
+    them. ``begin`` returns the reading of a clock of which none has been ``shown`` yet.
     """
 
     __slots__ = ("_begin", "_shown")
 
     def __init__(self, begin: Callable[[str, Callable[[], Any]], Any]) -> None:
         self._begin: Final = begin
-        #: By function: the last reading that was given to the program, and the machine's at that time.
+        #: By function: the last reading given to the program, and the machine's reading at that time.
         self._shown: Final[dict[str, tuple[Any, Any]]] = {}
 
     def shown(self, function: str, value: T, real: Callable[[], T]) -> T:
-        """``value``, which the program is given as a reading of ``function``."""
+        """Return ``value``, which the program is given as a reading of ``function``, and remember it."""
         if function in STEADY:
             self._shown[function] = value, real()
         return value
 
     def now(self, function: str, real: Callable[[], Any]) -> Any:
-        """What the run's clock shows now: the last reading that was given, and the time since."""
+        """Return the run's current time: the last reading given, plus the time since."""
         then = self._shown.get(function)
         return self._begin(function, real) if then is None else then[0] + (real() - then[1])
 
 
 class RunState:
-    """How a run stands in this process. Sessions that stand around one another in one run share it."""
+    """The state of a run in this process, shared by the sessions wrapped around one another."""
 
     __slots__ = (
         "at_begin",
@@ -601,95 +618,100 @@ class RunState:
     )
 
     def __init__(self, *, live: bool, ordered: bool = True) -> None:
-        #: Whether its calls are made, or may be: what they take is counted.
+        #: Whether its calls are made, or may be, so that their cost counts.
         self.live: Final = live
-        #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
+        #: Whether hand-overs between threads are events, too; false in a replay of an older trace.
         self.ordered: Final = ordered
         self.ended = False
-        #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
+        #: Discarded in favour of a run of the program's own: everything in it happens as if outside every run.
         self.discarded = False
-        #: Whether this is the new run of a partial replay: what happens in it is meant to be live, inside a replay.
+        #: Whether this is the new run of a partial replay, in which things are meant to be live although a replay is
+        #: active.
         self.partial = False
-        #: Whether other processes write parts of it.
+        #: Whether other processes write parts of the run.
         self.shared = False
-        #: Whether this process has joined it: the run is another process's.
+        #: Whether this process has joined a run that belongs to another process.
         self.joined = False
-        #: The session that its program sees, with the policies of the run around the one that writes the log.
+        #: The session that the program sees: the one that writes the log, with the run's policies around it.
         self.session: Session | None = None
-        #: The run's own line of execution in this process.
+        #: The main lane in this process.
         self.root: Lane | None = None
-        #: The child processes that it starts, where they take part in it.
+        #: The child processes that take part in the run.
         self.children: Children | None = None
-        #: The run's own steady clocks, where they are not this machine's.
+        #: The run's own steady clocks, if they are not this machine's.
         self.clock: RunClock | None = None
-        #: What crosses the boundary of the process, of a run that is being recorded.
+        #: The boundary crossings of a run that is being recorded.
         self.boundary: Boundary | None = None
-        #: Set when the run is aborted: what keeps effects from beginning.
+        #: Set when the run is aborted: decides which effects may still begin.
         self.closing: Closing | None = None
-        #: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
+        #: Lanes in which a second thread arrived without a hook: the numbers of their steps depend on which thread came
+        #: first.
         self.collisions: Final[list[Lane]] = []
-        #: The budgets that a call was refused for, by whose they are, and which limit it was.
+        #: The budgets for which a call was refused, by owner, and the limit.
         self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
-        #: What looks at the process when a step begins whose body a replay does not run, to see at its end what that has changed.
+        #: Called when a step begins whose body a replay does not run; they inspect the process, to determine at its end
+        #: what the step changed.
         self.at_begin: Final[list[Callable[[Scope, int], object]]] = []
-        #: What is to be written before the outcome of an open step is, by its ``seq``: how it leaves what it has changed.
+        #: By the ``seq`` of an open step: writes what must precede its outcome, such as the changes it made.
         self.before_outcome: Final[dict[int, Callable[[], object]]] = {}
         self.extras: Final = Extras()
 
     def overran(self, error: Refusal) -> None:
-        """Remember which budget refused a call, where one did."""
+        """Remember which budget refused a call, if one did."""
         if isinstance(error, BudgetExceededError) and not isinstance(error, UnknownPriceError):
             self.overruns[error.budget] = error.resource
 
 
 class Reporting(Protocol):
-    """What a session says at its end beside what it did."""
+    """What a session reports at its end in addition to its steps."""
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
-        """Say a sentence, once. ``quiet``: it may well be meant so. ``uncaptured``: a replay of the trace will lack something."""
+        """Report a sentence, once. ``quiet``: it is probably intended. ``uncaptured``: a replay of the trace will lack
+        something."""
         ...
 
 
 class RecordedCall(Protocol):
-    """The recorded call of a signal handler that a replay brings about."""
+    """The recorded call of a signal handler, which a replay repeats."""
 
     @property
     def at(self) -> str:
-        """Where in the program it was made; see ``signals``."""
+        """The place in the program at which it was made; see ``signals``."""
         ...
 
 
 class SignalHooks(Protocol):
-    """Whom the hooks notify of signals in a replay, in the main thread."""
+    """Notified by the hooks of signals in a replay, in the main thread."""
 
     def sent(self, number: int) -> bool:
-        """The program sends this process the signal. Whether that is not to be done: what came of it is in the recording."""
+        """The program sends itself a signal. Return whether to suppress it, because its result is in the recording."""
         ...
 
     def comes_again(self, number: int) -> bool:
-        """Whether the signal can't be handled at this moment, so that it is sent once more."""
+        """Return whether the signal can't be handled at this moment, so that it has to be sent again."""
         ...
 
     def taken(self, number: int) -> RecordedCall | None:
-        """The handler is about to be called: for which recorded call. ``None``: the signal comes from elsewhere."""
+        """The handler is about to be called. Return the recorded call it belongs to, or ``None`` if the signal comes
+        from elsewhere."""
         ...
 
     def returned(self, call: Any) -> None:
-        """The handler has returned, or raised: what it interrupted goes on."""
+        """The handler has returned, or raised; the interrupted code continues."""
         ...
 
     def came(self, number: int) -> bool:
-        """The signal came from outside the program. Whether its handler is called."""
+        """A signal came from outside the program. Return whether to call its handler."""
         ...
 
 
 class ThreadHooks(Protocol):
-    """Whom the hooks report to which threads take part in a replay, and what they wait for."""
+    """Notified by the hooks of the threads that take part in a replay, and what they wait for."""
 
     def launching(self) -> None:
-        """The calling thread starts a thread; until ``launched`` nothing counts as blocked."""
+        """The calling thread starts a thread; until ``launched``, nothing counts as blocked."""
         ...
 
     def launched(self, native: int | None, ident: int | None, *, beside: bool = False) -> None:
@@ -697,11 +719,11 @@ class ThreadHooks(Protocol):
         ...
 
     def submitted(self, *, beside: bool = False) -> None:
-        """The calling thread hands a call to a pool: another thread will run it."""
+        """The calling thread submits a call to a pool: another thread will run it."""
         ...
 
     def begun(self, lane: Lane) -> None:
-        """A call that was handed to a pool, or a thread's own, is begun by the calling thread, in this lane."""
+        """The calling thread begins a call submitted to a pool, or a thread's own, in this lane."""
         ...
 
     def created(self, task: Task[Any]) -> None:
@@ -710,47 +732,50 @@ class ThreadHooks(Protocol):
 
     @property
     def signals(self) -> SignalHooks | None:
-        """The calls of signal handlers that the replay brings about; ``None``: the recording has none."""
+        """The calls of signal handlers that the replay repeats; ``None`` if the recording has none."""
         ...
 
     @property
     def failed(self) -> bool:
-        """Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order."""
+        """Whether the replay has failed but is not over: threads then really wait for one another, and nothing is
+        ordered."""
         ...
 
     def wait_in(self, gate: LockType, *, limited: bool = False) -> None:
-        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
+        """Wait until another thread releases ``gate``. Raises the replay's failure once it has failed and nothing can
+        move.
 
-        ``limited``: the wait has a time limit, which has run out where the replay is over.
+        ``limited``: the wait has a time limit, which counts as expired when the replay is over.
         """
         ...
 
 
 class UndoLog(Protocol):
-    """A recording that is replayed, as an abort asks it: which steps were undone, and in which order."""
+    """What an abort needs to know of a recording that is replayed: which steps were undone, and in which order."""
 
     @property
     def threads(self) -> ThreadHooks: ...
 
     def next_undone(self, scope: Scope) -> int | None:
-        """What the next recorded step of the scope's lane undoes, or ``None``."""
+        """Return the step that the next recorded step of the scope's lane undoes, or ``None``."""
         ...
 
     def left_standing(self) -> set[int]:
-        """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""
+        """Return the steps that the recorded run undid at some time, or reports as not undone: an abort now must not
+        undo them."""
         ...
 
     def ended_before_undoing(self, seq: int, of: int) -> bool:
-        """Whether step ``seq`` had come to its end when step ``of`` was undone."""
+        """Return whether step ``seq`` had ended when step ``of`` was undone."""
         ...
 
 
 class Session(Protocol):
-    """What a scope points to: a recording, or a replay."""
+    """A session: a recording, a replay, or a resumed run. Scopes refer to it."""
 
     @property
     def log(self) -> Log:
-        """The trace that answers, and where the run's entries stand."""
+        """The trace that answers, and the file of the run."""
         ...
 
     @property
@@ -759,12 +784,13 @@ class Session(Protocol):
     def report(self) -> Reporting: ...
     @property
     def reach(self) -> Callable[[Any, str | None], BaseException] | None:
-        """Where nothing outside the process may be reached, by whom it may be: says why not, of the attempt and its place."""
+        """If nothing outside the process may be reached: a function that returns the error for an attempt and its
+        location."""
         ...
 
     @property
     def decides(self) -> bool:
-        """Whether somebody decides here who may do nothing at all."""
+        """Whether some code here decides what may be done at all."""
         ...
 
     @property
@@ -773,55 +799,58 @@ class Session(Protocol):
     def recording(self) -> bool: ...
     @property
     def warnings(self) -> list[str]:
-        """What the run warns of so far; of a replay that has ended: what the recorded one warned of."""
+        """The run's warnings so far; after a replay, those of the recorded run."""
         ...
 
     @property
     def progress(self) -> Progress | None:
-        """Its callbacks in event loops; ``None`` where nobody counts them."""
+        """Counts the run's callbacks in event loops; ``None`` if nobody counts them."""
         ...
 
     @property
     def redactor(self) -> Redactor:
-        """What takes secrets out of what this session stores and compares."""
+        """Removes secrets from what this session stores and compares."""
         ...
 
     @property
     def threads(self) -> ThreadHooks | None:
-        """Whom the hooks report to which threads take part; ``None`` where nothing waits for them (a recording)."""
+        """Notified by the hooks of the threads that take part; ``None`` in a recording, where nothing waits for them."""
         ...
 
     def begin(self, scope: Scope, request: Request) -> Step:
-        """Begin a step: its intent record is on the log, or matched with the recorded one (else ``DivergenceError``)."""
+        """Begin a step: log its intent record, or match it with the recorded one. Raises ``DivergenceError`` if it
+        differs."""
         ...
 
     def model(self, name: str) -> str:
-        """The model that is asked in place of ``name``: another one where a partial replay tries that; else ``name``."""
+        """Return the model to use for ``name``: another one if a partial replay tries that, else ``name``."""
         ...
 
     def decided(self, type: str, name: str, input: object, output: object) -> Any:
-        """What a policy, a breaker or a detector says in place of ``output``, where a partial replay tries another one; else ``output``."""
+        """Return the output that replaces ``output`` of a policy, breaker or detector in a partial replay, else
+        ``output``."""
         ...
 
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
-        """Whether the log goes on, in this lane, with a step of this kind and name, for one that only its failure makes a step."""
+        """Return whether the lane's next recorded step has this kind and name; for calls that are steps only if they
+        fail."""
         ...
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
-        """A call that must not be made: on the log as ``contract.violated`` or ``budget.exceeded``, or matched with the
-        recorded refusal. Returns what to raise."""
+        """Refuse a call: log it as ``contract.violated`` or ``budget.exceeded``, or match it with the recorded refusal.
+        Return the error to raise."""
         ...
 
     def validated(self, scope: Scope, spec: Spec) -> None:
-        """A tool with a contract is called, and the contract holds so far: said once a run. It has no part in a replay."""
+        """Note, once per run, that a tool was called and its contract holds so far. It has no part in a replay."""
         ...
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
-        """Say who ``agent`` is, or compare it with what the recording says."""
+        """Log the identity of ``agent``, or compare it with the recorded one."""
         ...
 
     def fail(self, error: ReplayError) -> ReplayError:
-        """Make ``error`` the failure of a replay; returns what to raise. A recording has no use for it."""
+        """Make ``error`` the failure of a replay; return the error to raise. A recording ignores it."""
         ...
 
     def note(
@@ -836,86 +865,95 @@ class Session(Protocol):
         info: Mapping[str, Any] | None = None,
         must: bool = False,
     ) -> int:
-        """A one-entry step (``decision``, ``data`` …): recorded, or compared whole with the recorded one. Returns its seq.
+        """Make a step of one entry (``decision``, ``data`` …): log it, or compare it whole with the recorded one.
+        Return its seq.
 
-        Where the log can't be written it has happened all the same, and is written later; with ``must`` it has not (0).
+        If the log can't be written, it has happened nevertheless and is written later; with ``must`` it has not (0).
         """
         ...
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        """A read of a clock: ``real()`` recorded, or what was recorded. ``function`` as in ``"time.time"``."""
+        """Read a clock: log the result of ``real()``, or return the recorded one. ``function`` is ``"time.time"``, say."""
         ...
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
-        """A read of a clock by which ``library`` decides (a time limit, the age of a cached value, when a job is due): recorded under its
-        name, or what was recorded.
+        """Read a clock on which ``library`` bases a decision (a time limit, the age of a cached value, when a job is
+        due): log it under the library's name, or return the recorded reading.
 
-        One more or fewer is no difference. Without a name it is not recorded: a replay has the instant that the run has come to.
+        One read more or fewer is not a difference. Without a name it is not logged; a replay returns the current
+        instant of the run.
         """
         ...
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
-        """What polling code sees of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
+        """Answer what polling code asks about another thread: log the result of ``real()``, or return the recorded one
+        after ``agree`` has made it true."""
         ...
 
     def asked_again(self, scope: Scope, function: str) -> None:
-        """A question whose answer the lane has already is no event of the run. A trace that has it all the same is read past it."""
+        """Note a question that the lane has already had answered, which is not an event. A trace that has it as one is
+        read past it."""
         ...
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
+        """Draw a random number. In a replay ``real`` is called too and its value dropped, so that the generator's state
+        follows."""
         ...
 
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
-        """A random draw by which ``library`` decides (how long it waits before another try): recorded under its name, or what was recorded.
+        """Draw a random number on which ``library`` bases a decision (how long to wait before a retry): log it under
+        the library's name, or return the recorded one.
 
-        One more or fewer is no difference. ``real`` is called in a replay, too, as in ``random_read``.
+        One draw more or fewer is not a difference. ``real`` is called in a replay, too, as in ``random_read``.
         """
         ...
 
     def snapshot(self, name: str, state: Any) -> Any:
-        """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
+        """Log the initial state of something that the run uses (JSON values); in a replay, return the state to set, or
+        ``None``."""
         ...
 
     def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        """User code reads something from outside, which is ``value`` now (JSON; ``None``: it is not there): recorded, or what was
-        recorded. ``own``: the program has set it itself."""
+        """User code reads an input whose current value is ``value`` (JSON; ``None``: it does not exist): log it, or
+        return the recorded value. ``own``: the program has set it itself."""
         ...
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
-        """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
+        """Arm a sleep or deadline of ``seconds`` from now, for the code of ``scope``."""
         ...
 
     def open_lanes(self) -> list[Lane]:
-        """The lanes whose task, thread or call has not ended."""
+        """Return the lanes whose task, thread or call has not ended."""
         ...
 
     def owed_by(self, lanes: list[Lane]) -> bool:
-        """Whether one of these lanes has recorded steps that it has not made yet, in a replay."""
+        """In a replay, return whether one of these lanes has recorded steps that it has not made yet."""
         ...
 
     def part_ended(self, step: int, name: str, result: object) -> None:
-        """A part of the run that is another process's came to ``result``: compared in a replay."""
+        """A part of the run in another process ended with ``result``, which a replay compares."""
         ...
 
     @property
     def undo_log(self) -> UndoLog | None:
-        """What says which steps an abort undoes, and in which order; ``None`` where the abort decides it."""
+        """Says which steps an abort undoes, in which order; ``None`` if the abort decides that."""
         ...
 
     def starts(self, lane: Lane) -> None:
-        """A process is about to be started in ``lane``: after a crash the log must say so. It has no part in a replay."""
+        """Log that a process is about to be started in ``lane``, for recovery after a crash. It has no part in a
+        replay."""
         ...
 
     def importing(self, scope: Scope, module: str) -> Scope | None:
-        """Where the body of a module happens that is about to be executed in ``scope``: in a line of its own, since chance decides which
-        thread or task is the first to import it. ``None``: in that of whoever imports it, as in a recording that has no such line."""
+        """Return the scope for the body of a module that is about to be executed in ``scope``: in a lane of its own,
+        since chance decides which thread or task imports it first. ``None``: in the importer's lane, as in a recording
+        without such a lane."""
         ...
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
-        """The tasks in lanes of these names are handed out without what brought them then: nothing waits for that.
+        """Hand out the tasks in lanes of these names without the events that led to them: nothing waits for those.
 
-        It is what happened in lanes that have no step, and in ``here`` since its last step. A recording has no use for it.
+        These are the events in lanes without a step, and in ``here`` since its last step. A recording ignores it.
         """
         ...
 
@@ -925,7 +963,7 @@ class Session(Protocol):
 
 @contextmanager
 def entered(scope: Scope, *, ends: bool = False) -> Iterator[None]:
-    """A block whose steps are in ``scope``, by whoever runs it; ``ends``: its line of execution ends with the block."""
+    """A block whose steps are in ``scope``, whoever runs it; ``ends``: the lane ends with the block."""
     scope.lane.owner = owner()
     token = enter(scope)
     try:
@@ -937,17 +975,17 @@ def entered(scope: Scope, *, ends: bool = False) -> Iterator[None]:
 
 
 def here() -> Scope | None:
-    """The scope of the running code, its lane checked against who runs it.
+    """Return the scope of the running code, in the right lane.
 
     A step that arrives in a lane from another task or thread than the lane's own (done callbacks, ``call_soon``, signal
-    handlers, contexts that are shared) gets a callback lane of its own.
+    handlers, shared contexts) gets a callback lane.
     """
     scope = current.get()
     return None if scope is None else in_own_lane(scope)
 
 
 def in_own_lane(scope: Scope) -> Scope:
-    """``scope``, which the context variable has, in the lane of who is running."""
+    """Return ``scope``, from the context variable, in the lane of the running task or thread."""
     lane = scope.lane
     me = owner()
     if lane.owner == me:
@@ -977,42 +1015,46 @@ def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
 
 # -- who accounts for what the running code does -----------------------------------------------------------------------
 #
-# One operation passes several seams on its way out: a tool that calls an SDK, which calls an HTTP library, which writes to a socket. The
-# uppermost that knows what it means accounts for it. Two questions follow for each seam below, and they are not the same:
+# One operation passes several seams on its way out: a tool calls an SDK, which calls an HTTP library, which writes to a
+# socket. The uppermost seam that knows what the operation means accounts for it. The seams below ask two different
+# questions:
 #
-# - A transport asks ``below_seam()``: is this request only the means of one that was caught above? Then it is let through as it is.
-#   (A request in the body of a tool is one of its own: it is recorded, and a replay skips it with the tool.)
-# - An entrance of the boundary (a socket, a process start) asks ``accounted_for()``: is a step, or a seam, around it? Then it is no
-#   concern of the boundary: in a replay that step is answered, and nothing below it happens.
+# - A transport asks ``below_seam()``: does this request only carry out one that was caught above? Then it is let
+#   through. (A request in the body of a tool is a step of its own: it is recorded, and a replay skips it with the
+#   tool.)
+# - A boundary hook (a socket, a process start) asks ``accounted_for()``: is there a step or a seam around it? Then the
+#   boundary ignores it: in a replay that step is answered, and nothing below it happens.
 
 
 class Seam(Protocol):
-    """What a seam does on the way out. While it is ``open``, what happens below it is a part of it."""
+    """An operation in progress at a seam. While it is ``open``, everything below belongs to it."""
 
     @property
     def open(self) -> bool: ...
 
     @property
     def entered_by(self) -> CodeType | None:
-        """The code that calls the library below it; ``None``: whatever calls, it is let through."""
+        """The code that calls the library below; ``None``: whatever calls, it is let through."""
 
     @property
     def target(self) -> object:
-        """The request that it makes; who makes the same below it sends it on."""
+        """The request that it makes; code below that makes the same request forwards it."""
 
 
-#: What the running code is below of. Tasks and callbacks that are started meanwhile keep it: ``open`` says when it is over.
+#: The seam that the running code is below. Tasks and callbacks started meanwhile inherit it; ``open`` says when it is
+#: over.
 below: Final[ContextVar[Seam | None]] = ContextVar("tracekit.below", default=None)
 
 
 def below_seam() -> bool:
-    """Whether the running code is only the transport of what a seam above it has caught, or lets through."""
+    """Return whether the running code only carries out what a seam above it has caught or lets through."""
     seam = below.get()
     return seam is not None and seam.open
 
 
 def accounted_for() -> bool:
-    """Whether what the running code does is part of a captured step, or of what a seam has caught or lets through."""
+    """Return whether what the running code does is part of a captured step, or of what a seam has caught or lets
+    through."""
     scope = current.get()
     if scope is not None and scope.live:
         return True
@@ -1021,7 +1063,7 @@ def accounted_for() -> bool:
 
 
 class _Passing:
-    """What is let through belongs to whoever lets it through for good: a connection that it leaves open is its own, too."""
+    """Traffic that is let through belongs to its opener for good, including connections that it leaves open."""
 
     open: Final = True
     entered_by: Final = None
@@ -1032,7 +1074,7 @@ _PASSING: Final = _Passing()
 
 
 class passing:
-    """A block whose traffic is let through as it is: whoever opens it has said what it is (ambient traffic, tracekit's own)."""
+    """A block whose traffic is let through: whoever opens it accounts for it (ambient traffic, tracekit's own)."""
 
     __slots__ = ("_token",)
 

@@ -1,4 +1,4 @@
-"""Budgets: limits, what calls have spent of them and what is reserved for calls under way, and what a recorded run took."""
+"""Budgets: their limits, what calls have spent and reserved, and what a recorded run used."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ __all__ = [
 ]
 
 # -- budget ------------------------------------------------------------------------------------------------------------
-#
-# What a run, or a part of one, may spend.
 
 #: The limits of a budget, in the order in which they are listed.
 LIMITS: Final = ("usd", "llm_calls", "input_tokens", "output_tokens", "tool_calls", "cost_units", "seconds")
@@ -42,15 +40,18 @@ _COUNTS: Final = frozenset(("llm_calls", "input_tokens", "output_tokens", "tool_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of what a run, a span or a block may spend; immutable. ``None`` limits nothing, a count of 0 allows none.
+    """Limits on what a run, a span or a block may spend; immutable. ``None`` is no limit, a count of 0 allows no call.
 
-    ``usd`` is the price of the model calls, ``llm_calls`` counts the requests (an SDK's retries too), ``tool_calls`` the calls of tools.
-    ``cost_units`` adds what each tool declares (1, where it says nothing) and one unit per ``tokens_per_unit`` tokens of a model
-    call. ``seconds`` is time on a clock that never goes back, from the beginning of the run, span or block.
+    - ``usd``: the price of model calls in US dollars.
+    - ``llm_calls``: model requests, including an SDK's retries. ``tool_calls``: tool calls.
+    - ``input_tokens``, ``output_tokens``: tokens of model calls.
+    - ``cost_units``: what each tool declares (default 1), plus one unit per ``tokens_per_unit`` tokens of a model call.
+    - ``seconds``: monotonic time since the start of the run, span or block.
 
-    Tokens and dollars are checked before the call from an estimate: the request's size, and the most that it lets the model
-    answer, ``assumed_output_tokens`` where it sets no limit. ``prices`` names models' prices (a mapping of ``Price``, or a function
-    from a model's name to one); for what it does not know, and without it, the data of the package ``genai-prices`` are used.
+    Tokens and dollars are estimated before a call: from the request's size, and from the output limit set by the
+    request, or ``assumed_output_tokens`` if it sets none. ``prices`` are your own (a mapping from model to ``Price``,
+    or a function from a model's name to its ``Price``); other models are priced with the data of the package
+    ``genai-prices``.
 
     Examples:
         >>> from tracekit import Budget, record, traced_tool
@@ -89,7 +90,7 @@ class Budget:
             object.__setattr__(self, "prices", checked(self.prices))
 
     def opened(self, name: str, outer: Spending | None) -> Spending:
-        """What is counted of it from now on, in the body of a step of this name."""
+        """Return a new ledger of this budget for the body of a step of this name."""
         return Spending(self, name=name, outer=outer)
 
     @property
@@ -98,7 +99,8 @@ class Budget:
         return {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """The budget as JSON values; of prices that a function gives, only that (each call says what it gave)."""
+        """Return the budget as JSON values. A price function is only mentioned; each call records the price it
+        returned."""
         described: dict[str, Any] = dict(self.limits)
         described.update(tokens_per_unit=self.tokens_per_unit, assumed_output_tokens=self.assumed_output_tokens)
         if isinstance(self.prices, Mapping):
@@ -109,7 +111,7 @@ class Budget:
 
     @classmethod
     def of_dict(cls, described: Mapping[str, Any]) -> Budget:
-        """The budget that ``as_dict`` gave; ``TypeError`` or ``ValueError`` where it is none."""
+        """Return the budget for a dictionary from ``as_dict``. Raises ``TypeError`` or ``ValueError`` if it is invalid."""
         prices = described.get("prices")
         limits = {
             one.name: described[one.name] for one in fields(cls) if one.name in described and one.name != "prices"
@@ -130,7 +132,7 @@ class Budget:
 
 
 def budget_or_none(value: object) -> Budget | None:
-    """``value`` if it is a budget or ``None``, else ``TypeError``."""
+    """Return ``value`` if it is a budget or ``None``, else raise ``TypeError``."""
     if value is None or isinstance(value, Budget):
         return value
     hint = f": write Budget(**{value!r})" if isinstance(value, Mapping) else ""
@@ -152,7 +154,8 @@ def _amount(name: str, value: object) -> None:
 
 
 class CallSpec(Protocol):
-    """Of a step what its costs depend on: its family, its name (of a model, where the signature names none) and its signature."""
+    """What a step's cost depends on: its family, its name (the model's, unless the signature names it) and its
+    signature."""
 
     @property
     def family(self) -> str: ...
@@ -163,7 +166,7 @@ class CallSpec(Protocol):
 
 
 class Call(Protocol):
-    """A call that is about to be made, as a budget looks at it."""
+    """A call that is about to be made, as far as a budget needs to know it."""
 
     @property
     def spec(self) -> CallSpec: ...
@@ -174,7 +177,7 @@ class Call(Protocol):
 
 
 class _Logged(NamedTuple):
-    """A call that a log has, as a budget looks at it."""
+    """A logged call, as far as a budget needs to know it."""
 
     family: str
     name: str
@@ -183,23 +186,23 @@ class _Logged(NamedTuple):
 
 # -- estimate ----------------------------------------------------------------------------------------------------------
 #
-# How many tokens a call will take, before it is made.
+# Estimates how many tokens a call will use, before it is made.
 
-#: Of English text and JSON a token takes four bytes and more; other scripts take more bytes and more tokens alike.
+#: English text and JSON take four bytes per token or more; other scripts take both more bytes and more tokens.
 _BYTES_PER_TOKEN: Final = 4
-#: What stands around a message or a part of one.
+#: Tokens that frame a message or a part of one.
 _PER_ITEM: Final = 3
-#: A picture or another file sent inside a request, whatever its size.
+#: Tokens of an image or another file inside a request, whatever its size.
 _PER_FILE: Final = 1600
 _LONG: Final = 1024
-#: Where requests hold files as base64.
+#: The keys under which requests contain files as base64.
 _FILES: Final = frozenset(("data", "file_data", "b64_json", "bytes", "images", "bytesBase64Encoded"))
-#: How requests limit the answer.
+#: The keys with which requests limit the output.
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
 def request_tokens(input: object) -> int:
-    """The tokens of a request, by its size: a quarter of the bytes of its texts, and a little around each message."""
+    """Estimate the tokens of a request from its size: a quarter of the bytes of its texts, plus a little per message."""
     body = input.get("body", input) if isinstance(input, Mapping) else input
     size = 0
     stack: list[tuple[str, Any]] = [("", body)]
@@ -222,7 +225,7 @@ def request_tokens(input: object) -> int:
 
 
 def answer_tokens(spec: CallSpec, input: object, assumed: int) -> int:
-    """The most tokens that a request lets the model answer; ``assumed`` where it sets no limit."""
+    """Return the most output tokens that a request allows; ``assumed`` if it sets no limit."""
     signature = spec.signature
     if signature.get("operation") in ("embeddings", "rerank"):
         return 0
@@ -241,25 +244,25 @@ def _limit(request: Mapping[str, Any]) -> int | None:
 
 
 def _text(key: str, value: str) -> int:
-    """The bytes of a text; a file that is written as text counts as a file."""
+    """Return the bytes of a text; a file encoded as text counts as a file."""
     if len(value) > _LONG and (key in _FILES or value.startswith("data:")):
         return _PER_FILE * _BYTES_PER_TOKEN
     return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
 
 
-# -- held --------------------------------------------------------------------------------------------------------------
+# -- reservations ------------------------------------------------------------------------------------------------------
 #
-# What one call holds back of the budgets around it, until what it took is known.
+# What one call reserves of the budgets around it, until its actual cost is known.
 
-#: Limits that need the tokens of a call to be foreseen.
+#: Limits that require the tokens of a call to be estimated.
 OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
 
 
 class Reservation:
-    """The costs of one call in each of ``levels``: foreseen, and then as they were.
+    """The cost of one call in each of ``levels``: first the estimate, then the actual cost.
 
-    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function gave as the
-    model's price. ``free`` is a call that the other side did not take.
+    ``estimate`` is the estimate of tokens and dollars, ``None`` if no limit needs it; ``price`` is the price that a
+    function returned for the model. ``free`` marks a call that the provider did not accept.
     """
 
     __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate", "free", "price")
@@ -276,12 +279,12 @@ class Reservation:
 
     @staticmethod
     def is_refused(output: object) -> bool:
-        """Whether an answer is of a call that the other side did not take."""
+        """Return whether a response means that the provider did not accept the call."""
         return refused(output)
 
     @classmethod
     def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
-        """What an intent record in a log held back, in ``level`` alone."""
+        """Return the reservation of a logged intent record, in ``level`` alone."""
         signature = dict(entry.get("meta") or {})
         about = signature.pop("info", None) or {}
         spec = _Logged("llm" if entry["type"] == "llm.request" else "tool", str(entry.get("name")), signature)
@@ -291,7 +294,8 @@ class Reservation:
         return held
 
     def foresee(self, input: object) -> None:
-        """Work out what the call may cost; ``UnknownPriceError`` where a limit in dollars can't be kept without one."""
+        """Estimate the call's cost. Raises ``UnknownPriceError`` if a limit in dollars can't be enforced without a
+        price."""
         if self._spec.family != "llm" or all(OF_TOKENS.isdisjoint(level.budget.limits) for level in self._levels):
             self.costs = [(level, self._cost(level, {})) for level in self._levels]
             return
@@ -308,14 +312,14 @@ class Reservation:
         try:
             usage["cost_usd"] = round(level.prices.of(self.model, *self._place, usage), 9)
         except UnknownPriceError:
-            if not self._about.get("own_price"):  # else the answer says what it cost
+            if not self._about.get("own_price"):  # otherwise the response states the cost
                 raise
         else:
-            self.price = level.prices.given(self.model)  # the outermost one's, where there are several
+            self.price = level.prices.given(self.model)  # that of the outermost level, if there are several
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
+        """The requested model."""
         return str(self._spec.signature.get("model", self._spec.name))
 
     @property
@@ -341,10 +345,10 @@ class Reservation:
     def settle(
         self, usage: Mapping[str, Any] | None, answered: object, *, free: bool = False, usd: float | None = None
     ) -> float | None:
-        """The call was made: what it took replaces what was held. Returns its price where a limit asks for one.
+        """Replace the reservation with the actual cost; return the price in dollars if a limit needs one.
 
-        Where nothing says the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
-        ``answered`` names the model that did; ``usd`` is the price where that is known already.
+        Without reported tokens the estimate counts; without an estimate the call counts as unreported. ``answered`` is
+        the model that answered; ``usd`` the price, if already known.
         """
         free = free or self.free
         usd = 0.0 if free else usd
@@ -367,17 +371,17 @@ class Reservation:
             return round(level.prices.of_answer(answered, self.model, *self._place, usage), 9)
         except UnknownPriceError as error:
             foreseen = (self.estimate or {}).get("cost_usd")
-            if foreseen is None:  # it was to say so itself, and has not
+            if foreseen is None:  # the response was to state the cost, and did not
                 level.unpriced(error)
             return foreseen  # it was known before the call
 
     def price_of(self, answered: object) -> Mapping[str, float] | None:
-        """What a function gave as the price of the model that answered, where that is another than the one that was asked."""
+        """Return the price that a function returned for the model that answered, if it is not the requested one."""
         asks = [level for level in self._levels if level.budget.usd is not None]
         return asks[-1].prices.given(answered) if asks and answered != self.model else None
 
     def keep(self) -> None:
-        """Nobody will say what it took: what was held is spent."""
+        """Count the reservation as spent: the actual cost will never be known."""
         self._count_unknown(self.estimate is not None)
         self._close(self.costs)
 
@@ -387,7 +391,7 @@ class Reservation:
                 level.unreported += 1
 
     def give_back(self) -> None:
-        """The call was not made."""
+        """Drop the reservation: the call was not made."""
         self._close([])
 
     def _close(self, actual: list[tuple[Spending, dict[str, float]]]) -> None:
@@ -397,7 +401,8 @@ class Reservation:
 
 
 def refused(output: object) -> bool:
-    """Whether an answer (its status, or what was raised instead) is of a call that the other side did not take."""
+    """Return whether a response (its status, or the error raised instead) means that the provider did not accept the
+    call."""
     if not isinstance(output, Mapping):
         return False
     status = output.get("status")
@@ -406,16 +411,17 @@ def refused(output: object) -> bool:
 
 # -- spending ----------------------------------------------------------------------------------------------------------
 #
-# What has been spent of a budget: a ledger, and what calls that are under way hold back of it.
+# Ledgers of what has been spent of a budget and what running calls have reserved.
 #
-# Ledgers are nested: a call counts in each one around it, and each limit holds. A call reserves what it may cost before it is made,
-# and settles what it did cost after, so that concurrent calls can't overshoot together what each of them could have afforded.
+# Ledgers are nested: a call counts in every ledger around it, and every limit applies. A call reserves its estimated
+# cost before it is made and settles the actual cost afterwards, so that concurrent calls can't jointly exceed what each
+# alone could afford.
 
-#: Sums of fractions are not exact.
+#: Tolerance: sums of fractions are not exact.
 _SLACK: Final = 1e-9
-#: What is left of an amount where nothing is.
+#: What counts as the remainder of an exhausted amount.
 _NOTHING: Final = 1e-12
-#: What is counted, and can be added up from a log.
+#: The limits that are counted, and can be summed from a log.
 _COUNTED: Final = tuple(name for name in LIMITS if name != "seconds")
 
 
@@ -423,10 +429,11 @@ Costs: TypeAlias = "Iterable[tuple[Spending, Mapping[str, float]]]"
 
 
 class Spending:
-    """The ledger of ``budget``, of which ``name`` says whose it is: ``"run"``, a span, a block. ``outer`` holds as well.
+    """The ledger of ``budget``; ``name`` says whose budget it is: ``"run"``, a span, a block. ``outer`` applies as
+    well.
 
-    In a run that is resumed, its root is made by ``of_log``; those inside it learn by ``recall`` what their steps
-    cost that the log answers.
+    In a resumed run, ``of_log`` creates the root ledger; inner ones learn from ``recall`` what the steps answered by
+    the log had cost.
     """
 
     __slots__ = (
@@ -457,25 +464,25 @@ class Spending:
         self.prices: Final[Prices] = Prices(budget.prices) if prices is None else prices
         if budget.usd is not None and prices is None:
             self.prices.prepare()
-        #: One for all that are nested: what is reserved is reserved in all of them.
+        #: Shared by all nested ledgers: a reservation is made in all of them.
         self._lock: Final[threading.RLock] = threading.RLock() if outer is None else outer._lock
         self._spent: Final = dict.fromkeys(_COUNTED, 0.0)
         self._held: Final = dict.fromkeys(_COUNTED, 0.0)
         self._started = _reality.monotonic()
         self._before = 0.0
-        #: The first refusal: from then on nothing is allowed any more.
+        #: The first refusal; after it, every call is refused.
         self.refused: BudgetExceededError | None = None
-        #: Why it is not known what was spent: a call was let go without a price, and did not say what it cost.
+        #: Why the amount spent is unknown: a call was allowed without a price, and did not state its cost.
         self._unpriced: UnknownPriceError | None = None
-        #: How many model calls there were of which nothing says what they took: neither the provider nor an estimate.
+        #: The number of model calls whose usage is unknown: neither reported nor estimated.
         self.unreported = 0
-        #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
+        #: Whether it was created from the log of a resumed run, whose contents it includes.
         self.from_log = False
-        #: Adds what other processes of the run have spent by now, where there are some.
+        #: Adds what other processes of the run have spent so far, if there are any.
         self.look: Callable[[], None] | None = None
 
     def copy(self) -> Spending:
-        """A copy of this ledger as it is now, for a forked process: what the two spend from here on is not added up."""
+        """Return a copy of this ledger for a forked process; what the two spend from now on is not summed."""
         outer = None if self.outer is None else self.outer.copy()
         made = Spending(self.budget, name=self.name, outer=outer, prices=self.prices)
         made._spent.update(self._spent)
@@ -484,7 +491,7 @@ class Spending:
         return made
 
     def remainder(self) -> Budget:
-        """What is left now in all ledgers that hold here, as a budget for a process that is started."""
+        """Return what is left in all applicable ledgers, as a budget for a process that is being started."""
         left: dict[str, Any] = {}
         if self.look is not None:
             self.look()
@@ -499,13 +506,13 @@ class Spending:
                     left[name] = min(left.get(name, limit), max(rest, least))
                     if least == 0:
                         left[name] = int(left[name])
-                if level.refused is not None:  # nothing is allowed any more
+                if level.refused is not None:  # every call is refused
                     left.update(llm_calls=0, tool_calls=0)
         prices = next((one.budget.prices for one in self.levels() if one.budget.prices), None)
         return replace(self.budget, **{**dict.fromkeys(LIMITS), **left, "prices": prices})
 
     def levels(self) -> Iterator[Spending]:
-        """This ledger and those around it, innermost first."""
+        """Yield this ledger and those around it, innermost first."""
         level: Spending | None = self
         while level is not None:
             yield level
@@ -519,14 +526,14 @@ class Spending:
 
     @property
     def seconds(self) -> float:
-        """How long it has been since the beginning, the time before a resumption included."""
+        """Seconds since the start, including the time before the run was resumed."""
         return self._before + _reality.monotonic() - self._started
 
     @property
     def spent(self) -> dict[str, float | None]:
-        """What has been spent, by the names of a budget's limits; ``usd`` only where a limit in US dollars is set.
+        """Return what has been spent, by limit; ``usd`` only if there is a limit in US dollars.
 
-        ``None`` where there were calls of which nothing says what they took.
+        ``None`` marks amounts that are unknown because of calls with unknown usage.
         """
         unknown = OF_TOKENS if self.unreported else ()
         found = {name: None if name in unknown else _plain(value) for name, value in self._spent.items()}
@@ -537,7 +544,7 @@ class Spending:
 
     @property
     def exceeded(self) -> list[str]:
-        """The limits that a call was refused for, or that what was spent went over."""
+        """Return the limits that were exceeded, or for which a call was refused."""
         refused = None if self.refused is None else self.refused.resource
         limits = self.budget.limits
         return [name for name in limits if name == refused or self._spent.get(name, 0.0) > limits[name] + _SLACK]
@@ -545,7 +552,7 @@ class Spending:
     # -- a call ----------------------------------------------------------------------------------------------------------
 
     def reserve(self, call: Call) -> Reservation:
-        """Hold back what a call may cost, in every ledger; ``BudgetExceededError`` where one can't afford it."""
+        """Reserve the estimated cost of a call in every ledger. Raises ``BudgetExceededError`` if one can't afford it."""
         if self.look is not None:
             self.look()
         held = Reservation(tuple(self.levels()), call.spec, call.info)
@@ -558,7 +565,7 @@ class Spending:
         return held
 
     def unpriced(self, error: UnknownPriceError) -> None:
-        """A call was made whose price nothing says: no limit in dollars can be kept from now on."""
+        """Note that a call was made whose price is unknown: from now on no limit in dollars can be enforced."""
         self.unreported += 1
         self._unpriced = self._unpriced or UnknownPriceError(
             f"a call of {error.model!r} did not say what it cost, and the model has no known price: what {self._whose} has left is not "
@@ -569,9 +576,9 @@ class Spending:
         )
 
     def afford(self, cost: Mapping[str, float], own_units: float = 0.0) -> None:
-        """``BudgetExceededError`` where calls to come can't be afforded together; nothing is held back.
+        """Raise ``BudgetExceededError`` if the calls to come can't be afforded together; reserve nothing.
 
-        ``own_units`` are counted in this ledger alone, as by ``charge``.
+        ``own_units`` count in this ledger alone, as in ``charge``.
         """
         with self._lock:
             for level in self.levels():
@@ -629,13 +636,14 @@ class Spending:
         return "the budget of the run" if self.name == "run" else f"the budget of {self.name!r}"
 
     def charge(self, units: float) -> None:
-        """Write down, in this ledger alone, what costs ``units`` and is no call; ``BudgetExceededError`` where it can't be afforded."""
+        """Enter ``units`` that are not a call, in this ledger alone. Raises ``BudgetExceededError`` if they can't be
+        afforded."""
         with self._lock:
             self._afford({"cost_units": units})
             _add(self._spent, {"cost_units": units}, 1)
 
     def move(self, held: Costs, spent: Costs) -> None:
-        """Give back what was held, and write down what was spent, in one go."""
+        """Release reservations and enter costs, atomically."""
         with self._lock:
             for level, cost in held:
                 _add(level._held, cost, -1)
@@ -653,7 +661,7 @@ class Spending:
         name: str = "run",
         prices: Prices | None = None,
     ) -> Spending:
-        """The ledger of a run that is resumed: what its log says was spent. The time in which no process ran it is not counted."""
+        """Create the ledger of a resumed run from its log. Time during which no process ran it does not count."""
         made = cls(budget, name=name, prices=prices)
         made.from_log = True
         made.read(entries)
@@ -661,9 +669,10 @@ class Spending:
 
     @classmethod
     def resumed(cls, trace: Trace, budget: Budget | None = None) -> Spending | None:
-        """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none.
+        """Return the ledger of the run in ``trace``, with the budget it was given; ``None`` if it had none.
 
-        Where a function gave its prices, ``budget`` does, which the program has now, or else the log says what it gave.
+        If that budget used a price function, prices come from ``budget``, the program's current one, or else from those
+        recorded in the log.
         """
         described = (trace.entry(1).get("meta") or {}).get("budget")
         if described is None:
@@ -674,7 +683,7 @@ class Spending:
         return cls.of_log(Budget.of_dict(described), trace.entries(), prices=prices)
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add what these entries of one log say was spent, in this ledger alone."""
+        """Add what the entries of one log say was spent, in this ledger alone."""
         open_calls: dict[int, Reservation] = {}
         since = last = None
         for entry in entries:
@@ -683,7 +692,7 @@ class Spending:
                 since = entry["ts_ns"]
             last = entry["ts_ns"]
             self._read(entry, open_calls)
-        for held in open_calls.values():  # cut off, and so in doubt: it may have cost what it was let go for
+        for held in open_calls.values():  # interrupted, so in doubt: each may have cost what was reserved
             held.keep()
         if since is not None and last is not None:
             self._before += (last - since) / 1e9
@@ -706,7 +715,7 @@ class Spending:
             held = open_calls.pop(entry["step"])
             meta = entry.get("meta") or {}
             self.prices.learn(meta.get("model"), meta.get("price"))
-            if kind.endswith(".skipped"):  # answered by an earlier call; or given up for another attempt, and then made
+            if kind.endswith(".skipped"):  # answered by an earlier call; or retried, which counts by itself
                 held.give_back() if "output" in entry or "error" in entry else held.keep()
             else:
                 free = refused(entry.get("output"))
@@ -722,7 +731,7 @@ class Spending:
         )
 
     def include(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add what another process of the run has spent, by its log; its time passed here, too."""
+        """Add what another process of the run has spent, according to its log; its time has passed here, too."""
         entries = list(entries)
         with self._lock:
             for level in self.levels():
@@ -731,13 +740,13 @@ class Spending:
                 level._before = before
 
     def add(self, other: Spending) -> None:
-        """Add what the ledger ``other`` has, in this one alone."""
+        """Add the contents of the ledger ``other``, in this one alone."""
         with self._lock:
             _add(self._spent, other._spent, 1)
             self.unreported += other.unreported
 
     def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add a step that the log answered, in every ledger that does not know it yet."""
+        """Add a step answered by the log, in every ledger that does not include it yet."""
         unaware = [level for level in self.levels() if not level.from_log]
         entries = list(entries) if unaware else []
         with self._lock:
@@ -753,14 +762,14 @@ def _add(to: dict[str, float], cost: Mapping[str, float], sign: int) -> None:
 
 
 def _copy(error: BudgetExceededError) -> BudgetExceededError:
-    """The error once more, without the frames that the first one has passed."""
+    """Return a copy of the error without the first one's traceback."""
     copy = error.fresh()
     assert isinstance(copy, BudgetExceededError)
     return copy
 
 
 def _plain(value: float) -> float:
-    """A whole number as one."""
+    """Return an integral number as ``int``."""
     return int(value) if float(value).is_integer() else round(value, 9)
 
 
@@ -774,17 +783,17 @@ def _shown(resource: str, value: float) -> str:
 
 # -- usage -------------------------------------------------------------------------------------------------------------
 #
-# What a recorded run took: calls, tokens, dollars, units, time.
+# What a recorded run used: calls, tokens, dollars, units, time.
 
 _SUMMED: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")
 
 
 def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
-    """What the run in the file at ``path`` took, its child processes included.
+    """Return what the run in the file at ``path`` used, including its child processes.
 
-    What a call took that reports no usage is what was foreseen for it, where a budget asked for that; else nobody knows, and the call is
-    counted in ``unreported``: the tokens, units and dollars of such a run are ``None``. ``cost_usd`` is ``None`` too where a model's
-    price is not known or the package of prices not there; ``unpriced`` names the models.
+    For a call without reported usage the estimate counts, if a budget required one; otherwise the call is counted in
+    ``unreported``, and the run's tokens, units and dollars are ``None``. ``cost_usd`` is also ``None`` if a model's
+    price is unknown or the price package is missing; ``unpriced`` names the models.
     """
     try:
         own, *others = [_usage(one, prices or Prices()) for one in (path, *beside(path))]
@@ -801,11 +810,11 @@ def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
 
 
 def _usage(path: str, prices: Prices) -> dict[str, Any]:
-    """What the steps in one file took."""
+    """Return what the steps in one file used."""
     from .._journal.reader import Trace
 
     with Trace(path) as trace:
-        # A budget that no run reaches: it counts without limiting.
+        # a budget that is never reached: it counts without limiting
         ledger = Spending.of_log(Budget(cost_units=1e18), trace.entries())
         cost, unpriced = _cost(trace.entries(), prices)
         lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
@@ -814,7 +823,7 @@ def _usage(path: str, prices: Prices) -> dict[str, Any]:
 
 
 def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
-    """The price of the model calls that report what they took, or of what was foreseen; and the models that have none."""
+    """Return the price of the model calls by reported or estimated usage, and the models without a price."""
     calls = ModelCalls(prices)
     found = [call for entry in entries if (call := calls.take(entry)) is not None]
     found += calls.cut_off()
@@ -823,10 +832,10 @@ def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float |
 
 
 class ModelCall(NamedTuple):
-    """A model call of a log: the model that was asked, the tokens that are reported, its price in US dollars.
+    """A logged model call: the requested model, the reported tokens, the price in US dollars.
 
-    ``cost_usd`` is ``None`` where the model's price is not known. ``reported`` is false where nobody knows what the call took, nor what
-    was foreseen for it; ``cost_usd`` is 0 then.
+    ``cost_usd`` is ``None`` if the model's price is unknown. ``reported`` is false if the usage was neither reported
+    nor estimated; then ``cost_usd`` is 0.
     """
 
     model: str
@@ -843,7 +852,7 @@ class ModelCalls:
         self._asked: Final[dict[int, Mapping[str, Any]]] = {}
 
     def take(self, entry: Mapping[str, Any]) -> ModelCall | None:
-        """The call that ends with this entry, if one does."""
+        """Take an entry; return the call that it ends, if any."""
         kind = entry["type"]
         if kind == "llm.request":
             self._asked[entry["seq"]] = entry.get("meta") or {}
@@ -855,7 +864,7 @@ class ModelCalls:
         return None
 
     def cut_off(self) -> list[ModelCall]:
-        """The calls that have no end: what was foreseen for them counts."""
+        """Return the calls without an end; their estimates count."""
         return [self._call(request, {}, free=False) for request in self._asked.values()]
 
     def _call(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, free: bool) -> ModelCall:

@@ -1,4 +1,5 @@
-"""What a capture point asks of a session: the request for one step, and what is the same at every request of it."""
+"""``Request``: what a capture point asks a session to do; ``Spec``: what all requests of one tool, model or route
+share."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Circumstances", "Family", "HasSpecs", "Patterns", "RenderedSpec", "Request", "Spec"]
 
-#: What a tool takes out of its values, beside what its run does.
+#: The patterns of a tool for secrets in its values, in addition to those of the run.
 Patterns = tuple[re.Pattern[str], ...]
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "process", "pipe", "span"]
 
 
 class Circumstances(dict[str, Any]):
-    """The ``info`` of a step, where it is the same at many calls of one spec. Not to be changed.
+    """The ``info`` of a step that is the same for many calls of a spec; don't modify it.
 
-    ``rendered`` is a redactor's ``state`` and ``meta`` as the log has it then, once it has been worked out.
+    ``rendered`` caches a redactor's ``state`` and the ``meta`` as logged.
     """
 
     __slots__ = ("rendered",)
@@ -37,7 +38,8 @@ class Circumstances(dict[str, Any]):
         self.rendered: tuple[object, bytes] | None = None
 
     def render(self, spec: Spec, redactor: Redactor) -> bytes:
-        """``,"meta":{…}`` of the intent record of a step of ``spec``, to which these belong; remembered as by ``Spec.render``."""
+        """Return ``,"meta":{…}`` of the intent record of a step of ``spec`` with this ``info``; cached as in
+        ``Spec.render``."""
         known, state = self.rendered, redactor.state
         if known is not None and known[0] is state:
             return known[1]
@@ -47,18 +49,18 @@ class Circumstances(dict[str, Any]):
             *([["/meta" + at, *rest] for at, *rest in marks if at.startswith("/info")]),
         ]
         suffix = b',"meta":%b' % dumps_in_order(tree if not marks else marked(tree, marks))
-        if not marks:  # else another run has other placeholders
+        if not marks:  # otherwise another run has other placeholders
             self.rendered = state, suffix
         return suffix
 
 
 class RenderedSpec:
-    """What of a spec goes into the log, without secrets: true as long as the redactor's ``state`` is this one. Immutable."""
+    """The redacted parts of a spec that go into the log; valid while the redactor's ``state`` is this one. Immutable."""
 
     __slots__ = ("marks", "meta", "name", "prefix", "state", "suffix")
 
     def __init__(self, state: object, name: str, meta: dict[str, Any], marks: list[Any] | None = None) -> None:
-        #: Where placeholders stand in it.
+        #: The positions of placeholders.
         self.marks: Final = marks or []
         self.state: Final = object() if marks else state  # another run has other placeholders
         self.name: Final = name
@@ -69,17 +71,17 @@ class RenderedSpec:
 
 
 def marked(meta: Mapping[str, Any], marks: list[Any]) -> dict[str, Any]:
-    """What an entry says about itself, with where placeholders stand in it."""
+    """Return the ``meta`` of an entry with the positions of placeholders added."""
     info = meta.get("info") or {}
     return {**meta, "info": {**info, "redacted": [*marks, *info.get("redacted", ())]}}
 
 
 class Spec:
-    """A capture point's constants: name, family, side-effect class, signature, and how they look in the log.
+    """The constants of a capture point: name, family, side-effect class, signature, and their form in the log.
 
-    ``signature`` (model, decoding parameters, tool version …) goes into ``meta`` as it is, ``side_effect`` beside it; replay
-    compares both. ``returns`` is the type that a recorded output is rebuilt as, where one is declared. ``lists`` asks for the list
-    elements of the input to be interned one by one (conversations).
+    ``signature`` (model, decoding parameters, tool version …) is stored in ``meta``, next to ``side_effect``; a replay
+    compares both. ``returns`` is the type as which a recorded output is rebuilt, if declared. With ``lists``, elements
+    of lists in the input are interned one by one (conversations).
     """
 
     __slots__ = (
@@ -117,30 +119,31 @@ class Spec:
         self.family: Final = family
         self.name: Final = name
         self.side_effect: Final = side_effect
-        #: What its body may spend.
+        #: What the step's body may spend.
         self.budget: Final = budget
-        #: The arguments that it says it changes, of whatever size; ``None`` where nobody looks at what becomes of its arguments.
+        #: The arguments that it declares to change, of any size; ``None`` if changes to arguments are not recorded.
         self.mutates: Final = mutates
         self.signature: Final = dict(signature or {})
         self.returns = returns
-        #: Works out ``returns`` when it is first needed: annotations may name classes that are defined later.
+        #: Resolves ``returns`` on first use: annotations may name classes that are defined later.
         self.resolve = resolve
         self.lists: Final = lists
         self.types: Final[EntryFamily] = FAMILIES[family]
-        #: The body of a structural step runs in a replay too.
+        #: The body of a structural step also runs in a replay.
         self.structural: Final = family == "span"
         #: An effect must not start before its intent record is on the device.
         self.effect: Final = side_effect in ("irreversible", "reversible")
         self.meta: Final = _meta(side_effect, self.signature)
-        #: How what it did is undone, where that is declared.
+        #: How the effect is undone, if declared.
         self.compensation: Any = None
-        #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
+        #: Patterns for secrets that the run's own redactor leaves in. Steps with patterns always have ``info``, if only
+        #: ``{}``.
         self.patterns: Patterns | None = None
-        #: Read it where its ``state`` is the redactor's, else ask ``render``.
+        #: Valid only if its ``state`` is the redactor's; otherwise call ``render``.
         self.rendered: RenderedSpec = RenderedSpec(self, name, self.meta)
 
     def render(self, redactor: Redactor) -> RenderedSpec:
-        """How it looks in the log, remembered until another redactor asks or this one has learned something."""
+        """Return the spec's form in the log; cached until another redactor asks or this one has learned a secret."""
         rendered = self.rendered
         if rendered.state is not redactor.state:
             state = redactor.state
@@ -158,21 +161,23 @@ class Spec:
 
 
 class HasSpecs(Protocol):
-    """An object of a program that makes steps of its own: recovery asks it which, in a module that an operator names."""
+    """An object of the program that makes steps with specs of its own; recovery looks for such objects in the module
+    that an operator names."""
 
     def tracekit_specs(self) -> Iterable[Spec]:
-        """The spec of each kind of step that it makes, with its compensation where it can be undone."""
+        """Return the spec of each kind of step that it makes, with its compensation if the step can be undone."""
         ...
 
 
 class Request:
-    """One step that a capture point asks a session to begin. Never changed once it is made.
+    """One step that a capture point asks a session to begin. Immutable by convention.
 
-    ``input`` holds Python values (the session encodes and redacts them). ``info`` is recorded in ``meta`` and not compared.
-    ``key``, where given, is a value to be fingerprinted instead of ``input`` (a multipart body without its boundary). ``data`` is the
-    JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then. ``once_key`` is the key of an
-    ``exactly_once`` contract: a second call under it is not made, but answered. ``continued`` says
-    where ``data``, which ends in the body of a request, continues an earlier one.
+    - ``input``: Python values; the session encodes and redacts them.
+    - ``info``: recorded in ``meta``, not compared.
+    - ``key``: a value to be fingerprinted instead of ``input`` (a multipart body without its boundary).
+    - ``data``: the JSON of ``input`` as the log writes it, if available; then nobody else refers to ``input``.
+    - ``once_key``: the key of an ``exactly_once`` contract; a second call with it is answered instead of made.
+    - ``continued``: where ``data``, which ends in a request's body, continues an earlier body.
     """
 
     # No __slots__: from 3.13 on Python makes objects without them faster, and one is made for every step.
@@ -208,24 +213,24 @@ class Request:
         lists: bool = False,
         key: object = None,
     ) -> Request:
-        """A request with a spec of its own. Who asks often makes the ``Spec`` once."""
+        """Create a request with a spec of its own. Frequent callers should create the ``Spec`` once."""
         spec = Spec(family, name, side_effect=side_effect, signature=signature, returns=returns, lists=lists)
         return cls(spec, input, info, key)
 
     def saying(self, more: Mapping[str, Any]) -> Request:
-        """The same request with ``more`` in its ``info``."""
+        """Return a copy with ``more`` added to its ``info``."""
         return Request(
             self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key, self.continued
         )
 
     def unkeyed(self, more: Mapping[str, Any] | None = None) -> Request:
-        """The same request without its ``exactly_once`` key, with ``more`` in its ``info``."""
+        """Return a copy without its ``exactly_once`` key, with ``more`` added to its ``info``."""
         info = {**(self.info or {}), **more} if more else self.info
         return Request(self.spec, self.input, info, self.key, self.data, None, self.continued)
 
 
 def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:
-    # By way of its bytes: a copy, which the program can't change later.
+    # Encoding and decoding makes a copy that the program can't change later.
     meta: dict[str, Any] = orjson.loads(dumps_in_order({key: to_json(value) for key, value in signature.items()}))
     if side_effect is not None:
         meta["side_effect"] = side_effect

@@ -1,8 +1,9 @@
-"""Whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it again.
+"""The verdict: whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it
+again.
 
-Each answer comes with coded reasons, and where something is not known the answer is unknown, never yes. A session adds what it sees to
-its ``ReplayVerdict``, through its ``Report``; ``judge`` is a pure function of a log. Whatever else speaks of exactness or safety (exit
-codes, warnings, ``show --why``, the test kit) asks here.
+Each answer has coded reasons, and where something is unknown the answer is unknown, never yes. A session adds its
+findings to a ``ReplayVerdict`` through its ``Report``; ``judge`` is a pure function of a log. Everything else that
+reports exactness or safety (exit codes, warnings, ``show --why``, ``tracekit.testing``) uses these.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ __all__ = [
     "judge",
 ]
 
-#: The remarks that ``strict`` may name: then they make a replay inexact.
+#: The remarks that ``strict`` may name; they then make a replay inexact.
 CAN_BE_INEXACT: Final = ("environment", "clock", "output", "redacted")
 #: How many reasons of one code are kept; all of them are counted.
 _KEPT: Final = 1000
-#: How many reasons an error's text shows.
+#: How many reasons the text of an error shows.
 _SHOWN: Final = 5
-#: One and several of a code, as a line counts them.
+#: How a line counts the reasons of a code: singular and plural.
 _WORDS: Final = {
     "clock": ("clock read more or fewer", "clock reads more or fewer"),
     "environment": ("difference of environment", "differences of environment"),
@@ -87,7 +88,7 @@ _ORDER: Final = (
     "where nothing changed in the code, threads, tasks or processes took turns in another order: what they share without a future or a "
     "queue (a lock, a list, a flag) is not recorded, so let them hand it over by one of these"
 )
-#: What to do about reasons of a code, where it need not be that the code has changed.
+#: What to do about reasons of a code, where a change of the code need not be the cause.
 _ADVICE: Final = {
     "reordered": f"{_ORDER}; else {_CHANGED}",
     "undelivered": f"{_ORDER}; else {_CHANGED}",
@@ -102,7 +103,7 @@ Answer = Literal["exact", "exact but for", "inexact", "unknown"]
 
 
 class Reason(NamedTuple):
-    """Why an answer is what it is: a stable ``code``, a sentence, and facts (``step``, ``where`` … as JSON values)."""
+    """A reason for an answer: a stable ``code``, a sentence, and facts (``step``, ``where`` … as JSON values)."""
 
     code: str
     text: str
@@ -113,10 +114,11 @@ class Reason(NamedTuple):
 
 
 class ReplayVerdict:
-    """Whether one replay was exact. ``reasons`` make it inexact, ``remarks`` are only counted, ``allowed`` is what the caller let happen,
-    ``unknown`` what nobody can know. Until the replay has ended the answer is unknown.
+    """Whether one replay was exact. Until the replay has ended the answer is unknown.
 
-    A remark whose code is in ``strict`` is a reason. ``counts`` has how many there are of each code, whether all are kept or not.
+    ``reasons`` make it inexact, ``remarks`` are only counted, ``allowed`` is what the caller permitted, ``unknown`` is
+    what could not be determined. A remark whose code is in ``strict`` becomes a reason. ``counts`` has the number of
+    each code, including those not kept.
     """
 
     def __init__(self, strict: Iterable[str] = ()) -> None:
@@ -127,12 +129,12 @@ class ReplayVerdict:
         self.unknown: Final[list[Reason]] = []
         self.counts: Final[Counter[str]] = Counter()
         self.ended = False
-        #: Whether it is being reported, so that nothing changes it any more.
+        #: Whether it is being reported, after which nothing changes it.
         self.final = False
         self._lock: Final = Lock()
 
     def add(self, kind: Literal["reasons", "remarks", "allowed", "unknown"], reason: Reason) -> None:
-        """Note one more reason of a kind."""
+        """Add a reason of a kind."""
         if kind == "remarks" and reason.code in self.strict:
             kind = "reasons"
         with self._lock:
@@ -143,7 +145,7 @@ class ReplayVerdict:
                 getattr(self, kind).append(reason)
 
     def of(self, code: str) -> list[Reason]:
-        """The reasons of this code, whatever they do to the answer."""
+        """Return the reasons of this code, of whatever kind."""
         return [one for kind in self._kinds() for one in kind if one.code == code]
 
     @property
@@ -156,7 +158,7 @@ class ReplayVerdict:
 
     @property
     def exit_code(self) -> int:
-        """0 where the replay was exact, but for what the caller allowed; 1 where it was not; 3 where nobody can know."""
+        """0 if the replay was exact except for what the caller allowed, 1 if not, 3 if unknown."""
         return {"exact": 0, "exact but for": 0, "inexact": 1, "unknown": 3}[self.answer]
 
     @property
@@ -179,7 +181,7 @@ class ReplayVerdict:
         return ", ".join(f"{self.counts[code]} {_words(code, self.counts[code])}" for code in codes)
 
     def error(self, run_id: str, what: str = "the replay came to its end and was not exact") -> InexactReplayError:
-        """What a replay that is not exact raises."""
+        """Return the error that an inexact replay raises."""
         shown = [f"\n  {one.code}: {one.text}{_place(one)}" for one in self.reasons[:_SHOWN]]
         left = sum(self.counts[code] for code in {one.code for one in self.reasons}) - len(shown)
         more = f"\n  and {left} more" if left > 0 else ""
@@ -210,7 +212,7 @@ class ReplayVerdict:
         )
 
     def _options_for_today(self) -> dict[str, list[str]]:
-        """The options of a replay in which the inputs that are different here are today's."""
+        """Return the options for a replay that accepts today's values of the inputs that differ here."""
         found: dict[str, dict[str, None]] = {}
         for one in self.reasons:
             option = "live_env" if one.facts.get("kind") == "environment" else "live_files"
@@ -218,7 +220,7 @@ class ReplayVerdict:
         return {option: [*names] for option, names in found.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer and all that it rests on, as JSON values."""
+        """Return the answer and everything it is based on, as JSON values."""
         kinds = ("reasons", "unknown", "allowed", "remarks")
         found = {kind: [one.as_dict() for one in getattr(self, kind)] for kind in kinds}
         return {"answer": self.answer, "line": self.line, **found, "counts": dict(self.counts)}
@@ -237,8 +239,8 @@ def _place(reason: Reason) -> str:
 
 
 class File(NamedTuple):
-    """One file of a run: its entries as they stand there, the verdict on its lines, its segment (``None``: the run's own), and whether
-    a process is writing it right now."""
+    """One file of a run: its raw entries, the result of verifying it, its segment (``None``: the run's own), and
+    whether a process is writing it right now."""
 
     entries: Iterable[Mapping[str, Any]]
     state: Verdict
@@ -247,7 +249,7 @@ class File(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """One answer about a run: ``True``, ``False``, or ``None`` where it is not known; each reason may name ``entries``."""
+    """An answer about a run: ``True``, ``False``, or ``None`` if unknown; each reason may name ``entries``."""
 
     answer: bool | None
     reasons: tuple[Reason, ...]
@@ -259,7 +261,7 @@ class Judgement(NamedTuple):
 
     @property
     def entries(self) -> list[int | str]:
-        """The entries that it rests on: ``12``, or ``"SEGMENT:12"`` of a child process."""
+        """The entries that the answer is based on: ``12``, or ``"SEGMENT:12"`` of a child process."""
         return list(dict.fromkeys(entry for one in self.reasons for entry in one.facts.get("entries", ())))
 
     def as_dict(self) -> dict[str, Any]:
@@ -268,18 +270,18 @@ class Judgement(NamedTuple):
 
 
 class RunVerdict(NamedTuple):
-    """Can a recorded run be replayed, and is it safe to run it again?"""
+    """Whether a recorded run can be replayed, and whether it is safe to run again."""
 
     can_be_replayed: Judgement
     safe_to_run_again: Judgement
 
 
-#: What is not observed of an older run, so that neither question has a yes.
+#: For runs recorded by older versions, which did not observe the boundary: neither question can be answered yes.
 _NOT_OBSERVED: Final = Reason(
     "boundary_not_observed",
     "what the program reached outside its captured steps was not observed",
 )
-#: What is not observed of a run that was recorded without looking at some kind of input.
+#: For runs recorded without observing some kind of input.
 _INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "not every kind of input that it read was observed")
 _WRITES_NOT_OBSERVED: Final = Reason("writes_not_observed", "which files it wrote was not observed")
 _WROTE: Final = Reason("wrote", "it changed files outside every step, and would do so again")
@@ -295,7 +297,7 @@ _NOTHING_LACKING: Final = Reason(
 
 
 def judge(files: Sequence[File]) -> RunVerdict:
-    """The verdict on a run, by its own file (the first one) and those of its child processes."""
+    """Return the verdict on a run, given its own file (first) and those of its child processes."""
     read = [_Read(one) for one in files]
     joined = {one.lane for one in read if one.lane}
     crossed = [(one, crossing) for one in read for crossing in uncaptured(crossings_of(one.crossing, joined))]
@@ -313,15 +315,15 @@ def judge(files: Sequence[File]) -> RunVerdict:
 
 
 def _writes(read: Sequence[_Read]) -> list[Reason]:
-    """What leaves open whether running it again changes files."""
+    """Return the reasons why running it again may change files."""
     if any(one.wrote for one in read):
         return [_WROTE]
-    # What could not be written to the log may have been an effect.
+    # An entry that could not be written may have been an effect.
     return [] if all(one.wrote is False and not one.state.lost for one in read) else [_WRITES_NOT_OBSERVED]
 
 
 def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a model call, tool or HTTP call is among these entries: what else there is, is bookkeeping."""
+    """Return whether the entries include a model call, tool call or HTTP call; everything else is bookkeeping."""
     found = (family_of(entry["type"]) for entry in entries)
     return any(one is not None and one[0] != "span" for one in found)
 
@@ -329,9 +331,9 @@ def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
 def _judgement(
     found: Iterable[tuple[bool | None, Reason]], unseen: Iterable[Reason], otherwise: Reason | None = None
 ) -> Judgement:
-    """No where one reason says so, unknown where one leaves it open. What speaks for the answer comes first.
+    """Return no if a reason says so, unknown if one leaves it open; the decisive reasons come first.
 
-    Where nothing speaks against it the answer is yes, if there is an ``otherwise`` to say why.
+    Without any reason the answer is yes, with ``otherwise`` as its reason if given.
     """
     answers = [*found, *((None, one) for one in unseen)]
     if not answers and otherwise is not None:
@@ -342,7 +344,7 @@ def _judgement(
 
 
 class _Read:
-    """What one file says, in one pass."""
+    """The facts of one file, gathered in one pass."""
 
     def __init__(self, file: File) -> None:
         self.state: Final = file.state
@@ -350,22 +352,22 @@ class _Read:
         self.live: Final = file.live
         self.first: Mapping[str, Any] = {}
         self.uncaptured: list[str] = []
-        #: Outcomes and pieces of them that could not be recorded whole, and those that were redacted.
+        #: Outcomes and chunks that could not be recorded completely, and those that were redacted.
         self.lacking: Final[list[int | str]] = []
         self.redacted: Final[list[int | str]] = []
-        #: Blocks of effects that never asked whether they are to be done.
+        #: Effect blocks that never asked whether to perform the effect.
         self.unasked: Final[list[int | str]] = []
         self.captured = False
         self.bookkeeping = False
-        #: Whether what crossed the boundary of the process was observed, the entries on it, and the last one, which counts it.
+        #: Whether boundary crossings were observed; the entries about them, and the last entry, which has the counts.
         self.observed = False
         self.inputs_observed = False
-        #: Whether it changed files by itself; ``None`` where that was not observed, or it has no end.
+        #: Whether it changed files outside steps; ``None`` if that was not observed or the file has no end.
         self.wrote: bool | None = None
-        #: Files that it read and of which no content is in the trace, by name.
+        #: Files that it read but whose content is not in the trace, by name.
         self.not_kept: Final[dict[str, int | str]] = {}
         self.crossing: Final[list[Mapping[str, Any]]] = []
-        #: The lane of the process, where it is one of the run's that joined by itself.
+        #: The lane of the process, if it joined the run by itself.
         self.lane: str | None = None
         self.log: Final = RecoveredLog(self._noted(file.entries))
 
@@ -477,7 +479,8 @@ _Crossed = Sequence[tuple[_Read, Crossing]]
 
 
 def _lacking(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
-    """What crossed the boundary, and a replay would lack. What may be none of the run's, and listening for work, is no certain lack."""
+    """Yield the boundary crossings that a replay would lack. Listening, and what may not belong to the run, are
+    uncertain."""
     for one, crossing in crossed:
         facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
         if crossing.status == "refused":
@@ -492,7 +495,7 @@ def _lacking(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
 
 
 def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
-    """What crossed the boundary and may have had an effect, so that nobody knows what running it again would do."""
+    """Yield the boundary crossings that may have had an effect, so that running the program again may not be safe."""
     for one, crossing in crossed:
         if crossing.effect:
             facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
@@ -502,7 +505,7 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             yield None, _LISTENED
         elif crossing.status == "refused":
             yield None, Reason("refused", f"{crossing.text} was refused")
-        else:  # a look-up; a fork that did not join, whose work nobody has seen
+        else:  # a look-up, or a fork that did not join and was not observed
             yield None, Reason("uncaptured", f"{crossing.text} was not captured")
 
 
@@ -562,23 +565,24 @@ _MOST: Final = 100
 
 
 class RunReport:
-    """What a run says of itself at its end: that something will be missing in a replay, or was odd. No silent gaps."""
+    """What a run reports at its end: what a replay will lack, and what was unusual. There are no silent gaps."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor: Final = redactor
-        #: What is a Python warning, too.
+        #: Also issued as Python warnings.
         self.warnings: Final[list[str]] = []
-        #: What crossed the boundary of the process uncaptured: one Python warning for all of it, which never becomes an error.
+        #: Uncaptured boundary crossings: a single Python warning for all, which never becomes an error.
         self.noted: list[str] = []
-        #: Whether some of that may be what a library asks, so that ``instrument()`` would have it captured.
+        #: Whether some of them may be a library's requests, which ``instrument()`` would capture.
         self.reached_out = False
-        #: What may well be meant so: kept in the trace alone.
+        #: Probably intended, so kept in the trace alone.
         self.quiet: Final[list[str]] = []
-        #: Those of both that say that a replay will lack something.
+        #: Those of either list which mean that a replay will lack something.
         self.uncaptured: Final[list[str]] = []
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
-        """Say something at the run's end, ``quiet``: in the trace alone. ``uncaptured``: a replay of the trace would lack something."""
+        """Report a sentence at the run's end; ``quiet``: in the trace alone; ``uncaptured``: a replay would lack
+        something."""
         sentence = self._redactor.redact_text(sentence)[0]
         into = self.quiet if quiet else self.warnings
         if sentence not in into and len(into) < _MOST:
@@ -587,19 +591,21 @@ class RunReport:
                 self.uncaptured.append(sentence)
 
     def note(self, sentences: Iterable[str], *, reached_out: bool) -> None:
-        """Say what crossed the boundary uncaptured; ``reached_out``: some of it went out into the network."""
+        """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network."""
         self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
         self.reached_out = reached_out
 
 
 class Report:
-    """The account of one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
+    """The report on one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
 
-    ``consumed`` steps were answered from the log or run in their recorded place, ``skipped`` ones happened inside an answered
-    step; ``matched`` counts both, those of child processes included. ``unconsumed`` lists recorded steps that the program did not make
-    (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq`` of what was delivered or asked for out of its recorded
-    order, ``differences`` what did not match where the replay went on all the same, ``clock_drift`` clock reads too many (``surplus``)
-    or too few (``missing``) with their place. ``cost`` is what the replay cost, ``recorded`` what the recorded run took.
+    - ``consumed``: the number of steps answered from the log or run in their recorded place; ``skipped``: those inside
+      an answered step. ``matched`` counts both, including child processes.
+    - ``unconsumed``: recorded steps that the program did not make (``seq``, ``type``, ``name``).
+    - ``reordered``: the ``seq`` of events delivered or requested out of their recorded order.
+    - ``differences``: mismatches after which the replay continued.
+    - ``clock_drift``: places with more (``surplus``) or fewer (``missing``) clock reads than recorded.
+    - ``cost``: the cost of the replay; ``recorded``: what the recorded run used.
     """
 
     def __init__(self, run_id: str, path: str | None = None, strict: Iterable[str] = ()) -> None:
@@ -616,37 +622,38 @@ class Report:
         self.isolation: str | None = None
         self.cost = 0.0
 
-    # -- what a session adds ---------------------------------------------------------------------------------------------
+    # -- added by sessions
+    # -------------------------------------------------------------------------------------------------
 
     def inexact(self, code: str, text: str, **facts: Any) -> None:
-        """Something makes the replay inexact."""
+        """Add a reason that makes the replay inexact."""
         self.verdict.add("reasons", Reason(code, text, facts))
 
     def never_asked_for(self, steps: Iterable[Mapping[str, Any]]) -> None:
-        """The program has ended without these recorded steps (``seq``, ``type``, ``name``)."""
+        """Add a reason for each recorded step (``seq``, ``type``, ``name``) that the program did not make."""
         for step in steps:
             text = f"step {step['seq']} ({step['type']} {step['name']!r}) was never asked for"
             self.inexact("unconsumed_steps", text, step=step["seq"], name=step["name"])
 
     def remark(self, code: str, text: str, **facts: Any) -> None:
-        """Something is counted, and makes the replay inexact only where ``strict`` names its code."""
+        """Add a remark: counted, and a reason only if ``strict`` names its code."""
         self.verdict.add("remarks", Reason(code, text, facts))
 
     def allow(self, code: str, text: str, **facts: Any) -> None:
-        """Something happened because the caller of the replay allowed it."""
+        """Note something that happened because the caller of the replay allowed it."""
         self.verdict.add("allowed", Reason(code, text, facts))
 
     def unknown(self, code: str, text: str, **facts: Any) -> None:
-        """Something keeps anybody from knowing whether the replay was exact."""
+        """Note something because of which it is unknown whether the replay was exact."""
         self.verdict.add("unknown", Reason(code, text, facts))
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
-        """Keep a sentence for ``warnings``, once; the rest is said by the recording."""
+        """Keep a sentence for ``warnings``, once; the recording reports the rest."""
         if sentence not in self.warnings and len(self.warnings) < _MOST:
             self.warnings.append(sentence)
 
     def include(self, found: Mapping[str, Any], process: str) -> None:
-        """Take over the verdict (as JSON values) on a process of the program. That its log may have no end is no question here."""
+        """Include the verdict (as JSON values) on a child process. Whether its log has an end does not matter here."""
         for kind in ("reasons", "allowed", "remarks"):
             for one in found.get(kind) or ():
                 facts = {key: value for key, value in one.items() if key not in ("code", "text")}
@@ -656,16 +663,19 @@ class Report:
         below["processes"] += own
         self._below += below
 
-    # -- what it says ----------------------------------------------------------------------------------------------------
+    # -- results
+    # -----------------------------------------------------------------------------------------------------------
 
     @property
     def exact(self) -> bool:
-        """Whether the replay has ended, and every recorded step was asked for, in order, with equal content, and nothing else was."""
+        """Whether the replay has ended, and the program made every recorded step, in order and with equal content, and
+        no other."""
         return self.verdict.answer == "exact"
 
     @property
     def matched(self) -> dict[str, int]:
-        """The steps that were ``consumed`` and ``skipped`` in all, how many of the former ``in_processes``, and in how many of these."""
+        """The number of ``consumed`` and ``skipped`` steps, how many of the former were ``in_processes``, and in how
+        many processes."""
         below = self._below
         return {
             "consumed": self.consumed + below["consumed"],
@@ -688,7 +698,7 @@ class Report:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What the recorded run took: calls, tokens, ``cost_usd`` (``None`` where a price is not known) and seconds."""
+        """What the recorded run used: calls, tokens, ``cost_usd`` (``None`` if a price is unknown) and seconds."""
         from .spending import usage_of
 
         if self._recorded is None:
@@ -696,7 +706,7 @@ class Report:
         return self._recorded
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         names = ("run_id", "consumed", "skipped", "unconsumed", "clock_drift", "reordered", "differences", "warnings")
         facts = {name: getattr(self, name) for name in (*names, "isolation", "cost", "recorded", "exact")}
         facts["matched"] = self.matched
@@ -708,7 +718,7 @@ class Report:
         return f"<Report {self.run_id}: {self.verdict.line}; {self.consumed} consumed, {self.skipped} skipped>"
 
     def _repr_html_(self) -> str:
-        """The report in a notebook: the verdict, what it rests on, and the steps that nobody asked for."""
+        """Return the report as HTML for notebooks: the verdict, its reasons, and the steps that were not made."""
         verdict = self.verdict
         colour = {"exact": "#1a7f37", "exact but for": "#9a6700", "inexact": "#cf222e", "unknown": "#9a6700"}[
             verdict.answer
@@ -734,7 +744,7 @@ class Report:
 
 
 def _html(text: str) -> str:
-    """A text for the inside of an element: what was recorded is never markup."""
+    """Escape a text for use in an HTML element: recorded text is never markup."""
     from html import escape
 
     return escape("".join(char if char.isprintable() or char == "\n" else " " for char in text))
