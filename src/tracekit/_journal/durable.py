@@ -1,4 +1,4 @@
-"""The small files that a store keeps beside its traces: on the device when a function returns, and read as what they have to be."""
+"""The small files that a store keeps beside its traces: written durably and atomically, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _NAMES: Final = {
 
 
 def facts_in(data: bytes, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object in ``data``, whose fields are of the types that ``shape`` names (a type, or a tuple of them); more may be there.
+    """Parse the JSON object in ``data`` and check that its fields have the types in ``shape`` (a type, or a tuple of
+    types); others may follow.
 
-    ``ValueError`` says in words what is there instead: a file that another version wrote, or somebody has changed, is never guessed at.
+    Raises ``ValueError`` with a description of anything else: the content of a file written by another version, or
+    changed by somebody, is never guessed.
     """
     try:
         facts = orjson.loads(data)
@@ -53,9 +55,10 @@ def _kind(value: object) -> str:
 
 @contextmanager
 def replacing(path: str, *, sync: bool = True) -> Iterator[int]:
-    """A new file, by its descriptor, that takes the place of the one at ``path`` when the block ends; nothing of it is left if that fails.
+    """Open a new file, as a descriptor, that replaces the one at ``path`` when the block ends; on failure it is
+    removed.
 
-    Only its owner may read it (0600). With ``sync`` it is on the device when the block has ended, and so is its name.
+    Only its owner can read it (0600). With ``sync``, content and name are on the device after the block.
     """
     temporary = f"{path}.{_reality.urandom(8).hex()}.tmp"
     fd = system.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -76,7 +79,7 @@ def replacing(path: str, *, sync: bool = True) -> Iterator[int]:
 
 
 def sync_directory(path: str) -> None:
-    """Bring a directory's entries to the device: a new or renamed file is not there before that."""
+    """Sync a directory to the device; before that, a new or renamed file may be lost."""
     fd = system.open(path or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
         system.fsync(fd)
@@ -85,9 +88,10 @@ def sync_directory(path: str) -> None:
 
 
 def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
-    """Make the directory ``path`` and what leads to it; whether it was not there. With ``sync`` its entry is on the device.
+    """Create the directory ``path`` and its parents; return whether it did not exist. With ``sync`` its entry is on the
+    device.
 
-    That holds for one that was found, too: whoever made it may not have come to that yet.
+    An existing directory is synced, too: its creator may not have done so yet.
     """
     parent = os.path.dirname(path)
     try:
@@ -96,14 +100,14 @@ def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
         make_directory(parent, sync=sync, mode=0o777)
         made = _new_directory(path, mode)
     if sync:
-        # Who may not read the directory above has not made anything there.
+        # Without permission to read the parent, nothing was created there.
         with nullcontext() if made else suppress(PermissionError):
             sync_directory(parent)
     return made
 
 
 def _new_directory(path: str, mode: int) -> bool:
-    if _is_directory(path):  # a replay only reads, and may not even try
+    if _is_directory(path):  # a replay only reads, and may not even try to write
         return False
     try:
         system.mkdir(path, mode)

@@ -1,4 +1,4 @@
-"""The vocabulary of the trace format: entry types and families, the hash chain, and how large a line may be."""
+"""The vocabulary of the trace format: entry types and families, the hash chain, and size limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 # -- entry -------------------------------------------------------------------------------------------------------------
 #
-# The entries of a trace: their types, families and fixed keys.
+# The types, families and fixed keys of entries.
 #
 # Format history (``v`` of every line):
 #
@@ -52,7 +52,7 @@ FORMAT_VERSION: Final = 1
 
 
 class EntryFamily(NamedTuple):
-    """The entry types of one kind of step: its intent record, then pieces, then exactly one outcome."""
+    """The entry types of one kind of step: its intent record, then chunks, then exactly one outcome."""
 
     intent: str
     chunk: str
@@ -70,7 +70,7 @@ FAMILIES: Final = {
     "span": EntryFamily("span.start", "span.chunk", "span.end", "span.end", "span.skipped"),
 }
 
-#: The entry types that end a run cleanly.
+#: The entry types that end a run.
 ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
 
 #: Steps of one entry, compared whole in a replay.
@@ -87,27 +87,29 @@ SINGLES: Final = frozenset(
     }
 )
 
-#: A call that was not made, in the place of its intent record: ``meta.info.family`` says of which kind, ``error`` why.
+#: A call that was refused, in place of its intent record: ``meta.info.family`` says of which kind, ``error`` why.
 REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})
 
-#: Reads of the world that have no content to check, aligned between the steps of their lane.
+#: Reads without content to compare, aligned between the steps of their lane.
 READS: Final = frozenset({"clock", "random"})
 
 
 def read_by_library(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry has readings of a clock, or draws, by an installed package: not the program's own, there may be more or fewer."""
+    """Return whether an entry has clock readings or draws of an installed package. There may be more or fewer of these
+    in a replay."""
     return "values" in entry and ":" in entry["name"]
 
 
-#: What fires in an event loop, by the names of its entries.
+#: Events that fire in an event loop, by the names of their entries.
 IN_LOOP: Final = frozenset(
     ("asyncio.timer", "future.arrival", "loop.call", "loop.signal", "process.eof", "process.exit")
 )
-#: That a signal handler of the program was called: by an event loop or while that waited, or elsewhere.
+#: Calls of the program's signal handlers: by an event loop or while it waited, or elsewhere.
 SIGNALS: Final = frozenset(("signal", "loop.signal"))
-#: What moves an item of a queue between threads. Where a package did that, ``input.call`` has its name: a replay may have more or fewer.
+#: Operations on a queue between threads. If a package made it, ``input.call`` has its name, and a replay may have more
+#: or fewer.
 QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss", "queue.wait"))
-#: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
+#: A call that a library made in a thread was cancelled before its result arrived: nobody waits for it.
 CUT_OFF: Final = "future.cut_off"
 
 _FAMILY_OF: Final = {
@@ -117,45 +119,46 @@ _FAMILY_OF["span.end"] = ("span", "outcome")
 
 
 def imported_from(first: Mapping[str, Any]) -> str | None:
-    """The tool whose recording a run was imported from, by its first entry; ``None`` of a run that tracekit recorded."""
+    """Return the tool whose recording was imported as this run, given its first entry; ``None`` for a run that tracekit
+    recorded."""
     meta = first.get("meta")
     found = meta.get("imported") if isinstance(meta, dict) else None
     return str(found.get("from")) if isinstance(found, dict) else None
 
 
 def family_of(kind: str) -> tuple[str, str] | None:
-    """``("tool", "intent")`` for ``tool.call``; ``None`` for a type that is not part of a step."""
+    """Return ``("tool", "intent")`` for ``tool.call``, say; ``None`` for a type that is not part of a step."""
     return _FAMILY_OF.get(kind)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
 #
-# Ids of entries for other systems, computed from their place: they take no room in the trace, any reader can compute them, and whoever
-# writes a run twice writes the same ids.
+# Ids of entries for other systems, computed from their position: they take no space in the trace, every reader can
+# compute them, and exporting a run twice gives the same ids.
 
-#: The digit of the variant, by what the hash had in its place.
+#: The variant digit, by the hash's digit in its place.
 _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def event_id(run_id: str, segment: str | None, seq: int) -> str:
-    """The id of entry ``seq`` of a run (or of a segment of one), in the form of a random UUID."""
+    """Return the id of entry ``seq`` of a run (or of a segment), in the form of a random UUID."""
     text = sha256(f"tracekit event\n{run_id}\n{segment or ''}\n{seq}".encode()).hexdigest()
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 
 
 def span_id(run_id: str, segment: str | None, seq: int) -> str:
-    """The W3C span id of an entry: the beginning of its ``event_id``, 16 hex digits, never all zeros."""
+    """Return the W3C span id of an entry: the first 16 hex digits of its ``event_id``, never all zeros."""
     return event_id(run_id, segment, seq).replace("-", "")[:16]
 
 
 def trace_id(run_id: str) -> str:
-    """The W3C trace id that stands for a run: 32 hex digits, never all zeros."""
+    """Return the W3C trace id of a run: 32 hex digits, never all zeros."""
     return sha256(b"tracekit run\n" + run_id.encode()).hexdigest()[:31] + "1"
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 #
-# What a trace may ask of its reader. A trace is untrusted input: the reader sets these limits, the file can't.
+# Resource limits of a reader. A trace is untrusted input: the reader sets these limits, the file can't.
 
 
 class Limits(NamedTuple):
@@ -171,26 +174,27 @@ DEFAULT: Final = Limits()
 _STRING: Final = expression(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _ALL_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
-#: About what an empty container, and what a number in a list, costs in memory, in bytes.
+#: The approximate memory of an empty container, and of a number in a list, in bytes.
 _CONTAINER: Final = 96
 _ITEM: Final = 40
 
 
 def too_deep(line: bytes, depth: int) -> bool:
-    """Whether the JSON in ``line`` nests deeper than ``depth``, without parsing it."""
+    """Return whether the JSON in ``line`` is nested deeper than ``depth``, without parsing it."""
     if line.count(b"[") + line.count(b"{") <= depth:
         return False
     brackets = _STRING.sub(b"", line).translate(_ALL_SQUARE, _NOT_BRACKETS)
     for _ in range(depth):
         if not brackets:
             return False
-        # Each round takes away the innermost level everywhere.
+        # each round removes the innermost level everywhere
         brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
 
 
 def too_costly(line: bytes, allowed: int) -> bool:
-    """Whether parsing ``line`` could take much more memory than ``allowed``: sixty million empty lists fit in one line."""
+    """Return whether parsing ``line`` could take much more memory than ``allowed``: sixty million empty lists fit in
+    one line."""
     if len(line) * (_CONTAINER // 2) <= allowed:
         return False
     bare = _STRING.sub(b"", line)
@@ -200,11 +204,10 @@ def too_costly(line: bytes, allowed: int) -> bool:
 
 # -- chain -------------------------------------------------------------------------------------------------------------
 #
-# The hash chain: each line carries the SHA-256 of the hash before it and of its own bytes.
-#
-# A line ends in ``,"hash":"<64 lower-case hex digits>"}``; what stands before that is its *body*.
+# The hash chain: each line carries the SHA-256 of the previous hash and of its own bytes. A line ends in ``,"hash":"<64
+# lower-case hex digits>"}``; the bytes before that are its *body*.
 
-#: What the first entry is chained to.
+#: The hash that the first entry is chained to.
 GENESIS: Final = b"0" * 64
 #: The length of ``,"hash":"…"}``.
 SUFFIX: Final = 75
@@ -213,12 +216,12 @@ _KEY: Final = b',"hash":"'
 
 
 def link(prev_hash: bytes, body: bytes) -> str:
-    """The hash of the entry with this ``body`` after the entry with ``prev_hash`` (64 ASCII characters)."""
+    """Return the hash of the entry with this ``body`` that follows the entry with ``prev_hash`` (64 ASCII characters)."""
     return sha256(prev_hash + body).hexdigest()
 
 
 def split(line: bytes) -> tuple[bytes, bytes]:
-    """The body and the hash of a line (with or without its newline). ``ValueError`` where it doesn't end as a line must."""
+    """Return the body and the hash of a line (with or without newline). Raises ``ValueError`` if its end is malformed."""
     if line[-1:] == b"\n":
         line = line[:-1]
     if line[-SUFFIX : -SUFFIX + 9] != _KEY or line[-2:] != b'"}':
@@ -228,14 +231,14 @@ def split(line: bytes) -> tuple[bytes, bytes]:
 
 # -- schema ------------------------------------------------------------------------------------------------------------
 #
-# The published JSON Schema (draft 2020-12) of one line of a trace; ``schema.json`` beside this file is it.
+# The published JSON Schema (draft 2020-12) of one line of a trace, ``schema.json`` beside this file.
 
 #: The ``$id`` of the schema of the format version that this tracekit writes.
 SCHEMA_URI: Final = "urn:tracekit:trace:1"
 
 
 def load_schema() -> dict[str, Any]:
-    """The schema as a dictionary, new each time."""
+    """Return the schema as a new dictionary."""
     import orjson
 
     with open(os.path.join(os.path.dirname(__file__), "schema.json"), "rb") as file:

@@ -1,15 +1,17 @@
-"""Indexes of large traces, kept in the store: what reading a complete run through has found, so that the next replay begins at once.
+"""Indexes of large traces, kept in the store: the results of reading a complete run, so that the next replay starts at
+once.
 
-An index is believed only for the very bytes that it was made of: it holds the SHA-256 of the whole content, which is computed anew each
-time a trace is opened by its index. So a change anywhere in the trace, also behind the last step that a replay comes to, makes the index
-fit no more, and the trace is read through and its damage reported as if there were none. An index fits only the code that made it, and
-carries a checksum of its own; one that does not fit is left out, and written again.
+An index is valid only for the exact bytes it was made from: it holds the SHA-256 of the whole content, which is
+recomputed whenever a trace is opened by its index. A change anywhere in the trace, even behind the last step that a
+replay uses, invalidates the index; the trace is then read completely, and its damage reported as if there were no
+index. An index is also valid only for the code that made it, and has a checksum of its own. An invalid index is ignored
+and rewritten.
 
-Whoever can write the store can write an index, as he can a kept tip: what verifies (``verify``, ``audit``, a seal checked with a key)
-never uses one.
+Whoever can write to the store can forge an index, as well as a kept tip. Therefore verification (``verify``, ``audit``,
+checking a seal with a key) never uses one.
 
-The file is a line of JSON, the packed arrays, and the SHA-256 of both: about 45 bytes an entry. (To compress them took longer than to
-make them.)
+The file is a line of JSON, the packed arrays, and the SHA-256 of both: about 45 bytes per entry. (Compressing them
+takes longer than computing them.)
 """
 
 from __future__ import annotations
@@ -35,28 +37,29 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST", "ContentReader", "KeptIndex", "fingerprint_of", "index_of", "read_index", "write_index"]
 
-#: Of a smaller file (bytes) no index is kept: it is read through in a few hundredths of a second.
+#: No index is kept of a smaller file (bytes), which is read in a few hundredths of a second.
 LEAST: Final = 8 << 20
 
 _VERSION: Final = 1
 _PIECE: Final = 1 << 20
 _DIGEST: Final = 32
-#: Array types by their size here: an index is for the machine that it was made on.
+#: Array item sizes here: an index is for the machine that made it.
 _MACHINE: Final = f"{sys.byteorder} {array('I').itemsize} {array('Q').itemsize}"
 
 
 class KeptIndex(NamedTuple):
-    """What was found by reading a trace through: how many entries, the hash of the last, where each ends, and what was made of them."""
+    """The results of reading a trace: the number of entries, the last hash, where each entry ends, and what collectors
+    made of them."""
 
     entries: int
     head: str
     offsets: array[int]
-    #: By the name of what was made of the entries.
+    #: By the collector's name.
     found: Mapping[str, Any]
 
 
 def index_of(path: str) -> str | None:
-    """Where the index of a trace is kept; ``None`` for one that lies in no store."""
+    """Return where the index of a trace is kept; ``None`` for one that is in no store."""
     stem, suffix = os.path.splitext(os.path.abspath(path))
     directory, name = os.path.split(stem)
     if os.path.basename(directory) != "runs" or suffix != ".jsonl":
@@ -66,7 +69,7 @@ def index_of(path: str) -> str | None:
 
 @lru_cache(16)
 def fingerprint_of(*modules: str) -> str | None:
-    """What distinguishes the code of these modules from that of any other version; ``None`` where it can't be read."""
+    """Return a fingerprint of the code of these modules; ``None`` if it can't be read."""
     found = sha256()
     for name in modules:
         path = getattr(sys.modules.get(name), "__file__", None)
@@ -79,7 +82,7 @@ def fingerprint_of(*modules: str) -> str | None:
 
 
 class ContentReader(RawIOBase):
-    """A trace that is read through: its bytes, and the SHA-256 of all that were read. To be buffered, and closed."""
+    """A trace file being read: hashes all bytes read (SHA-256). To be buffered, and closed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file: Final = file
@@ -111,7 +114,8 @@ def _digest(fd: int, size: int) -> str:
 
 @_reality.off_loop()
 def read_index(path: str, fd: int, code: str, wanted: Sequence[str]) -> KeptIndex | None:
-    """The index of the trace at ``path``, open as ``fd``, with all that is ``wanted``; ``None`` where none fits it."""
+    """Return the index of the trace at ``path``, open as ``fd``, with everything ``wanted``; ``None`` if there is no
+    valid one."""
     where = index_of(path)
     if where is None or system.fstat(fd).st_size < LEAST:
         return None
@@ -133,12 +137,12 @@ def read_index(path: str, fd: int, code: str, wanted: Sequence[str]) -> KeptInde
             return None
         return KeptIndex(about["entries"], about["head"], offsets, dict(zip(about["found"], found, strict=True)))
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # not there, or damaged: the trace is read through instead
+        return None  # missing or damaged: the trace is read instead
 
 
 @_reality.off_loop()
 def write_index(path: str, index: KeptIndex, content: str, code: str) -> None:
-    """Keep the index of the trace at ``path``, whose content has this SHA-256. Where that can't be written, there is none."""
+    """Keep the index of the trace at ``path`` with content of this SHA-256. If it can't be written, there is none."""
     where = index_of(path)
     if where is None:
         return
@@ -160,7 +164,7 @@ def write_index(path: str, index: KeptIndex, content: str, code: str) -> None:
             data += sha256(data).digest()
             while data:
                 data = data[system.write(fd, data) :]
-        if not _reality.there(path):  # removed meanwhile
+        if not _reality.there(path):  # deleted meanwhile
             system.unlink(where)
     except (OSError, TypeError, ValueError):
         with suppress(OSError):
@@ -169,7 +173,7 @@ def write_index(path: str, index: KeptIndex, content: str, code: str) -> None:
 
 # -- packing -----------------------------------------------------------------------------------------------------------
 #
-# Values of a few types as JSON, their arrays as bytes beside it. Nothing of what a file says is imported or evaluated.
+# Values of a few types as JSON, with arrays as bytes beside it. Nothing in the file is imported or evaluated.
 
 
 class _Packer:

@@ -1,10 +1,11 @@
-"""Interning: what is large and comes again is written once, as a ``blob`` entry, and referred to from then on.
+"""Interning: large values that recur are written once, as a ``blob`` entry, and referred to from then on.
 
-Any string of 1 KiB or more is a blob of its own. Where ``lists`` is asked for (model calls, which send their history each
-time), a list that shares anything with an earlier one is a blob that extends the longest beginning of it that was written
-before, and its new elements can be referred to one by one. So a conversation costs its messages once, however it is cut,
-edited or branched; a prompt that shares nothing stays where it is. Where the caller remembers ``places``, so does any string:
-an answer is referred to where it came in, by the request that sends it back. The forms are described in ``blobs``.
+Every string of 1 KiB or more becomes a blob. With ``lists`` (for model calls, which send their history each time), a
+list that shares elements with an earlier one becomes a blob that extends the longest prefix written before, and its new
+elements can be referred to one by one. So the messages of a conversation are stored once, however it is cut, edited or
+branched; a prompt that shares nothing stays inline. If the caller remembers ``places``, strings can be referred to in
+the entry in which they first appeared: a request that sends an answer back refers to the answer. ``blobs`` describes
+the forms.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from .._native.pure import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
 
-#: A string at least this long (bytes of UTF-8) is a blob of its own.
+#: A string of at least this many bytes (UTF-8) becomes a blob.
 _TEXT: Final = 1024
-#: A string that can be referred to where it is stays there up to this length: an entry more costs more than it saves.
+#: A string that can be referred to in place stays inline up to this length: another entry costs more than it saves.
 _INLINE: Final = 1 << 18
-#: A shorter string is not worth a reference, nor is an element whose encoding is shorter than ``_ELEMENT``.
+#: Shorter strings, and elements with an encoding shorter than ``_ELEMENT``, are not worth a reference.
 _SHORT: Final = 256
 _ELEMENT: Final = 64
-#: A list that extends none and is shorter than this stays where it is (the pieces of a stream, a short answer).
+#: A shorter list that extends no other stays inline (pieces of a stream, a short answer).
 _LIST: Final = 512
 #: Containers.
 _NESTED: Final = frozenset((dict, list))
-#: How many digests are remembered, twice over.
+#: How many digests are remembered in each of two generations.
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
-#: Strings that stand in an entry, by digest: where in it.
+#: Strings inside an entry: digest, and path within the entry.
 Places = list[tuple[bytes, Path]]
 
 
 class KnownList:
-    """What is known of the first elements of a list in a tree: their digests and sizes, and the digests of its beginnings.
+    """The digests and sizes of the first elements of a list in a tree, and the digests of its prefixes.
 
-    Interning the tree adds what it works out for the others.
+    Interning the tree computes them for the remaining elements.
     """
 
     __slots__ = ("beginnings", "items", "keys", "sizes")
 
     def __init__(self, items: list[Any], before: KnownList | None = None, count: int = 0) -> None:
-        """``before`` knows a list with the same first ``count`` elements."""
+        """``before`` describes a list with the same first ``count`` elements."""
         self.items: Final = items
         self.keys: list[bytes] = [] if before is None else before.keys[:count]
         self.sizes: list[int] = [] if before is None else before.sizes[:count]
@@ -63,7 +64,8 @@ class KnownList:
 
 
 class _Pass:
-    """One tree on its way: what was asked for, and the digests of the long texts in it (by identity: the tree holds them)."""
+    """State of interning one tree: the options, and the digests of its long texts (by identity, as the tree keeps them
+    alive)."""
 
     __slots__ = ("digests", "known", "lists", "places")
 
@@ -75,7 +77,7 @@ class _Pass:
         self.digests: Final[dict[int, bytes]] = {}
 
     def digest(self, text: str) -> bytes:
-        """The digest of ``text``; long ones are worked out once."""
+        """Return the digest of ``text``; that of a long text is computed once."""
         if len(text) < _LIST:
             return digest(b"s", text)
         key = self.digests.get(id(text))
@@ -85,14 +87,14 @@ class _Pass:
 
 
 class Interner:
-    """Replaces large parts of encoded values by references. Thread-safe: a race writes a part twice, no more.
+    """Replaces large parts of encoded values by references. Thread-safe: a race at worst writes a part twice.
 
-    ``write_blob`` appends one blob entry with this ``output`` (JSON bytes) and returns its ``seq``.
+    ``write_blob`` appends a blob entry with this ``output`` (JSON bytes) and returns its ``seq``.
     """
 
     def __init__(self, write_blob: Callable[[bytes], int]) -> None:
         self._write: Final = write_blob
-        # Two generations: when the young one is full it becomes the old one, which bounds both without any order to keep.
+        # Two generations: a full young one becomes the old one, which bounds memory without keeping an order.
         self._young: dict[bytes, Any] = {}
         self._old: dict[bytes, Any] = {}
 
@@ -105,10 +107,10 @@ class Interner:
         at: str = "input",
         known: Iterable[KnownList] = (),
     ) -> Any:
-        """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is.
+        """Return ``tree`` with its large parts replaced by references; ``tree`` itself, unmodified, if it has none.
 
-        ``places`` is filled with the strings that can be referred to in the entry whose key ``at`` is going to hold the tree;
-        give them to ``remember`` when it is written. ``known`` know lists in ``tree``.
+        ``places`` is filled with the strings that can be referred to in the entry that will hold the tree under its key
+        ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``.
         """
         job = _Pass(lists, places, known)
         if lists and type(tree) is dict:
@@ -122,12 +124,13 @@ class Interner:
         return self._node(tree, job, (at,))
 
     def remember(self, places: Places, seq: int) -> None:
-        """The entry ``seq`` is written, ``places`` in it."""
+        """Remember the strings at ``places`` of the entry ``seq``, which has been written."""
         for key, path in places:
             self._keep(key, (seq, list(path)))
 
     def _again(self, node: Any) -> Any:
-        """Headers and the like, equal in every call: a blob when they come the second time, so what comes once costs nothing."""
+        """Intern headers and the like, which are equal in every call: as a blob at their second occurrence, so that
+        unique ones cost nothing."""
         if not _flat(node):
             return node
         data = orjson.dumps(node)
@@ -151,7 +154,7 @@ class Interner:
         return self._inside(node, job, path) if kind in _NESTED else node
 
     def _inside(self, node: Any, job: _Pass, path: Path) -> Any:
-        """A container, with references in place of what is large in it."""
+        """Return a container with its large parts replaced by references."""
         new = node
         for way, part in parts(node, _SHORT, _ELEMENT if job.lists else 0):
             interned = (self._text if type(part) is str else self._list)(part, job, path + way)
@@ -160,7 +163,8 @@ class Interner:
         return new
 
     def _text(self, text: str, job: _Pass, path: Path) -> Any:
-        """A string: a reference if it is known, a blob if it is large and can't be referred to where it is."""
+        """Intern a string: return a reference if it is known, or write a blob if it is large and can't be referred to
+        in place."""
         size = _size(text)
         places = job.places
         if size < _TEXT and not job.lists and places is None:
@@ -182,9 +186,9 @@ class Interner:
     # -- lists -----------------------------------------------------------------------------------------------------------
 
     def _list(self, node: list[Any], job: _Pass, path: Path) -> Any:
-        """A list of a model call: a reference to a blob that extends the longest beginning of it that is known.
+        """Intern a list of a model call: return a reference to a blob that extends the longest known prefix.
 
-        The list itself where no element of it was met before.
+        Returns the list itself if none of its elements is known.
         """
         about = job.known.get(id(node))
         if about is None:
@@ -211,7 +215,7 @@ class Interner:
         return {"$ref": self._write_list(place, known, new, beginnings, held, texts)}
 
     def _met(self, keys: list[bytes], sizes: list[int]) -> bool:
-        """Whether an element of a list was met before; from now on they all were."""
+        """Return whether any element of a list is known, and remember them all."""
         large = [key for key, size in zip(keys, sizes, strict=True) if size >= _ELEMENT]
         new = large if self._all_new(large) else [key for key in large if self._find(key) is None]
         for key in new:
@@ -240,7 +244,7 @@ class Interner:
         return seq
 
     def _longest(self, beginnings: list[bytes]) -> tuple[int, tuple[int, int, bool] | None]:
-        """How many first elements stand in a list written before, and where."""
+        """Return how many first elements are in a list written earlier, and where."""
         for i in range(len(beginnings), 0, -1):
             place = self._find(beginnings[i - 1])
             if place is not None:
@@ -248,7 +252,8 @@ class Interner:
         return 0, None
 
     def _inline(self, node: Any, path: Path, texts: Places, job: _Pass) -> Any:
-        """A new list element, as it is written in the list's blob: known strings referred to, the others noted."""
+        """Return a new list element as written in the list's blob, with known strings as references; note the other
+        strings."""
         kind = type(node)
         if kind is str:
             if len(node) < _SHORT:
@@ -278,7 +283,7 @@ class Interner:
         return found
 
     def _all_new(self, keys: list[bytes]) -> bool:
-        """Whether nothing is known by any of these."""
+        """Return whether none of these keys is known."""
         return self._young.keys().isdisjoint(keys) and self._old.keys().isdisjoint(keys)
 
     def _keep(self, key: bytes, place: Any) -> None:
@@ -288,7 +293,8 @@ class Interner:
 
 
 def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:
-    """``tree``, which is ``before``, or that with some of its parts exchanged, with ``item`` at ``way``; ``before`` stays as it is."""
+    """Return ``tree`` (``before``, or a copy of it with some parts replaced) with ``item`` at ``way``; ``before`` is
+    not modified."""
     new = node = tree.copy() if tree is before else tree
     *through, last = way
     for step in through:
@@ -301,7 +307,7 @@ def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:
 
 
 def _size(text: str) -> int:
-    """The bytes of a text in UTF-8."""
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -310,7 +316,7 @@ def _reference(found: Any) -> dict[str, Any]:
 
 
 def _flat(node: Any) -> bool:
-    """A dict of scalars or a list of pairs, more than a few of them."""
+    """Return whether it is a dict of scalars or a list of pairs, with more than a few items."""
     kind = type(node)
     if kind is dict:
         return len(node) > 3 and _NESTED.isdisjoint(map(type, node.values()))

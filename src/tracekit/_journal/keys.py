@@ -1,11 +1,13 @@
-"""The keys of a store: what makes a call happen once over all its runs.
+"""The keys of a store, which make a call happen only once across all of its runs.
 
-A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created", "by"}``, the run that makes the call; once
-its intent record is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what distinguishes the call from
-others, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` says
-one secret from another: under another one every key is another key, and every call would be a first one.
+A key is a small file, ``keys/<64 hex digits>``. Its first line, ``{"run_id", "segment"?, "created", "by"}``, names the
+run that makes the call; once the call's intent record is in that run's log, a second line ``{"seq"}`` is added. The
+digits are an HMAC-SHA-256 of what identifies the call, under the store's ``secret`` (32 random bytes, in no trace), so
+that nobody can test guessed inputs against a trace without it. ``by`` identifies the secret: under another secret all
+keys differ, and every call would count as the first.
 
-A file of this directory is there whole or not at all, and is on the device before the call that it stands for starts.
+A file in this directory exists completely or not at all, and is on the device before the call that it stands for
+starts.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ _SAID: Final = {
     "reason": str,
     "at": int,
 }
-#: What the fingerprint of a secret is made of.
+#: The message from which the fingerprint of a secret is computed.
 _SAMPLE: Final = b"tracekit: the secret of a store"
-#: A file system without hard links says one of these.
+#: Errors of a file system without hard links.
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
 
 
 class Owner(NamedTuple):
-    """The run (or the segment of one) that a key belongs to, and the ``seq`` of its intent record (0: not known)."""
+    """The run (or segment) that owns a key, and the ``seq`` of its intent record (0: unknown)."""
 
     run_id: str
     segment: str | None = None
@@ -65,7 +67,8 @@ class Owner(NamedTuple):
 class Keys:
     """The secret and the key files of the store at ``root``. Without ``sync`` nothing waits for the device.
 
-    Each method may be called from any thread and process at once. ``LogWriteError``: it can't be written or is not ours.
+    Thread-safe and safe across processes. Methods raise ``LogWriteError`` if a file can't be written or belongs to
+    another user.
     """
 
     def __init__(self, root: str, *, sync: bool = True) -> None:
@@ -74,25 +77,25 @@ class Keys:
         self._sync: Final = sync
         self._secret: bytes | None = None
         self._looked_at = False
-        #: The directories whose own entries are on the device, by inode.
+        #: Inodes of the directories whose own entries are known to be on the device.
         self._certain: Final[set[int]] = set()
 
     # -- the secret ------------------------------------------------------------------------------------------------------
 
     def digest(self, *material: bytes) -> str:
-        """The key of ``material``, as hex digits."""
+        """Return the key of ``material``, as hex digits."""
         import hmac
 
         framed = b"".join(b"%d:%b" % (len(part), part) for part in material)
         return hmac.digest(self._the_secret(), framed, "sha256").hex()
 
     def fingerprint(self) -> str:
-        """Which secret it is, as 16 hex digits."""
+        """Return a fingerprint of the secret, as 16 hex digits."""
         return _fingerprint(self._the_secret())
 
     @_reality.off_loop()
     def known_by(self) -> str | None:
-        """The fingerprint of the store's secret; ``None`` where it has none: none is made."""
+        """The fingerprint of the store's secret; ``None`` if it has none (none is created)."""
         if self._secret is None and not _reality.there(os.path.join(self.root, "secret"), link=True):
             return None
         return self.fingerprint()
@@ -117,21 +120,21 @@ class Keys:
         return found
 
     def _any_key(self) -> str | None:
-        """One of the keys that the store has."""
+        """Return some key of the store, or ``None``."""
         try:
             with system.scandir(self.directory) as files:
                 return next((file.name for file in files if _KEY.fullmatch(file.name)), None)
         except OSError:
-            return None  # there is no such directory, or nothing can be written there either
+            return None  # there is no such directory, or it will turn out not to be writable
 
     def _look(self, directory: int) -> None:
-        """Whether the keys that are there were made under the secret that is there: one shows it for all."""
+        """Check that the existing keys were made under the existing secret; one key stands for all."""
         name = self._any_key()
         found = None if name is None else self._content(directory, name)
         try:
             by = None if found is None else facts_in(found.split(b"\n")[0], _CLAIM)["by"]
         except ValueError:
-            by = None  # whoever asks for that key gets the error
+            by = None  # an attempt to use that key raises the error
         if by is not None and by != self.fingerprint():
             raise self._other_secret("is another one")
         self._looked_at = True
@@ -140,7 +143,7 @@ class Keys:
 
     @_reality.off_loop()
     def claim(self, digest: str, run_id: str, segment: str | None = None) -> Owner | None:
-        """Make the key ours, on the device when this returns ``None``; else whose it is."""
+        """Claim the key; return ``None`` once the claim is on the device, or the owner if the key is taken."""
         with self._opened(self.directory, digest) as directory:
             if not self._looked_at:
                 self._look(directory)
@@ -153,14 +156,14 @@ class Keys:
 
     @_reality.off_loop()
     def restore(self, digest: str, run_id: str, segment: str | None, seq: int) -> None:
-        """Put back a key that a run's own log says it has, where the store has lost it."""
+        """Restore a key that the store has lost, for a run whose log says that it owns it."""
         with self._opened(self.directory, digest) as directory:
             if self._content(directory, digest) is None:
                 self._place(directory, digest, self._claimed(run_id, segment) + b'{"seq":%d}\n' % seq)
 
     @_reality.off_loop()
     def take_over(self, digest: str, before: Owner, run_id: str, segment: str | None = None) -> bool:
-        """Make the key of ``before``, who never used it, ours; false where it is not theirs any more."""
+        """Take over the key from ``before``, which never used it; return false if ``before`` no longer owns it."""
         with self._opened(self.directory, digest) as directory, self._alone(directory):
             if self._owner(directory, digest) != before:
                 return False
@@ -172,9 +175,9 @@ class Keys:
 
     @_reality.off_loop()
     def used(self, digest: str, seq: int) -> None:
-        """The intent record of the call is entry ``seq`` of its owner's log: whoever looks there later must find it.
+        """Note that the call's intent record is entry ``seq`` of the owner's log, where later readers will expect it.
 
-        Not waited for, and no loss where it can't be written: the log itself is what counts.
+        Neither synced nor required: the log itself is authoritative.
         """
         with suppress(LogWriteError), self._opened(self.directory, digest) as directory:
             fd = system.open(digest, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
@@ -185,7 +188,7 @@ class Keys:
 
     @_reality.off_loop()
     def release(self, digest: str, run_id: str, segment: str | None = None) -> None:
-        """Give up a key of ours whose call was not made."""
+        """Release a key of ours whose call was not made."""
         with (
             suppress(LogWriteError, OSError),
             self._opened(self.directory, digest) as directory,
@@ -196,7 +199,8 @@ class Keys:
 
     @_reality.off_loop()
     def settle(self, digest: str, of: Owner, statement: Mapping[str, Any]) -> bool:
-        """Keep what a person says of the call of ``of``, who has ended; false where the key is not theirs (any more), or was settled."""
+        """Store a person's statement about the call of ``of``, whose run has ended; return false if the key is not
+        theirs (any more), or already settled."""
         with self._opened(self.directory, digest) as directory, self._alone(directory):
             has = self._owner(directory, digest)
             if has is None or has[:2] != of[:2] or has.seq not in (0, of.seq):
@@ -212,7 +216,7 @@ class Keys:
 
     @_reality.off_loop()
     def settled(self, digest: str, of: Owner) -> Mapping[str, Any] | None:
-        """What a person has said of the call of ``of``, or ``None``."""
+        """Return a person's statement about the call of ``of``, or ``None``."""
         with self._opened(self.directory, digest) as directory:
             return self._said(directory, digest, of)
 
@@ -225,7 +229,7 @@ class Keys:
             facts = settlement_in(content)
         except ValueError as error:
             raise self._damaged(name, f"is no settlement ({error})") from None
-        # Else it is of a call before, which was not made.
+        # otherwise it is about an earlier call, which was not made
         return facts if (facts["run_id"], facts.get("segment"), facts["seq"]) == of else None
 
     def _claimed(self, run_id: str, segment: str | None) -> bytes:
@@ -250,7 +254,8 @@ class Keys:
 
     @contextmanager
     def _opened(self, path: str, name: str) -> Iterator[int]:
-        """The directory at ``path``, made if need be, as a descriptor. What goes wrong inside is a ``LogWriteError``."""
+        """Open the directory at ``path`` as a descriptor, creating it if needed. Errors inside become
+        ``LogWriteError``."""
         fd = -1
         try:
             fd = self._known(path)
@@ -267,7 +272,7 @@ class Keys:
                 system.close(fd)
 
     def _known(self, path: str) -> int:
-        """A descriptor of the directory at ``path`` where its own entry is known to be on the device, else -1."""
+        """Return a descriptor of the directory at ``path`` if its entry is known to be on the device, else -1."""
         try:
             fd = system.open(path, _DIRECTORY)
         except FileNotFoundError:
@@ -278,7 +283,7 @@ class Keys:
         return -1
 
     def _content(self, directory: int, name: str, most: int = _MOST) -> bytes | None:
-        """What a file holds, ``None`` where there is none. A link, or what is no file, is refused."""
+        """Return the content of a file, or ``None`` if it does not exist. Links and special files are refused."""
         try:
             fd = system.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
         except FileNotFoundError:
@@ -291,14 +296,15 @@ class Keys:
             system.close(fd)
 
     def _place(self, directory: int, name: str, content: bytes) -> bool:
-        """Put a file there, whole, unless there is one; whether it is ours. On the device when this returns."""
+        """Create a complete file atomically unless one exists; return whether this call created it. On the device on
+        return."""
         temporary = self._temporary(directory, name, content)
         try:
             placed = self._link(directory, temporary, name)
         finally:
             with suppress(FileNotFoundError):
                 system.unlink(temporary, dir_fd=directory)
-        if self._sync:  # another's file, too: what we conclude from it must not be lost with it
+        if self._sync:  # also another's file: conclusions from it must not be lost with it
             system.fsync(directory)
         return placed
 
@@ -338,7 +344,7 @@ class Keys:
 
     @contextmanager
     def _alone(self, directory: int) -> Iterator[None]:
-        """No other thread or process is in here for this directory."""
+        """Exclude other threads and processes from this directory."""
         import fcntl
 
         fd = system.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
@@ -378,7 +384,8 @@ class Keys:
 
 
 def settlement_in(content: bytes) -> dict[str, Any]:
-    """What a person has said of a step whose run had ended. ``ValueError`` says what else the file holds."""
+    """Parse a person's statement about a step whose run had ended. Raises ``ValueError`` if the content is something
+    else."""
     return facts_in(content, _SAID)
 
 

@@ -1,8 +1,9 @@
-"""Compressed traces: a complete run's file as gzip, under the same name, read as if it were not.
+"""Compressed traces: the file of a complete run as gzip, under the same name, read transparently.
 
-The hash chain and the seal are of the content, so that nothing of what verifies is lost. ``zcat -f`` reads either form.
-The file is two members of gzip: the last line, which says how the run ended, is one of its own, and the header of the first says where that
-begins. So a list of runs decompresses a line of each, not all of it.
+Hash chain and seal are of the uncompressed content, so verification loses nothing. ``zcat -f`` reads either form.
+
+The file has two gzip members: the last line, which says how the run ended, is a member of its own, and the header of
+the first member says where it begins. So listing runs decompresses one line of each, not everything.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from .durable import replacing
 __all__ = ["ends_of", "is_packed", "nameless", "pack_file", "unpack_file", "unpacked"]
 
 _MAGIC: Final = b"\x1f\x8b\x08"
-#: The header of the first member: a field of our own (``TK``) with the offset of the second one.
+#: The header of the first member, with an extra field (``TK``) that holds the offset of the second one.
 _HEADER: Final = _MAGIC + b"\x04" + b"\0" * 4 + b"\0\xff" + pack("<H", 12) + b"TK" + pack("<H", 8)
 _PLAIN_HEADER: Final = _MAGIC + b"\0" + b"\0" * 4 + b"\0\xff"
 _PIECE: Final = 1 << 20
-#: More than this is no content that a reader expands (bytes): a file of a few MiB could ask for all of the memory.
+#: A reader refuses to expand more bytes than this: a file of a few MiB could take all memory.
 _MOST: Final = 4 << 30
 
 
 def is_packed(fd: int) -> bool:
-    """Whether an open file is compressed. A line of a trace begins with ``{``."""
+    """Return whether an open file is compressed. A line of a trace begins with ``{``."""
     return system.pread(fd, 3, 0) == _MAGIC
 
 
 def unpacked(fd: int, path: str) -> int:
-    """The content of a compressed file, as an open file of its own that nobody else has. ``TraceIntegrityError`` where it is damaged."""
+    """Decompress a file into a new anonymous file, and return its descriptor. Raises ``TraceIntegrityError`` if it is
+    damaged."""
     out = nameless()
     try:
         size = 0
@@ -51,14 +53,14 @@ def unpacked(fd: int, path: str) -> int:
 
 
 def ends_of(fd: int, path: str, most: int) -> tuple[bytes, bytes]:
-    """The beginning of a compressed file's content, up to ``most`` bytes of it, and its last line."""
+    """Return the beginning of a compressed file's content, up to ``most`` bytes, and its last line."""
     first = b""
     for piece in _pieces(fd, 0, path):
         first += piece
         if b"\n" in piece or len(first) >= most:
             break
     header = system.pread(fd, len(_HEADER) + 8, 0)
-    if header[: len(_HEADER)] != _HEADER:  # compressed by somebody else
+    if header[: len(_HEADER)] != _HEADER:  # compressed by another program
         last = b""
         for piece in _pieces(fd, 0, path):
             last = (last + piece)[-most:]
@@ -68,9 +70,10 @@ def ends_of(fd: int, path: str, most: int) -> tuple[bytes, bytes]:
 
 
 def pack_file(source: int, path: str, last: int) -> None:
-    """Write the content of the open file ``source``, whose last line begins at ``last``, compressed, in the place of the file at ``path``.
+    """Replace the file at ``path`` with the compressed content of the open file ``source``, whose last line begins at
+    ``last``.
 
-    What was written is read again and compared before it takes that place; on the device when this returns.
+    The new file is read back and compared before it replaces the old one; it is on the device on return.
     """
     with replacing(path) as out:
         _write(out, _HEADER + pack("<Q", 0))
@@ -90,14 +93,14 @@ def pack_file(source: int, path: str, last: int) -> None:
 
 
 def unpack_file(fd: int, path: str) -> None:
-    """Write the content of the compressed file ``fd`` in the place of the file at ``path``."""
+    """Replace the file at ``path`` with the content of the compressed file ``fd``."""
     with replacing(path) as out:
         for piece in _pieces(fd, 0, path):
             _write(out, piece)
 
 
 def _member(out: int, source: int, start: int, end: int) -> None:
-    """Write these bytes of ``source`` as the rest of a gzip member whose header is there."""
+    """Write these bytes of ``source`` as the rest of a gzip member whose header has been written."""
     import zlib
 
     packer, check, at = zlib.compressobj(6, zlib.DEFLATED, -15), 0, start
@@ -111,7 +114,7 @@ def _member(out: int, source: int, start: int, end: int) -> None:
 
 
 def _pieces(fd: int, at: int, path: str) -> Iterator[bytes]:
-    """The content from the member that begins at ``at`` on, piece by piece."""
+    """Yield the content from the member at offset ``at`` on, piece by piece."""
     import zlib  # few traces are compressed
 
     reader, rest = zlib.decompressobj(31), b""
@@ -141,7 +144,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def nameless() -> int:
-    """A new file without a name: in memory where the system has that, else in the directory for temporary files."""
+    """Open a new anonymous file: in memory if the system supports that, else in the directory for temporary files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tracekit", os.MFD_CLOEXEC)
     import tempfile

@@ -1,6 +1,7 @@
-"""Reading a trace file: lines checked against the hash chain, interned values put back, and what is damaged reported.
+"""Reads trace files: checks lines against the hash chain, resolves interned values, and reports damage.
 
-Missing, torn and tampered are three different answers. Reading never imports, unpickles or evaluates what a file says.
+Missing, torn and tampered files are three different results. Reading never imports, unpickles or evaluates anything
+from a file.
 """
 
 from __future__ import annotations
@@ -65,17 +66,17 @@ __all__ = [
 
 # -- scan --------------------------------------------------------------------------------------------------------------
 #
-# One pass over a trace: every line verified, in memory bounded by the longest line.
+# One pass over a trace that verifies every line, in memory bounded by the longest line.
 
 _BUFFER: Final = 1 << 20
-#: So much more than a small file holds.
+#: Added to the buffer for a small file.
 _SMALL: Final = 1 << 12
 TAIL: Final = SUFFIX + 1
 _KEY: Final = b',"hash":"'
 
 
 class RawEntry(NamedTuple):
-    """A verified line: where it is (bytes; lines from 1), its object, and its hash (64 ASCII characters)."""
+    """A verified line: its position (bytes; lines count from 1), its object, and its hash (64 ASCII characters)."""
 
     offset: int
     length: int
@@ -84,7 +85,7 @@ class RawEntry(NamedTuple):
     head: bytes
 
 
-#: The types whose entries need not be parsed to be understood, each with what an entry needs for that.
+#: The types whose entries can be used without parsing them, with the fields that such an entry must have.
 _CODES: Final = (
     *((types.intent.encode(), 0) for types in FAMILIES.values()),
     *(
@@ -98,23 +99,24 @@ _CODES: Final = (
 
 
 class EntryBlock:
-    """Entries that verify, one after the other, as columns: they were not parsed. ``parents`` and ``steps`` are 0 where there is none."""
+    """Consecutive verified entries as columns, without parsing them. ``parents`` and ``steps`` are 0 if there is none."""
 
     __slots__ = ("_begin", "_codes", "_data", "_marks", "ends", "first", "lanes", "parents", "place", "steps")
 
-    #: Marks of an entry in which a value refers to another entry, and of one that says that a value could not be recorded.
+    #: Marks of entries in which a value refers to another entry, and of entries with a value that could not be
+    #: recorded.
     REFERS: Final = REFERS
     OPAQUE: Final = OPAQUE
 
     def __init__(self, data: bytes, begin: int, found: tuple[Any, ...]) -> None:
         _, place, ends, self._codes, self._marks, lanes, parents, steps = found
         self._data: Final = data
-        #: Where the data begins in the file.
+        #: The offset of the data in the file.
         self._begin: Final = begin
         self.place: Final = Place(*place)
-        #: Its first entry.
+        #: The ``seq`` of its first entry.
         self.first: Final[int] = self.place.seq - len(self._codes) + 1
-        #: Where the lines end in the file.
+        #: The offsets in the file at which the lines end.
         self.ends: Final = _numbers("Q", ends)
         self.lanes: Final = _numbers("I", lanes)
         self.parents: Final = _numbers("I", parents)
@@ -124,7 +126,7 @@ class EntryBlock:
         return len(self._codes)
 
     def raw(self, at: int) -> RawEntry:
-        """An entry of it, parsed."""
+        """Return one of its entries, parsed."""
         end = self.ends[at] - self._begin
         start = self._data.rfind(b"\n", 0, end - 1) + 1
         line = self._data[start:end]
@@ -135,17 +137,18 @@ class EntryBlock:
         return data
 
     def kinds(self, numbers: tuple[tuple[str, int], ...]) -> bytes:
-        """The number of each entry's type; 0 of a type that is not among these, and of an entry that lacks what is usual for its type."""
+        """Return the number of each entry's type; 0 for a type not in ``numbers``, and for an entry that lacks its
+        type's usual fields."""
         found: bytes = self._codes.translate(_numbered(numbers))
         return found
 
     def has(self, marks: int) -> bool:
-        """Whether an entry has one of these marks."""
+        """Return whether an entry has one of these marks."""
         return 0 in self._marks.translate(_without(marks))
 
     def stretches(self, kinds: bytes, marks: int) -> Iterator[tuple[int, int]]:
-        """From where to where no entry is of kind 0, or has one of these marks: each such entry lies between two stretches, some of which
-        are empty."""
+        """Yield the ranges of entries that are not of kind 0 and have none of these marks. Between two ranges, some of
+        which are empty, lies one other entry."""
         marked = self._marks.translate(_without(marks))
         if 0 in marked:
             kinds = bytes(map(and_, kinds, marked))
@@ -170,12 +173,12 @@ def _numbered(numbers: tuple[tuple[str, int], ...]) -> bytes:
 
 @lru_cache(64)
 def _without(marks: int) -> bytes:
-    """What translates the marks of an entry into 0 where it has one of these, else into 255."""
+    """Return a table that translates marks to 0 if they include one of these, else to 255."""
     return bytes(0 if number & marks else 255 for number in range(256))
 
 
 class _Pieces:
-    """A file that is read piece by piece, and where in the piece."""
+    """A file that is read in pieces, and the position in the current piece."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file: Final = file
@@ -185,7 +188,8 @@ class _Pieces:
         self.at = 0
 
     def more(self, most: int) -> bool:
-        """Whether a line of at most so many bytes may go on where the piece ends; then it is a longer piece."""
+        """Read a longer piece if a line of at most ``most`` bytes may continue past the current one; return whether it
+        did."""
         rest = self.data[self.at :]
         if len(rest) >= most or b"\n" in rest:
             return False
@@ -196,7 +200,7 @@ class _Pieces:
         return bool(found)
 
     def readline(self, most: int) -> bytes:
-        """As of a file, where ``more`` has said that there are no more."""
+        """Like a file's ``readline``, to be used once ``more`` has returned false."""
         start = self.at
         self.at = self.data.find(b"\n", start, start + most) + 1 or min(len(self.data), start + most)
         return self.data[start : self.at]
@@ -213,10 +217,10 @@ class _Lines(Protocol):
 
 
 class Scan:
-    """One pass over a file, from its beginning or from behind an entry that an earlier one has verified.
+    """One pass over a file, from its beginning or from behind an entry that was verified earlier.
 
-    After it, ``torn`` says how many bytes of a torn last line were left out, and ``content`` is the SHA-256 of the whole file where that
-    was asked for.
+    Afterwards ``torn`` is the number of bytes of a torn last line that were left out, and ``content`` the SHA-256 of
+    the whole file if requested.
     """
 
     def __init__(self, path: str, limits: Limits, after: RawEntry | None = None, *, hashed: bool = False) -> None:
@@ -225,7 +229,7 @@ class Scan:
         self.torn = 0
         self.content: str | None = None
         self._hashed: Final = hashed
-        #: How large the file was when the pass began.
+        #: The size of the file when the pass began.
         self._size = 0
         self._after: Final = after
         self.good_end = 0 if after is None else after.offset + after.length
@@ -235,7 +239,8 @@ class Scan:
             yield from self._lines(file, None if self._after is None else _place(self._after))
 
     def blocks(self, keys: tuple[tuple[bytes, int], ...]) -> Iterator[RawEntry | EntryBlock]:
-        """The same entries, those that are as a journal writes them in blocks; ``keys`` of their ``meta`` are marked with these bits."""
+        """Yield the same entries, in blocks where they have the form that a journal writes; these ``keys`` in ``meta``
+        are marked with the given bits."""
         with self._open() as file:
             place = None if self._after is None else _place(self._after)
             yield from self._lines(file, place) if FORM == "Python" else self._blocks(file, place, keys)
@@ -270,7 +275,7 @@ class Scan:
                 self.good_end = place.offset
                 yield block
             elif not pieces.more(most):
-                # The first line, the end, and any line that is unusual, or wrong.
+                # the first line, the end, and any line that is unusual or wrong
                 last = next(self._lines(pieces, place), None)
                 if last is None:
                     return
@@ -280,7 +285,7 @@ class Scan:
     def _lines(self, file: _Lines, after: Place | None) -> Iterator[RawEntry]:
         readline, loads, limits, new = file.readline, orjson.loads, self.limits, tuple.__new__
         depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
-        shallow = 2 * depth  # what opens is closed, too
+        shallow = 2 * depth  # every bracket opened is closed
         head, seq, offset, last_ts = GENESIS, 0, 0, 0
         run_id: str | None = None
         if after is not None:
@@ -331,7 +336,8 @@ class Scan:
             offset += length
 
     def _torn(self, file: _Lines, line: bytes, number: int) -> None:
-        """A last line without newline is torn, however long; a long one *with* a newline is over the limit."""
+        """A last line without newline is torn, whatever its length; a line *with* newline that is too long exceeds the
+        limit."""
         torn = len(line)
         while chunk := file.read(_BUFFER):
             if b"\n" in chunk:
@@ -344,7 +350,7 @@ class Scan:
         self.torn = torn
 
     def _damage(self, line: bytes, number: int) -> TraceIntegrityError | TraceVersionError:
-        """Say as well as can be what is wrong with a line whose hash does not match."""
+        """Describe as precisely as possible what is wrong with a line whose hash does not match."""
         try:
             found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
             seq, version = found.get("seq"), found.get("v")
@@ -395,7 +401,7 @@ class Scan:
 
 
 def _place(entry: RawEntry) -> Place:
-    """Where the entry ends."""
+    """Return the position after an entry."""
     data = entry.data
     return Place(entry.line, entry.offset + entry.length, entry.head, data["ts_ns"], data["run_id"].encode())
 
@@ -405,7 +411,7 @@ def _newer(version: object) -> bool:
 
 
 def open_trace(path: str) -> BinaryIO:
-    """The content of a trace file from its beginning, that of a compressed one decompressed."""
+    """Open the content of a trace file, decompressed if necessary."""
     try:
         fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -415,7 +421,7 @@ def open_trace(path: str) -> BinaryIO:
             raise
         if content != fd:
             system.close(fd)
-        # A small file is read at once, without the room that a large one takes.
+        # A small file is read at once, without a large buffer.
         return open_file(content, "rb", buffering=min(_BUFFER, system.fstat(content).st_size + _SMALL))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
@@ -424,7 +430,8 @@ def open_trace(path: str) -> BinaryIO:
 
 
 def _content(fd: int, path: str) -> int:
-    """The content of a compressed file in the place of the file itself; none of one that is damaged: reading it through raises."""
+    """Return the decompressed content of a compressed file; empty if it is damaged, since reading it then reports the
+    damage."""
     try:
         return unpacked(fd, path)
     except TraceIntegrityError:
@@ -448,24 +455,25 @@ def unreadable(path: str, error: OSError) -> TraceError:
 
 
 def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[RawEntry]:
-    """The entries of a trace in order, each verified, in memory bounded by the longest line.
+    """Yield the entries of a trace in order, each verified, in memory bounded by the longest line.
 
-    A torn last line is left out. ``TraceIntegrityError`` at the first line that does not verify, ``TraceVersionError`` for a
-    newer format, ``RunNotFoundError`` where there is no file.
+    A torn last line is left out. Raises ``TraceIntegrityError`` at the first line that does not verify,
+    ``TraceVersionError`` for a newer format, and ``RunNotFoundError`` if there is no file.
     """
     return iter(Scan(os.fspath(path), limits))
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------------
 #
-# Resolving references: from ``{"$ref": seq}`` to the value that an earlier ``blob`` entry holds.
+# Resolves references: from ``{"$ref": seq}`` to the value in an earlier ``blob`` entry.
 #
-# A blob's ``output`` is a value, or ``{"$extend": seq, "n": …, "v": […]}``: the first ``n`` elements (all, if left out) of an earlier
-# list and more. ``{"$ref": seq, "at": k}`` is element ``k`` of what the blob itself holds, ``"at": [k, key …]`` a string inside it.
-# Of an entry that is no blob a string can be referred to: ``"at": ["output", key …]``, or ``["input", key …]``.
-# References point backwards only, so there are no cycles. Nothing here recurses, and what is expanded is shared.
+# A blob's ``output`` is a value, or ``{"$extend": seq, "n": …, "v": […]}``: the first ``n`` elements (default: all) of
+# an earlier list, and more. ``{"$ref": seq, "at": k}`` is element ``k`` of the blob's own elements, ``"at": [k, key
+# …]`` a string inside it. In an entry that is not a blob, strings can be referred to: ``"at": ["output", key …]``, or
+# ``["input", key …]``. References only point backwards, so there are no cycles. Nothing here recurses, and expanded
+# values are shared.
 
-#: How much of resolved blobs is kept for reuse, in bytes of their lines, and how many assembled lists.
+#: How much of the resolved blobs is cached, in bytes of their lines, and how many assembled lists.
 _KEEP: Final = 32 << 20
 _KEEP_LISTS: Final = 16
 _NODE: Final = 8
@@ -483,9 +491,9 @@ class _Slot(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A blob as it was read: its own elements (or the value alone), and the list that it extends (0: none) up to ``cut``.
+    """A blob as read: its own elements (or its single value), and the list that it extends (0: none) up to ``cut``.
 
-    Of an entry that is no blob, ``type`` says what it is; it holds one value, the entry's input and output.
+    For an entry that is not a blob, ``type`` is its type; it holds one value, the entry's input and output.
     """
 
     held: list[Any]
@@ -499,7 +507,7 @@ class _Opened(NamedTuple):
 
 
 class _Unit:
-    """What one blob holds itself, resolved. ``size`` and ``depth`` include the lists that it extends."""
+    """The resolved content of one blob. ``size`` and ``depth`` include the lists that it extends."""
 
     __slots__ = ("base", "cost", "cut", "depth", "depths", "is_list", "length", "seq", "size", "sizes", "type", "value")
 
@@ -531,7 +539,7 @@ class Blobs:
         self._lock: Final = threading.Lock()
 
     def expand(self, value: Any, before: int) -> Any:
-        """``value`` of the entry ``before`` with its references resolved, in place."""
+        """Resolve the references in ``value`` of the entry ``before``, in place."""
         if not isinstance(value, (dict, list)):
             return value
         with self._lock:
@@ -549,10 +557,11 @@ class Blobs:
             self._within(size, 0, before)
         return holder[0]
 
-    # -- one value -------------------------------------------------------------------------------------------------------
+    # -- one value
+    # -------------------------------------------------------------------------------------------------------
 
     def _survey(self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0) -> tuple[int, int]:
-        """Note every reference below ``container[key]``; the size of the rest and its depth."""
+        """Collect every reference below ``container[key]``; return the size of the rest and its depth."""
         size = deepest = 0
         pending = [(container, key, container[key], depth)]
         while pending:
@@ -581,7 +590,7 @@ class Blobs:
         return _Slot(container, key, seq, at, depth, key if isinstance(key, int) else 0)
 
     def _fill(self, slot: _Slot, line: int) -> tuple[int, int]:
-        """Put the value in the place of its reference; its size, and how deep that place now is."""
+        """Replace a reference by its value; return the value's size, and the resulting depth."""
         unit = self._units[slot.seq]
         if slot.at is None:
             if unit.type != "blob":
@@ -607,7 +616,8 @@ class Blobs:
         raise self._bad(line, f"refers to a part {_short(at)} of a blob that does not have it")
 
     def _whole(self, seq: int, unit: _Unit) -> Any:
-        """The value of a blob; a list that extends others is put together without recursion and without copies of copies."""
+        """Return the value of a blob; lists that extend others are assembled without recursion and without copying
+        copies."""
         if unit.base is None:
             return unit.value if unit.is_list else unit.value[0]
         found = self._lists.pop(seq, None)
@@ -633,10 +643,11 @@ class Blobs:
             whole += link.value
         return whole
 
-    # -- many blobs ------------------------------------------------------------------------------------------------------
+    # -- many blobs
+    # ------------------------------------------------------------------------------------------------------
 
     def _resolve(self, wanted: Iterable[int]) -> None:
-        """Bring the units of ``wanted``, and of all that they refer to, into memory, dependencies first."""
+        """Load the blobs ``wanted``, and all that they refer to, dependencies first."""
         pending = list(wanted)
         opened: dict[int, _Opened] = {}
         spent = 0
@@ -644,7 +655,7 @@ class Blobs:
         while pending:
             seq = pending[-1]
             if seq in self._units:
-                # Used now: the last to be dropped.
+                # recently used: dropped last
                 self._units[seq] = self._units.pop(seq)
                 pending.pop()
                 continue
@@ -687,7 +698,7 @@ class Blobs:
         return _Opened(held, is_list, base, cut, sum(size for size, _ in sizes) + _NODE, slots, sizes)
 
     def _close(self, seq: int, opened: _Opened) -> None:
-        """Fill in a blob whose dependencies are there, and keep it."""
+        """Resolve a blob whose dependencies are loaded, and cache it."""
         below = self._units[opened.base] if opened.base else None
         cut = 0
         if below is not None:
@@ -711,7 +722,8 @@ class Blobs:
             self._kept -= self._units.pop(seq).cost
             self._lists.pop(seq, None)
 
-    # -- limits ----------------------------------------------------------------------------------------------------------
+    # -- limits
+    # ----------------------------------------------------------------------------------------------------------
 
     def _within(self, size: int, depth: int, line: int) -> None:
         if size > self._limits.expanded:
@@ -739,10 +751,10 @@ def _short(value: object) -> str:
 #
 # A trace: its verdict, its entries, its values.
 #
-# Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
-# and ``TraceIntegrityError`` with the number of the first line that does not verify.
+# A missing file raises ``RunNotFoundError``, a last line without newline is reported and left out, and damage raises
+# ``TraceIntegrityError`` with the number of the first line that does not verify.
 
-#: What marks an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
+#: What marks an effect, or an end, in bytes that don't verify: both are synced as soon as they are written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
 _MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"', b'"type":"process.start"')
 _HARMLESS: Final = b'"side_effect":"read_only"'
@@ -750,14 +762,15 @@ _END_MARKS: Final = tuple(b'"type":"%b"' % end.encode() for end in sorted(ENDS))
 
 
 class Verdict(NamedTuple):
-    """What verifying a trace found.
+    """The result of verifying a trace.
 
-    ``count``, ``head`` and ``last_good_seq`` speak of the entries that verify. ``problem`` and ``line`` say what is wrong and
-    where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
-    loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a complete run; ``segments`` what that
-    entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded. ``seal`` says what
-    the seal beside it is worth, where there is one or one is asked for: its ``state`` and, in words, ``text``. ``unread`` is the file
-    beside the trace that is to blame, where the trace itself verifies.
+    - ``count``, ``head``, ``last_good_seq``: the entries that verify.
+    - ``problem``, ``line``: what is wrong, and where. ``torn_bytes``: how much of a torn last line was left out.
+    - ``lost_tail``: the damage is of the kind that a power loss causes, and contains no effect.
+    - ``end``: the type of the last entry of a complete run. ``segments``: what that entry says about the run's other
+      files; ``lost``: how many entries could not be written while recording.
+    - ``seal``: the result of checking the seal, if there is one or one was required: its ``state``, and ``text``.
+    - ``unread``: the file beside the trace that caused the problem, although the trace itself verifies.
     """
 
     state: Literal["complete", "incomplete", "broken"]
@@ -777,13 +790,13 @@ class Verdict(NamedTuple):
     unread: str | None = None
 
 
-#: Nanoseconds within which two changes of a file may get the same time stamp: of a file system that counts them, and of one that counts
-#: seconds, or pairs of them.
+#: Nanoseconds within which two changes of a file may get the same time stamp: on a file system with fine time stamps,
+#: and on one that counts seconds or pairs of seconds.
 _INSTANT: Final = 100_000_000, 2_000_000_000
 
 
 class TraceReading(NamedTuple):
-    """What was found out by reading a trace through: its verdict, where its entries end, and what was made of them."""
+    """The results of reading a trace: its verdict, the offsets of its entries, and what collectors made of them."""
 
     verdict: Verdict
     offsets: array[int]
@@ -791,45 +804,45 @@ class TraceReading(NamedTuple):
 
 
 class Collector(Protocol):
-    """Made of the entries of a trace, which it takes in their order."""
+    """Computes something from the entries of a trace, which it takes in order."""
 
     @classmethod
     def begin(cls, path: str) -> Self:
-        """Before the first entry of the trace at ``path``."""
+        """Create a collector, before the first entry of the trace at ``path``."""
         ...
 
     def add(self, entry: Mapping[str, Any]) -> None: ...
 
 
 class BlockCollector(Collector, Protocol):
-    """A collector that takes entries without having them parsed."""
+    """A collector that takes entries without parsing them."""
 
-    #: The keys in an entry's ``meta``, at any depth, that it wants to see.
+    #: The keys in an entry's ``meta``, at any depth, that it needs to see.
     watched: ClassVar[tuple[bytes, ...]]
 
     def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
-        """Take the entries of a block; an entry with one of these ``marks`` may have a key that is watched.
+        """Take the entries of a block; an entry with one of these ``marks`` may have a watched key.
 
-        ``load`` gives any entry up to the last one of the block, now or later.
+        ``load`` returns any entry up to the last one of the block, now or later.
         """
         ...
 
 
 class KeptCollector(Collector, Protocol):
-    """A collector whose state may be kept with the index of a trace."""
+    """A collector whose state may be stored in the index of a trace."""
 
-    #: The modules whose code decides what it is.
+    #: The modules whose code determines the state.
     made_by: ClassVar[tuple[str, ...]]
 
     def state(self) -> Any:
-        """All that it is: numbers, text, arrays of numbers, and lists, tuples, sets and dicts of these."""
+        """Return the complete state: numbers, text, arrays of numbers, and lists, tuples, sets and dicts of these."""
         ...
 
     @classmethod
     def of_state(cls, state: Any) -> Self: ...
 
 
-#: The modules whose code decides where the entries of a trace end, and whether it verifies.
+#: The modules whose code determines where the entries of a trace end, and whether it verifies.
 _MADE_BY: Final = (
     __name__,
     "tracekit._journal.entry",
@@ -839,7 +852,7 @@ _MADE_BY: Final = (
 
 
 def _kept_as(kind: type[Any]) -> str:
-    """The name of what a collector has made, in an index: that of its kind, and of the code that made it."""
+    """Return the name of a collector's state in an index: the collector's, with a fingerprint of its code."""
     return f"{kind.__name__} {fingerprint_of(*kind.made_by)}"
 
 
@@ -852,12 +865,11 @@ C = TypeVar("C", bound=Collector)
 
 
 class Trace:
-    """A trace file, verified in one pass that also indexes it (8 bytes an entry).
+    """A trace file, verified and indexed (8 bytes per entry) in one pass.
 
-    What ``entries`` and ``entry`` return is new each time; ``first`` and what ``expand`` puts in is shared and not to be changed.
-
-    The pass makes of the entries what ``collect`` names. With ``indexed`` an index that the store keeps may stand for the pass (see
-    ``indexes``): for who shows or replays a run, not for who verifies it.
+    ``entries`` and ``entry`` return new objects; ``first`` and what ``expand`` inserts are shared and must not be
+    modified. The pass feeds the entries to the collectors in ``collect``. With ``indexed``, an index kept by the store
+    may replace the pass (see ``indexes``): for showing or replaying a run, not for verifying it.
     """
 
     def __init__(
@@ -874,17 +886,17 @@ class Trace:
         self._collected: dict[type[Collector], Any] = {}
         self._indexed: Final = indexed and limits == DEFAULT
         self._offsets = array("Q")
-        #: The line that was read last.
+        #: The line read last.
         self._last: tuple[int, bytes] = (0, b"")
         self._first: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
-        #: Which file it was, once it is not kept open any more.
+        #: Identifies the file once it is not kept open any more.
         self._released: tuple[int, int] | None = None
-        #: Which file it is, where a program that runs beside may close its descriptor.
+        #: Identifies the file while a program in the same process may close its descriptor.
         self._aside: tuple[int, int] | None = None
-        #: Of a compressed file: what it is on the disk. Its content is open in its place.
+        #: For a compressed file, its state on disk; ``_fd`` is its decompressed content.
         self._packed: os.stat_result | None = None
         try:
             self._fd = system.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -896,30 +908,33 @@ class Trace:
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    # -- verdict ---------------------------------------------------------------------------------------------------------
+    # -- verdict
+    # ---------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> Verdict:
-        """What verifying the whole file finds; the first use reads it through. ``TraceVersionError`` for a newer format."""
+        """The result of verifying the whole file, which is read on first use. Raises ``TraceVersionError`` for a newer
+        format."""
         if self._verdict is None:
             self._verdict = self._by_index() or self._verify()
         return self._verdict
 
     @property
     def file(self) -> tuple[int, ...]:
-        """What distinguishes the file from others, and from itself before a change."""
+        """Identifies the file and its current state."""
         facts = self._packed or system.fstat(self._fd)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
     @property
     def unchanging(self) -> bool:
-        """Whether the file was left alone for so long that any further change will show in ``file``: time stamps are coarse."""
+        """Whether the file has not changed for so long that any further change will show in ``file``: time stamps are
+        coarse."""
         stamp = (self._packed or system.fstat(self._fd)).st_ctime_ns
         return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
     def reading(self) -> TraceReading:
-        """What reading it through has found, of one that verifies; to be handed to another trace of the same ``file``."""
+        """The results of reading the file, which must verify; may be assigned to another trace of the same ``file``."""
         return TraceReading(self.check(), self._offsets, self._collected)
 
     @reading.setter
@@ -928,15 +943,15 @@ class Trace:
         self._collected = {**collected}
 
     def check(self) -> Verdict:
-        """The verdict on a trace that verifies, complete or not; ``TraceIntegrityError`` on a broken one."""
+        """Return the verdict on a trace that verifies, complete or not; raise ``TraceIntegrityError`` for a broken one."""
         verdict = self.status
         if self._error is not None:
             raise self._error.fresh()
         return verdict
 
     def collected(self, kind: type[C]) -> C:
-        """What ``kind`` makes of the entries that verify."""
-        self.status  # noqa: B018  # reads it through
+        """Return what the collector ``kind`` makes of the entries that verify."""
+        self.status  # noqa: B018  # reads the file
         found = self._collected.get(kind)
         if found is None:
             found = kind.begin(self.path)
@@ -970,9 +985,7 @@ class Trace:
                 for call in calls:
                     try:
                         call(taken)
-                    except (
-                        Exception
-                    ):  # entries that verify, and make no sense: that is for who asks for what is made of them
+                    except Exception:  # the entries verify but make no sense: left to whoever uses the collector
                         adds, takes, collectors = [], [], {}
                         break
         except TraceIntegrityError as error:
@@ -990,7 +1003,7 @@ class Trace:
     def _takes(
         self, collectors: Iterable[Collector]
     ) -> tuple[list[Callable[[EntryBlock], object]], tuple[tuple[bytes, int], ...]]:
-        """How each takes a block, and the keys that are marked for them."""
+        """Return how each collector takes a block, and the keys to be marked for them."""
         takes: list[Callable[[EntryBlock], object]] = []
         keys: dict[bytes, int] = {}
         bits = (1 << number for number in range(6))
@@ -1005,7 +1018,7 @@ class Trace:
         return takes, tuple(keys.items())
 
     def _load(self, seq: int) -> dict[str, Any]:
-        """An entry, also while the trace is read through."""
+        """Return an entry; also while the trace is being read."""
         line, head = self._read(seq)
         if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
             raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
@@ -1013,13 +1026,13 @@ class Trace:
         return data
 
     def _code(self) -> str | None:
-        """What the index of this trace has to be made by, where one may be kept and used."""
+        """Return the fingerprint that the index of this trace must have, or ``None`` if no index may be kept and used."""
         if not self._indexed or system.fstat(self._fd).st_size < LEAST or index_of(self.path) is None:
             return None
         return fingerprint_of(*_MADE_BY)
 
     def _by_index(self) -> Verdict | None:
-        """The verdict on a trace whose content is the one that an index was made of, with what that holds."""
+        """Return the verdict from a valid index of this content, and load what else it holds."""
         code = self._code()
         if code is None:
             return None
@@ -1062,7 +1075,8 @@ class Trace:
         return base._replace(state="complete", segments=segments, lost=_missing(last.data))
 
     def _lost(self, offset: int) -> bool:
-        """Whether no effect and no end stands among the bytes from ``offset`` on, so that they may be cut off."""
+        """Return whether the bytes from ``offset`` on contain neither an effect nor an end, so that they may be cut
+        off."""
         with open_trace(self.path) as file:
             file.seek(offset)
             while line := file.readline(self.limits.line):
@@ -1070,16 +1084,18 @@ class Trace:
                     return False
         return True
 
-    # -- entries ---------------------------------------------------------------------------------------------------------
+    # -- entries
+    # ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many entries verify."""
+        """The number of entries that verify."""
         return self.status.count
 
     def entries(self, *, first: int = 1, damaged: bool = False) -> Iterator[dict[str, Any]]:
-        """The entries from ``first`` on, verified while they are read.
+        """Yield the entries from ``first`` on, verified while they are read.
 
-        Where the trace is broken this raises ``TraceIntegrityError`` at the first wrong line; with ``damaged`` it stops there.
+        In a broken trace, ``TraceIntegrityError`` is raised at the first bad line; with ``damaged`` the iteration ends
+        there.
         """
         try:
             for raw in Scan(self.path, self.limits):
@@ -1091,26 +1107,28 @@ class Trace:
 
     @property
     def imported_from(self) -> str | None:
-        """The tool whose recording it was imported from; ``None`` of a run that tracekit recorded.
+        """The tool whose recording was imported; ``None`` for a run that tracekit recorded.
 
-        Of an imported run nothing is known but its exchanges over HTTP.
+        Of an imported run nothing is known but its HTTP exchanges.
         """
         return imported_from(self.first)
 
     @property
     def first(self) -> dict[str, Any]:
-        """The first entry, which says what the run is: one object, not to be changed. ``IndexError`` if there is none."""
+        """The first entry, which describes the run; a shared object, not to be modified. Raises ``IndexError`` if there
+        is none."""
         if self._first is None:
             self._first = self.entry(1)
         return self._first
 
     def entry(self, seq: int) -> dict[str, Any]:
-        """The entry ``seq``, read from its place and checked against its hash. ``IndexError`` if there is none."""
+        """Return the entry ``seq``, checked against its hash. Raises ``IndexError`` if there is none."""
         data: dict[str, Any] = orjson.loads(self.line(seq))
         return data
 
     def line(self, seq: int) -> bytes:
-        """The line of the entry ``seq``, newline and all, checked against its hash. ``IndexError`` if there is none."""
+        """Return the line of the entry ``seq`` with its newline, checked against its hash. Raises ``IndexError`` if
+        there is none."""
         last, line = self._last
         if last == seq:
             return line
@@ -1123,13 +1141,13 @@ class Trace:
         return line
 
     def hash_of(self, seq: int) -> str:
-        """The hash of the entry ``seq``; of 0: what the first entry is chained to."""
+        """Return the hash of the entry ``seq``; for 0, the hash that the first entry is chained to."""
         if seq == 0:
             return GENESIS.decode()
         return self._pread(64, self._offsets[seq] - 67).decode() if self.status.count >= seq else ""
 
     def end_of(self, seq: int) -> int:
-        """Where the line of entry ``seq`` ends, in bytes from the start of the file."""
+        """Return the offset in the file at which the line of entry ``seq`` ends."""
         if not 0 <= seq <= self.status.count:
             raise IndexError(f"{self.path} has no entry {seq}")
         return self._offsets[seq]
@@ -1162,21 +1180,22 @@ class Trace:
         raise not_found(self.path)
 
     def expand(self, value: Any, *, before: int | None = None) -> Any:
-        """``value`` with every reference in it replaced by what it stands for. ``value`` itself is changed in place.
+        """Replace every reference in ``value`` by its value, in place, and return it.
 
-        What stands for one reference is one object wherever it appears, so that a long conversation costs its messages
-        once; don't change it. ``before`` is the ``seq`` of the entry that holds the value: it may refer to earlier ones only.
+        A referenced value is one object wherever it appears, so that the messages of a long conversation exist once;
+        don't modify it. ``before`` is the ``seq`` of the entry that holds ``value``: references may only point to
+        earlier ones.
         """
         return self._blobs.expand(value, self.status.count + 1 if before is None else before)
 
     def set_aside(self) -> None:
-        """Keep the file under another descriptor than one that a program closes, and get over it if it does close that."""
+        """Move the file to a descriptor that programs don't close, and tolerate it if one is closed nevertheless."""
         if self._released is None:
             found = self._packed or system.fstat(self._fd)
             self._fd, self._aside = _reality.aside(self._fd), (found.st_dev, found.st_ino)
 
     def release(self) -> None:
-        """Keep the file open no longer: from now on it is opened for each read. For whoever is done, and may be asked something still."""
+        """Close the file, and open it for each later read. For users that are done but may still be asked something."""
         if self._released is None:
             found = self._packed or system.fstat(self._fd)
             self._released = (found.st_dev, found.st_ino)
@@ -1203,9 +1222,9 @@ class Trace:
 
 
 class Follower:
-    """Reads a trace that is still being written: each entry once, in order, passed to ``read``. Nothing is verified.
+    """Follows a trace that is being written: passes each entry to ``read`` once, in order. Nothing is verified.
 
-    A reader never breaks what it reads along with: it is for ``read`` not to raise.
+    A reader never breaks what it follows: ``read`` must not raise.
     """
 
     def __init__(self, path: str, read: Callable[[dict[str, Any]], object]) -> None:
@@ -1218,7 +1237,7 @@ class Follower:
         self._lock: Final = threading.Lock()
 
     def poll(self) -> None:
-        """Pass on what is new. What ``read`` itself writes to the run is passed on after it has returned."""
+        """Pass on new entries. Entries that ``read`` itself writes are passed on after it has returned."""
         while self._lock.acquire(blocking=False):
             try:
                 self._pass_on()
@@ -1229,7 +1248,7 @@ class Follower:
                 return
 
     def expand(self, value: Any, before: int) -> Any:
-        """``value`` of the entry ``before`` with every reference in it replaced by what it stands for, in place."""
+        """Resolve the references in ``value`` of the entry ``before``, in place."""
         return self._blobs.expand(value, before)
 
     def close(self) -> None:
@@ -1249,14 +1268,14 @@ class Follower:
             self._read(orjson.loads(line))
 
     def entry(self, seq: int) -> dict[str, Any]:
-        """The entry ``seq``, which was passed on before."""
+        """Return the entry ``seq``, which was passed on earlier."""
         start, end = self._ends[seq - 1], self._ends[seq]
         entry: dict[str, Any] = orjson.loads(system.pread(self._fd, end - start, start))
         return entry
 
 
 def _durable(first: dict[str, Any]) -> bool:
-    """Whether the run promised to sync its effects: without that nothing is known of what a power loss took."""
+    """Return whether the run synced its effects; otherwise it is unknown what a power loss took."""
     meta = first.get("meta")
     return not (isinstance(meta, dict) and meta.get("durability") == "none")
 
@@ -1274,7 +1293,7 @@ def _missing(last: Mapping[str, Any]) -> int:
 
 
 def _summary(end: dict[str, Any]) -> tuple[Any, tuple[dict[str, Any], ...]]:
-    """What the last entry says: how many entries there are, and which other segments."""
+    """Return what the last entry says about the number of entries and the other segments."""
     meta = end.get("meta")
     if not isinstance(meta, dict):
         return None, ()

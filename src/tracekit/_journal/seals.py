@@ -1,12 +1,13 @@
-"""Seals: Ed25519 signatures of what the file of a run holds, so that who verifies it needs no secret.
+"""Seals: Ed25519 signatures of a run's file, which can be verified without a secret.
 
-A seal is one line of ``<the trace's name without .jsonl>.seal``, beside the trace: ``{"seal": 1, "run_id", "segment"?, "count", "head",
-"segments"?, "sealed_at", "key", "signature"}``. ``signature`` is of the line's bytes up to, not including, ``,"signature":"``, so that it
-can be checked without this code. ``head`` is the hash of entry ``count``, and so stands for the whole chain before it; ``segments`` says
-the same of the files of child processes. ``key`` is the fingerprint of the public key, as ``ssh-keygen -l`` prints it.
+A seal is one line of ``<the trace's name without .jsonl>.seal``, beside the trace: ``{"seal": 1, "run_id", "segment"?,
+"count", "head", "segments"?, "sealed_at", "key", "signature"}``. ``signature`` covers the line's bytes up to, not
+including, ``,"signature":"``, so that it can be checked without this code. ``head`` is the hash of entry ``count``, and
+so covers the whole chain before it; ``segments`` has the same for the files of child processes. ``key`` is the
+fingerprint of the public key, as ``ssh-keygen -l`` prints it.
 
-A file has several seals where its run was resumed, or sealed again with another key: keys change, and what was sealed with the old one is
-sealed still. The library that signs is imported where a seal is made or checked, and nowhere else.
+A file has several seals if its run was resumed, or sealed again with another key; after a change of keys, old seals
+remain valid. The cryptography library is imported only where a seal is made or checked.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _SHAPE: Final = {
 
 
 class SigningKey:
-    """The private key that seals: PEM (PKCS #8, as ``tracekit keygen`` and openssl write it) or OpenSSH's form; without a passphrase."""
+    """The private key for sealing: PEM (PKCS #8, as written by ``tracekit keygen`` and openssl) or OpenSSH format;
+    without a passphrase."""
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private: Final = private
@@ -66,9 +68,10 @@ class SigningKey:
     @classmethod
     @_reality.off_loop()
     def of(cls, path: str | os.PathLike[str] | None = None) -> SigningKey | None:
-        """The key in the file at ``path``, or at ``TRACEKIT_SEAL_KEY_FILE``; ``None`` where neither is given.
+        """Load the key from ``path`` or from ``TRACEKIT_SEAL_KEY_FILE``; return ``None`` if neither is set.
 
-        One that can't be read, or the library missing that signs, is a ``TraceError``: a seal must not be left out unnoticed.
+        Raises ``TraceError`` if the key can't be read or the cryptography library is missing: a seal must not be
+        omitted unnoticed.
         """
         where = path or os.environ.get(KEY_VARIABLE)
         if not where:
@@ -81,7 +84,7 @@ class SigningKey:
         load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
         try:
             found = load(data, None)
-        except Exception as error:  # whatever the library makes of a file
+        except Exception as error:  # the library raises many kinds of errors
             raise _unusable(where, f"holds no private key that can be read: {error}") from None
         if not isinstance(found, Ed25519PrivateKey):
             raise _unusable(where, f"holds no Ed25519 key ({type(found).__name__})")
@@ -92,12 +95,12 @@ class SigningKey:
 
     @property
     def public(self) -> PublicKeys:
-        """The public key that belongs to it."""
+        """The matching public key."""
         return PublicKeys({self.id: self._private.public_key()})
 
 
 class PublicKeys:
-    """Public keys that a reader trusts, by their fingerprints."""
+    """Public keys that a reader trusts, by fingerprint."""
 
     def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
         self._keys: Final = dict(keys)
@@ -105,9 +108,11 @@ class PublicKeys:
     @classmethod
     @_reality.off_loop()
     def of(cls, paths: Iterable[str | os.PathLike[str]]) -> PublicKeys:
-        """The keys in these files, any number in each: PEM (SPKI), or lines ``ssh-ed25519 …`` as in ``authorized_keys``.
+        """Load the keys from these files, any number in each: PEM (SPKI), or lines ``ssh-ed25519 …`` as in
+        ``authorized_keys``.
 
-        ``TraceError`` for a file that can't be read, holds none, or holds something else: a key that is passed over is trusted by nobody.
+        Raises ``TraceError`` for a file that can't be read, has no key, or contains anything else: a key must not be
+        ignored unnoticed.
         """
         _library("checking a seal")
         found: dict[str, Ed25519PublicKey] = {}
@@ -126,7 +131,7 @@ class PublicKeys:
         return key in self._keys
 
     def verifies(self, seal: Seal) -> bool:
-        """Whether the seal was made with the key that it names."""
+        """Return whether the seal was made with the key that it names."""
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -137,9 +142,9 @@ class PublicKeys:
 
 
 def new_key(path: str) -> str:
-    """Write a new private key to ``path`` (0600) and its public key to ``path`` with ``.pub`` behind; returns the fingerprint.
+    """Write a new private key to ``path`` (0600) and its public key to ``path`` + ``.pub``; return the fingerprint.
 
-    ``TraceError`` where one of the files is there already: nothing is overwritten.
+    Raises ``TraceError`` if one of the files exists: nothing is overwritten.
     """
     _library("making a key")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -224,9 +229,10 @@ def _unusable(path: str | os.PathLike[str], how: str, what: str = "key") -> Trac
 
 
 class Seal(NamedTuple):
-    """One seal: of which run, how many entries and the hash of the last one, the same of its segments, when, by which key.
+    """One seal, not checked yet: the run, the number of entries and the hash of the last one, the same for its
+    segments, the time, the key.
 
-    ``signed`` are the bytes that ``signature`` is of. Nothing of it is checked yet.
+    ``signed`` are the bytes that ``signature`` covers.
     """
 
     run_id: str
@@ -241,7 +247,7 @@ class Seal(NamedTuple):
 
 
 def seal_of(trace: str) -> str:
-    """Where the seals of the trace at this path are, if it has any."""
+    """Return the path of the seals of the trace at this path, existing or not."""
     return f"{trace.removesuffix('.jsonl')}.seal"
 
 
@@ -249,7 +255,7 @@ def add_seal(
     trace: str, key: SigningKey, run_id: str, count: int, head: str, *, segment: str | None = None,
     segments: Mapping[str, Mapping[str, Any]] | None = None, sync: bool = True,
 ) -> None:  # fmt: skip
-    """Seal what the file of a run holds: ``count`` entries, the last one with the hash ``head``. On the device if ``sync``."""
+    """Seal a run's file: ``count`` entries, the last with the hash ``head``. On the device on return if ``sync``."""
     facts: dict[str, Any] = {"seal": 1, "run_id": run_id}
     if segment is not None:
         facts["segment"] = segment
@@ -271,7 +277,7 @@ def add_seal(
 
 
 def read_seals(trace: str) -> list[Seal]:
-    """The seals beside a trace; none where there is no such file. ``ValueError`` for a file that holds something else."""
+    """Return the seals beside a trace; none if there is no such file. Raises ``ValueError`` for a malformed file."""
     path = seal_of(trace)
     try:
         with open_file(path, "rb") as file:
@@ -315,20 +321,21 @@ def _parsed(line: bytes, path: str, number: int) -> Seal:
 
 # -- checking ----------------------------------------------------------------------------------------------------------
 #
-# ``Verdict.seal``, of one file: {"state", "text"} and, where there is a seal, {"key", "count", "sealed_at", "segments"?}.
+# ``Verdict.seal``, of one file: {"state", "text"} and, if there is a seal, {"key", "count", "sealed_at", "segments"?}.
 #
-#   valid      made with a trusted key, over every entry that is there
-#   extended   made with a trusted key, over the first ``count`` entries; others came after it
-#   unchecked  there is one, and no public key was given to check it with
-#   untrusted  there are only seals that other keys are said to have made
+#   valid      made with a trusted key, covering every entry
+#   extended   made with a trusted key, covering the first ``count`` entries; others were added later
+#   unchecked  there is a seal, and no public key was given to check it with
+#   untrusted  there are only seals that name other keys
 #   none       there is no seal
-#   wrong      it contradicts the file, or was not made with the key that it names: then the file counts as broken
+#   wrong      it contradicts the file, or was not made with the key that it names: the file counts as broken
 
 
 def check_seal(trace: Trace, verdict: Verdict, keys: PublicKeys | None = None) -> Verdict:
-    """The verdict on one file, given the seals beside it, and the keys that are trusted.
+    """Return the verdict on one file, taking the seals beside it and the trusted keys into account.
 
-    Without keys a seal says as much as a kept tip: that the file was cut off or rewritten by who did not rewrite the seal too.
+    Without keys a seal is worth as much as a kept tip: it reveals changes by somebody who did not change the seal as
+    well.
     """
     try:
         seals = read_seals(trace.path)
@@ -336,7 +343,7 @@ def check_seal(trace: Trace, verdict: Verdict, keys: PublicKeys | None = None) -
         return _wrong(verdict, str(error), {})
     if not seals:
         return verdict if keys is None else verdict._replace(seal={"state": "none", "text": "there is no seal"})
-    for seal in seals:  # whoever made it: a trace that contradicts what lies beside it is not passed over
+    for seal in seals:  # whoever made the seal: a contradiction between a trace and its seal is never ignored
         if (problem := _differs(trace, verdict, seal)) is not None:
             return _wrong(verdict, problem, _facts(seal))
     mine = seals if keys is None else [seal for seal in seals if seal.key in keys]
@@ -351,7 +358,7 @@ def check_seal(trace: Trace, verdict: Verdict, keys: PublicKeys | None = None) -
             )
     last = max(
         reversed(mine), key=lambda seal: seal.count
-    )  # of two over the same entries the later one: it may name more segments
+    )  # of two over the same entries the later one, which may name more segments
     if keys is None:
         state, text = (
             "unchecked",
@@ -378,7 +385,7 @@ def _wrong(verdict: Verdict, problem: str, facts: Mapping[str, Any]) -> Verdict:
 
 
 def _differs(trace: Trace, verdict: Verdict, seal: Seal) -> str | None:
-    """How the file contradicts a seal; ``None`` where all that was sealed is there as it was."""
+    """Return how the file contradicts a seal; ``None`` if everything that was sealed is unchanged."""
     if seal.run_id != verdict.run_id:
         return f"the seal is of run {seal.run_id}"
     first = trace.entry(1) if verdict.count else {}
@@ -395,9 +402,10 @@ def _differs(trace: Trace, verdict: Verdict, seal: Seal) -> str | None:
 
 
 def uncovered(verdict: Verdict, processes: Mapping[str, Verdict], listed: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which child process's file a valid seal of the run's own file does not cover; ``None``: it covers them all.
+    """Return a child process whose file is not covered by a valid seal of the run's own file; ``None`` if all are.
 
-    It covers those that its last entry lists with their ends, those that it names itself, and those with a valid seal of their own.
+    Covered are the processes that the run's last entry lists with their ends, those named by the seal itself, and those
+    with a valid seal of their own.
     """
     sealed = (verdict.seal or {}).get("segments", {})
     ends = {str(one.get("segment")): one for one in listed if not one.get("open")}

@@ -1,4 +1,4 @@
-"""A directory of runs: their names, files, locks, child segments and summaries."""
+"""A directory of runs: names, files, locks, child segments and summaries."""
 
 from __future__ import annotations
 
@@ -63,25 +63,26 @@ __all__ = [
 
 # -- names -------------------------------------------------------------------------------------------------------------
 #
-# What runs are called: ids that sort by time, and that can be file names.
+# Run ids, which sort by time and are valid file names.
 
-#: How the name of a trace file ends, and the name of a segment's, without that, in two parts.
+#: The suffix of trace files, and the pattern of a segment's name without suffix.
 SUFFIX: Final = ".jsonl"
 SEGMENT: Final = expression(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
 
-#: What a run id is made of.
+#: The characters of a run id.
 _ID: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 class _Ticks:
-    """The times in the run ids of a process: each later than the one before."""
+    """The times in the run ids of a process: each later than the previous one."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
         self._last = 0
 
     def next(self) -> int:
-        """48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still."""
+        """Return 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3), incremented if the clock
+        has not advanced."""
         with self._lock:
             ns = _reality.time_ns()
             self._last = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), self._last + 1)
@@ -92,7 +93,7 @@ _ticks: Final = _Ticks()
 
 
 def new_run_id() -> str:
-    """A new run id: a version 7 UUID, later ones of a process greater than earlier ones."""
+    """Return a new run id: a version 7 UUID, increasing within a process."""
     tick = _ticks.next()
     random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
     text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
@@ -100,7 +101,7 @@ def new_run_id() -> str:
 
 
 def valid_run_id(run_id: str) -> bool:
-    """Whether a run id can be a file name that stays in its directory and is no segment's."""
+    """Return whether a run id is a valid file name within its directory and not a segment's name."""
     return (
         0 < len(run_id) <= 128
         and run_id[0] not in "._-"
@@ -112,7 +113,8 @@ def valid_run_id(run_id: str) -> bool:
 
 
 def holds_its_run(path: str, run_id: object) -> bool:
-    """Whether a trace file that says it is of ``run_id`` has the name for that. A file outside every store may have any."""
+    """Return whether a trace file that belongs to ``run_id`` has the right name. A file outside every store may have
+    any name."""
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(SUFFIX)
     segment = SEGMENT.fullmatch(stem)
@@ -121,19 +123,20 @@ def holds_its_run(path: str, run_id: object) -> bool:
 
 @lru_cache(256)
 def segment_in(path: str) -> str | None:
-    """The segment that this file holds, by its name; ``None`` for a run's own file."""
+    """Return the segment that this file holds, by its name; ``None`` for a run's own file."""
     name = os.path.basename(path)
     found = SEGMENT.fullmatch(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
     return None if found is None else found["segment"]
 
 
 def segment_of(lane_path: str) -> str:
-    """The name of the segment of a child process whose lane has this path: 16 hex digits."""
+    """Return the segment name of a child process, given its lane path: 16 hex digits."""
     return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def file_beside(path: str, segment: str | None) -> str:
-    """The file of a segment (``None``: the run's own) of the run of which the file at ``path`` is a part: ``<stem>.<16 hex>.jsonl``."""
+    """Return the file of a segment (``None``: the run's own) of the run to which the file at ``path`` belongs:
+    ``<stem>.<16 hex>.jsonl``."""
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(SUFFIX)
     part = SEGMENT.fullmatch(stem)
@@ -142,16 +145,17 @@ def file_beside(path: str, segment: str | None) -> str:
 
 # -- lock --------------------------------------------------------------------------------------------------------------
 #
-# One live writer a file. The kernel drops the lock with its holder, so a stale one never blocks.
+# One live writer per file. The kernel releases the lock when its holder dies, so there are no stale locks.
 
-#: The pause between two looks whether those have gone that only look who writes a file (see ``live_writer``), in seconds.
+#: Seconds between two attempts while readers briefly hold a shared lock (see ``live_writer``).
 _APART: Final = 0.002
 
 
 def lock(fd: int, path: str) -> None:
-    """Take the writer's lock of the open file ``fd``, held until it is closed. ``RunStateError`` if there is a live writer.
+    """Take the writer's lock of the open file ``fd``, held until it is closed. Raises ``RunStateError`` if there is a
+    live writer.
 
-    Who only looks shares its lock with others, so is no writer, and is waited for.
+    A reader that checks for a writer holds a shared lock, and is waited for.
     """
     import fcntl
 
@@ -185,9 +189,11 @@ def _is_written(fd: int, path: str) -> RunStateError:
 
 @_reality.off_loop()
 def holder(path: str) -> int | bool:
-    """Who writes the file at ``path``: a pid, ``True`` where the system does not name it, ``False`` for nobody. Changes nothing.
+    """Return who writes the file at ``path``: a pid, ``True`` if the system does not name it, ``False`` for nobody.
+    Changes nothing.
 
-    What ``/proc/locks`` says is not enough: it leaves out other containers, and layered file systems go by other numbers there.
+    ``/proc/locks`` alone is not enough: it omits other containers, and layered file systems have other inode numbers
+    there.
     """
     import fcntl
 
@@ -204,7 +210,7 @@ def holder(path: str) -> int | bool:
 
 @contextmanager
 def live_writer(path: str) -> Iterator[bool]:
-    """Whether the file at ``path`` has a live writer; where it has none, nobody becomes one inside the block."""
+    """Yield whether the file at ``path`` has a live writer; if not, nobody can become one inside the block."""
     import fcntl
 
     fd = system.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -219,16 +225,18 @@ def live_writer(path: str) -> Iterator[bool]:
         system.close(fd)
 
 
-#: How often the kernel's list of locks is read for one that is held; where it never has it, the holder stays unnamed.
+#: How often the kernel's list of locks is read for a lock known to be held; if it is never found, the holder stays
+#: unnamed.
 _LOOKS: Final = 8
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that the kernel names for the lock, where it does (Linux)."""
+    """Return the pid that the kernel reports for the lock, if it does (Linux)."""
     about = system.fstat(fd)
     wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     try:
-        # The kernel hands the list out in pieces: a lock that is released between two of them can hide another. So it is read again.
+        # The kernel returns the list in pieces: a lock released between two of them can hide another. So it is read
+        # again.
         for _ in range(_LOOKS):
             with open_file("/proc/locks", encoding="ascii") as file:
                 for line in file:
@@ -242,14 +250,16 @@ def _holder(fd: int) -> int | None:
 
 # -- writer ------------------------------------------------------------------------------------------------------------
 #
-# Who wrote a file, so that a copy of it is not gone on with while he lives: the lock belongs to the file, and a copy has none.
+# Identifies the writer of a file, so that a copy of the file is not continued while the writer lives: the lock belongs
+# to the file, and a copy has none.
 
 
 @_reality.off_loop()
 def writer(path: str) -> dict[str, Any] | None:
-    """This process, as the writer of the file at ``path``: distinct from every other of this boot, and this file from a copy.
+    """Describe this process as the writer of the file at ``path``, unique within this boot and distinguishing the file
+    from copies.
 
-    ``None`` where the system does not say which boot it is (Linux does).
+    Returns ``None`` if the system does not identify the boot (Linux does).
     """
     boot, start = _boot(), _start_of("self")
     if boot is None or start is None:
@@ -266,10 +276,11 @@ def writer(path: str) -> dict[str, Any] | None:
 
 @_reality.off_loop()
 def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
-    """What became of the process that ``writer`` names (see ``writer``), for whoever finds its file at ``path``, not locked.
+    """Return what became of the process described by ``writer``, given its unlocked file at ``path``.
 
-    In the file that it wrote, its lock would show it. In a copy it is looked for by its number and start, which only one process of a
-    boot has. Of another boot, host or container nobody can know. Where nothing was recorded, the lock is all that there is.
+    If this is the file that it wrote, its lock would show that it lives. For a copy, the process is looked up by pid
+    and start time, which are unique within a boot. On another boot, host or container it is unknown. If nothing was
+    recorded, the lock is the only evidence.
     """
     if not isinstance(writer, Mapping) or not isinstance(writer.get("boot"), str):
         return "ended"
@@ -295,7 +306,7 @@ def _boot() -> str | None:
 
 
 def _pid_space() -> str | None:
-    """Which numbering of processes this one is in: a container has its own."""
+    """Return the process's pid namespace: each container has its own."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -303,7 +314,7 @@ def _pid_space() -> str | None:
 
 
 def _start_of(pid: int | str) -> int | None:
-    """When a process was started, in ticks since the boot; ``None`` for one that has ended, or can't be looked at."""
+    """Return when a process was started, in ticks since boot; ``None`` if it has ended or can't be examined."""
     try:
         with open_file(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
@@ -313,7 +324,7 @@ def _start_of(pid: int | str) -> int | None:
 
 
 def _hidden(pid: int) -> bool:
-    """Whether there is such a process, of another user, that can't be looked at."""
+    """Return whether the process exists but belongs to another user and can't be examined."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -325,7 +336,7 @@ def _hidden(pid: int) -> bool:
 
 # -- summary -----------------------------------------------------------------------------------------------------------
 #
-# A run at a glance: what its first and its last line say, unverified.
+# A run at a glance, from its first and last lines, unverified.
 
 #: How much of the end of a file is read at first, and at most.
 _EDGE: Final = 64 << 10
@@ -333,7 +344,7 @@ _MOST: Final = 8 << 20
 
 
 class RunSummary(NamedTuple):
-    """What a run's first and last line say; nothing is verified. Times in ns since the epoch, ``size`` in bytes.
+    """The contents of a run's first and last line, unverified. Times in ns since the epoch, ``size`` in bytes.
 
     ``end`` is ``run.completed``, ``run.failed``, ``run.aborted``, or ``None`` for a run without an end.
     """
@@ -350,7 +361,7 @@ class RunSummary(NamedTuple):
 
 @_reality.off_loop()
 def summary(path: str) -> RunSummary:
-    """What the first and the last whole line of a trace file say. Never raises for what the file holds."""
+    """Summarise a trace file by its first and last complete lines. Never raises, whatever the file contains."""
     run_id = os.path.basename(path)[: -len(SUFFIX)]
     try:
         with open_file(path, "rb") as file:
@@ -373,7 +384,7 @@ def summary(path: str) -> RunSummary:
 
 @_reality.off_loop()
 def first_entry(path: str) -> dict[str, Any]:
-    """What the first line of a trace file says, unverified; empty where there is none."""
+    """Return the first entry of a trace file, unverified; empty if there is none."""
     from .packing import is_packed
 
     with open_file(path, "rb") as file:
@@ -386,7 +397,7 @@ def first_entry(path: str) -> dict[str, Any]:
 
 @_reality.off_loop()
 def last_entry(path: str) -> dict[str, Any]:
-    """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
+    """Return the last complete entry of a trace file, unverified; empty if there is none, or if a torn line follows."""
     from .packing import is_packed
 
     with open_file(path, "rb") as file:
@@ -399,9 +410,9 @@ def last_entry(path: str) -> dict[str, Any]:
 
 
 def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
-    """What the whole lines of a trace file say, one after the other, unverified; a line that says nothing is left out.
+    """Yield the entries of a trace file, unverified; invalid lines are skipped.
 
-    With ``marked`` only the lines that have these bytes.
+    With ``marked``, only lines that contain these bytes.
     """
     from .reader import open_trace
 
@@ -415,14 +426,14 @@ def entries_of(path: str, *, marked: bytes = b"") -> Iterator[dict[str, Any]]:
 
 
 def _edges(file: Any, path: str, size: int) -> tuple[bytes, bytes]:
-    """The first and the last whole line; empty where there is none, or where it is too long for a summary."""
+    """Return the first and last complete lines; empty if there is none or it is too long for a summary."""
     from .packing import ends_of, is_packed
 
     if not is_packed(file.fileno()):
         return _first_line(file), _last_line(file, size)
     try:
         first, last = ends_of(file.fileno(), path, _MOST)
-    except TraceIntegrityError:  # verifying it says so
+    except TraceIntegrityError:  # verification reports it
         return b"", b""
     line = first[: first.find(b"\n") + 1]
     return line, last if last.endswith(b"\n") else b""
@@ -434,7 +445,7 @@ def _first_line(file: Any) -> bytes:
 
 
 def _last_line(file: Any, size: int) -> bytes:
-    """The last whole line; empty where it is too long for a summary."""
+    """Return the last complete line; empty if it is too long for a summary."""
     edge = _EDGE
     while True:
         file.seek(max(0, size - edge))
@@ -462,14 +473,15 @@ def _whole_number(value: object) -> int | None:
 
 # -- segments ----------------------------------------------------------------------------------------------------------
 #
-# The files of a run's child processes: which there are, how each ends, and whether they are what the run's own file says of them.
+# The files of a run's child processes: which exist, how each ends, and whether they match what the run's own file says
+# about them.
 
 _NAME: Final = expression("[0-9a-f]{16}")
 
 
 @_reality.off_loop()
 def beside(path: str) -> tuple[str, ...]:
-    """The segments that lie beside the run's file at ``path``, by the name of that. A segment has none."""
+    """Return the segments beside the run's file at ``path``, by name. A segment itself has none."""
     directory, name = os.path.split(os.path.abspath(path))
     if is_segment(path):
         return ()
@@ -489,18 +501,18 @@ def _is_of(name: str, run: str) -> bool:
 
 
 def is_segment(path: str) -> bool:
-    """Whether a file has the name of a segment."""
+    """Return whether a file has the name of a segment."""
     stem = os.path.basename(path).removesuffix(SUFFIX)
     return "." in stem and SEGMENT.fullmatch(stem) is not None
 
 
 def name_of(path: str) -> str:
-    """The 16 hex digits of a segment's file."""
+    """Return the 16 hex digits in the name of a segment's file."""
     return os.path.basename(path)[-len(SUFFIX) - 16 : -len(SUFFIX)]
 
 
 def lane_of(first: dict[str, Any], name: str) -> str:
-    """What a segment, whose first entry this is, calls its process; its name where it does not say."""
+    """Return the lane of a segment's process, from its first entry; the segment's name if it does not say."""
     meta = first.get("meta")
     lane = meta.get("lane") if isinstance(meta, dict) else None
     return lane.strip("/") if isinstance(lane, str) else name
@@ -508,7 +520,8 @@ def lane_of(first: dict[str, Any], name: str) -> str:
 
 @_reality.off_loop()
 def segment_state(path: str) -> dict[str, Any]:
-    """What the last entry of a run says of the segment at ``path``: up to where it went, and whether it was open then."""
+    """Return what the run's last entry says about the segment at ``path``: where it ended, and whether it was still
+    open."""
     from .reader import Trace
 
     with Trace(path) as trace:
@@ -523,7 +536,8 @@ def segment_state(path: str) -> dict[str, Any]:
 
 @_reality.off_loop()
 def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdict]) -> Verdict:
-    """The verdict on a run whose own file has ``verdict``, given those of its segments by ``judge``. They carry a ``state`` each."""
+    """Return the verdict on a run whose own file has ``verdict``, with its segments as judged by ``judge``; each gets a
+    ``state``."""
     listed = {str(segment.get("segment")): segment for segment in verdict.segments}
     for path in beside(trace.path):
         listed.setdefault(name_of(path), {"unlisted": True})
@@ -531,7 +545,7 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
     for name, said in sorted(listed.items()):
         state, problem = _judged(trace, file_beside(trace.path, name), name, said, judge)
         left_open = state == "incomplete" and bool(said.get("open"))
-        if left_open:  # the run's end says so itself: it is as it was
+        if left_open:  # the run's last entry says so itself: it is as it was
             problem = f"open: its process had not ended it when the run ended ({problem})"
         judged.append({"segment": name, **said, "state": state, "problem": problem})
         ended_open = state == "incomplete" and verdict.state == "complete" and not left_open
@@ -543,7 +557,7 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
 def _judged(
     parent: Trace, path: str, name: str, said: dict[str, Any], judge: Callable[[Trace], Verdict]
 ) -> tuple[Any, str | None]:
-    """State and problem of one segment, compared with what the run's last entry says of it."""
+    """Return state and problem of one segment, compared with what the run's last entry says about it."""
     from .reader import Trace
 
     if not _NAME.fullmatch(name):
@@ -578,7 +592,8 @@ def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
 
 
 def _linked(parent: Trace, first: dict[str, Any]) -> bool:
-    """Whether the entry of its parent's file, the run's own or another segment, that a segment names is the one whose hash it carries."""
+    """Return whether the entry that a segment names as its origin, in the run's own file or another segment, has the
+    hash it states."""
     from .reader import Trace
 
     for cause in _causes(first):
@@ -609,16 +624,17 @@ def _has(trace: Trace, cause: dict[str, Any]) -> bool:
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
 #
-# What a recovery cuts off the end of a file is kept beside it: ``<the trace's name without .jsonl>.cut-<offset>``.
+# Bytes that recovery cuts off the end of a file are kept beside it: ``<the trace's name without .jsonl>.cut-<offset>``.
 
 _PIECE: Final = 1 << 20
 
 
 def keep_cut(fd: int, path: str, offset: int) -> str:
-    """Copy what the open file ``fd`` at ``path`` holds from ``offset`` on, and return where to: on the device when this returns.
+    """Copy the content of the open file ``fd`` at ``path`` from ``offset`` on; return the copy's path. On the device on
+    return.
 
-    Bytes that were kept already (by who died before they were cut) are not kept twice; other bytes that once stood there stay,
-    and these get a number.
+    Bytes that were copied already (by a process that died before it cut them) are not copied twice. Other bytes cut off
+    earlier at the same offset are kept; the new copy then gets a number.
     """
     base = f"{path.removesuffix(SUFFIX)}.cut-{offset}"
     kept, number = base, 1
@@ -662,24 +678,24 @@ def _same(fd: int, offset: int, kept: str) -> bool:
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 #
-# The store: a directory of runs. Find, list, create, reopen, seal, verify.
+# The store, a directory of runs: find, list, create, reopen, seal, verify.
 #
 # ::
 #
 #     .tracekit/                              0700; ``TRACEKIT_DIR`` names another
 #         .gitignore                          ``*``
-#         runs/<run_id>.jsonl                 0600; one file a run
-#         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
-#         runs/<run_id>.cut-<offset>          bytes that a recovery cut off at that offset, see ``cuts``
-#         heads/<run_id>                      what the run ended with, see ``tip``
-#         secret                              0600; what keys are made with, see ``keys``
-#         keys/<64 hex>                       0600; one file a call that happens once in the whole store
-#         keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
+#         runs/<run_id>.jsonl                 0600; one file per run
+#         runs/<run_id>.<16 hex>.jsonl        one for each child process that joined the run (a segment)
+#         runs/<run_id>.cut-<offset>          bytes that recovery cut off at that offset, see ``cuts``
+#         heads/<run_id>                      the last hash of the run, see ``tip``
+#         secret                              0600; the secret of the keys, see ``keys``
+#         keys/<64 hex>                       0600; one file per call that happens once in the whole store
+#         keys/<64 hex>.settled               0600; a person's statement about that call after its run had ended
 
 
 @_reality.off_loop()
 def shown_as(path: str) -> str:
-    """What a command calls the run in this file, here and now: its id where that finds it, else the path."""
+    """Return how to name the run in this file in a command, here and now: its id if that finds it, else the path."""
     import shlex
 
     store = Store()
@@ -689,29 +705,29 @@ def shown_as(path: str) -> str:
     )
 
 
-#: The newest run, and those before it.
+#: The newest run, or an earlier one.
 _LAST: Final = expression(r"last(?:~([0-9]{1,9}))?")
 
 
 def before_last(run: str) -> int | None:
-    """How many runs before the newest one ``last`` or ``last~2`` names; ``None`` for every other name of a run."""
+    """Return how many runs before the newest one ``last`` or ``last~2`` means; ``None`` for any other name."""
     found = _LAST.fullmatch(run)
     return None if found is None else int(found[1] or 0)
 
 
 @runtime_checkable
 class HasPath(Protocol):
-    """What has the path of a run's file: a ``Run``, a ``TraceWriter``."""
+    """An object with the path of a run's file: a ``Run``, a ``TraceWriter``."""
 
     @property
     def path(self) -> str: ...
 
 
 class Store:
-    """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is.
+    """A directory of runs: ``root``, or ``TRACEKIT_DIR``, or ``.tracekit`` in the current directory.
 
-    With ``file`` the run that it makes goes to that file, and its segments lie beside it. What runs share (the secret, keys) is in
-    ``root`` as ever; the tip hash of such a run is not kept.
+    With ``file``, a run created here goes to that file and its segments lie beside it. What runs share (the secret,
+    keys) stays in ``root``; the tip hash of such a run is not kept.
 
     Examples:
         >>> from tracekit import record
@@ -737,10 +753,12 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.root}>" if self.file is None else f"<Store {self.root}, {self.file}>"
 
-    # -- names -----------------------------------------------------------------------------------------------------------
+    # -- names
+    # -----------------------------------------------------------------------------------------------------------
 
     def path(self, run_id: str, segment: str | None = None) -> str:
-        """The file of a run (or of one segment of it), existing or not. ``RunStateError`` for an id that is no file name."""
+        """Return the file of a run (or segment), existing or not. Raises ``RunStateError`` for an id that is not a
+        valid file name."""
         if not valid_run_id(run_id):
             raise RunStateError(
                 f"{run_id!r} can't be a run id",
@@ -752,9 +770,10 @@ class Store:
 
     @_reality.off_loop()
     def find(self, run: str | os.PathLike[str]) -> str:
-        """The file of a run by id, by unique beginning of an id, by path, or as ``last``, ``last~1`` (the newest, the one before it) …
+        """Return the file of a run, named by id, unique prefix of an id, path, or as ``last``, ``last~1`` (the newest,
+        the one before it) …
 
-        ``RunNotFoundError`` says what there is instead.
+        Raises ``RunNotFoundError``, with what exists instead.
         """
         if isinstance(run, str) and (before := before_last(run)) is not None:
             return self._newest(before)
@@ -784,18 +803,19 @@ class Store:
         )
 
     def segments(self, run_id: str) -> tuple[str, ...]:
-        """The files of a run's segments."""
+        """Return the files of a run's segments."""
         return beside(self.path(run_id))
 
     @_reality.off_loop()
     def list(self) -> tuple[RunSummary, ...]:
-        """Every run, the newest first, by its first and last line."""
+        """Return a summary of every run, newest first, from its first and last line."""
         paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
         return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
     @_reality.off_loop()
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """The file of every run, in the order of their ids (the oldest first, where nobody chose another id), and its segments'."""
+        """Return the file of every run, ordered by id (oldest first, unless ids were chosen), and those of its
+        segments."""
         runs: dict[str, tuple[str, ...]] = {}
         for stem in sorted(self._stems()):  # a run comes before its segments
             path, segment = os.path.join(self.runs, stem + SUFFIX), SEGMENT.fullmatch(stem)
@@ -807,7 +827,8 @@ class Store:
 
     @contextmanager
     def files(self, *runs: str | os.PathLike[str] | HasPath) -> Iterator[builtins.list[Trace]]:
-        """Every file of these runs (ids, paths, ``Run``s), open and verified: each run's own, then those of its child processes."""
+        """Open and verify every file of these runs (ids, paths, ``Run`` objects): each run's own file, then those of
+        its child processes."""
         from .reader import Trace
 
         with ExitStack() as stack:
@@ -830,7 +851,7 @@ class Store:
 
     @_reality.off_loop()
     def no_files(self) -> tuple[str, ...]:
-        """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""
+        """Return the paths with the name of a run that are not files: pipes, directories, dangling links."""
         try:
             with system.scandir(self.runs) as files:
                 return tuple(sorted(file.path for file in files if file.name.endswith(SUFFIX) and not _is_file(file)))
@@ -838,7 +859,7 @@ class Store:
             return ()
 
     def _stems(self) -> set[str]:
-        """What lies there under the name of a run. What is no file (a pipe, a directory) is none: nobody waits for it."""
+        """Return the names of run files. Pipes and directories are skipped, so that nothing blocks on them."""
         try:
             with system.scandir(self.runs) as files:
                 return {file.name[: -len(SUFFIX)] for file in files if file.name.endswith(SUFFIX) and _is_file(file)}
@@ -860,7 +881,8 @@ class Store:
             )
         return RunNotFoundError(what, store=self.root, run=run, close=near, next_action=next_action)
 
-    # -- writing ---------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ---------------------------------------------------------------------------------------------------------
 
     @_reality.off_loop()
     def create(
@@ -871,9 +893,9 @@ class Store:
         durability: Durability = "effects",
         encode_read: Callable[[Any], bytes] | None = None,
     ) -> Journal:
-        """The journal of a new run, or of a new segment of one: 0600, locked, its directory on the device.
+        """Create the journal of a new run, or of a new segment: 0600, locked, its directory synced.
 
-        ``RunStateError`` if there is such a run already, ``LogWriteError`` if the store can't be written.
+        Raises ``RunStateError`` if the run exists, and ``LogWriteError`` if the store can't be written.
         """
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
@@ -885,7 +907,7 @@ class Store:
                 run_id=run_id,
                 next_action="remove it, or name another file",
             )
-        SigningKey.of()  # A key that can't be read is an error now, not when the run is to be complete.
+        SigningKey.of()  # an unreadable key is an error now, not only when the run is complete
         vault_key()
         try:
             self._make(self.runs, durability != "none")
@@ -946,11 +968,12 @@ class Store:
         collect: Sequence[type[Collector]] = (),
         check: Callable[[Trace, Verdict], None] | None = None,
     ) -> tuple[Journal, Verdict]:
-        """The journal of a run that is there, to go on where it ends, and the verdict on what was found.
+        """Reopen the journal of an existing run to continue it; return it with the verdict on what was found.
 
-        A torn last line is cut off, a lost tail only if accepted (both stand in the verdict); what is cut off is kept beside the
-        file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed; ``collect`` is what it, or who
-        goes on, wants made of the entries. ``RunStateError`` if it is being written, ``TraceIntegrityError`` if it is broken.
+        A torn last line is cut off, a lost tail only if accepted (the verdict reports both); what is cut off is kept
+        beside the file. ``check`` may refuse by raising: it is called when nobody else can write and nothing has been
+        changed. ``collect`` names collectors for ``check`` and later users. Raises ``RunStateError`` if the run is
+        being written, ``TraceIntegrityError`` if it is broken.
         """
         from .packing import is_packed
         from .reader import Trace, not_found
@@ -959,7 +982,7 @@ class Store:
         try:
             fd = system.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            raise not_found(path) from None  # pruned meanwhile
+            raise not_found(path) from None  # deleted meanwhile
         except OSError as error:
             raise _unwritable(path, os.path.basename(path).removesuffix(SUFFIX), error, _UNCHANGED) from error
         try:
@@ -1014,7 +1037,7 @@ class Store:
         segment: str | None = None,
         durable: bool = True,
     ) -> None:
-        """Keep the tip of a run (or segment) that has ended; seal it where ``TRACEKIT_SEAL_KEY_FILE`` names a key."""
+        """Keep the tip of a run (or segment) that has ended, and seal it if ``TRACEKIT_SEAL_KEY_FILE`` names a key."""
         path = os.path.join(self.tips, _stem(run_id, segment))
         try:
             if self.file is None:
@@ -1031,7 +1054,8 @@ class Store:
             _ignored_by_git(self.root)
         make_directory(path, sync=sync, mode=0o700 if self.file is None else 0o777)
 
-    # -- verifying -------------------------------------------------------------------------------------------------------
+    # -- verifying
+    # -------------------------------------------------------------------------------------------------------
 
     def verify(
         self,
@@ -1041,9 +1065,10 @@ class Store:
         keys: PublicKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> Verdict:
-        """The verdict on a run with all its segments, its kept tips, and ``head``, the tip hash that the user kept.
+        """Verify a run with all its segments, its kept tips, and ``head``, a tip hash kept by the user.
 
-        Seals are checked with ``keys``; ``seal`` of the verdict says what came of it. ``segments`` carry a ``state`` each.
+        Seals are checked with ``keys``; the verdict's ``seal`` is the result. Each of the verdict's ``segments`` has a
+        ``state``.
         """
         from .reader import Trace
 
@@ -1052,7 +1077,7 @@ class Store:
 
     @_reality.off_loop()
     def judge(self, trace: Trace, *, keys: PublicKeys | None = None) -> Verdict:
-        """The verdict on one file, its name, the tip kept for it and the seals beside it included."""
+        """Return the verdict on one file, including its name, its kept tip and the seals beside it."""
         verdict = check_seal(trace, trace.status, keys)
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":
@@ -1070,7 +1095,8 @@ class Store:
 
     @_reality.off_loop()
     def judge_run(self, trace: Trace, *, keys: PublicKeys | None = None, head: str | None = None) -> Verdict:
-        """The verdict on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
+        """Return the verdict on a run with its segments, the files of its child processes: none may be damaged,
+        truncated or missing."""
         verdict = self.judge(trace, keys=keys)
         if head is not None:
             verdict = check_tip_hash(verdict, head)
@@ -1091,7 +1117,7 @@ class Store:
         return verdict
 
     def check(self, trace: Trace) -> Verdict:
-        """The verdict on a run that is not broken, nor one of its segments; else ``TraceIntegrityError``."""
+        """Return the verdict on a run; raise ``TraceIntegrityError`` if it or one of its segments is broken."""
         trace.check()
         verdict = self.judge_run(trace)
         if verdict.state == "broken":
@@ -1099,7 +1125,8 @@ class Store:
         return verdict
 
     def check_replayable(self, trace: Trace) -> Verdict:
-        """The verdict on a run that can be replayed: not broken (``check``), and with an entry at least; else ``RunStateError``."""
+        """Return the verdict on a run that can be replayed: not broken (``check``), and with at least one entry, else
+        ``RunStateError``."""
         verdict = self.check(trace)
         if verdict.count == 0:
             raise RunStateError(
@@ -1110,7 +1137,8 @@ class Store:
 
 
 def _with_sealed(verdict: Verdict) -> tuple[dict[str, Any], ...]:
-    """What a run's end says of its segments, and its seal of those that had no end by then: they may be longer by now, not shorter."""
+    """Return what a run's end, and its seal, say about its segments. Those without an end at that time may be longer
+    now, not shorter."""
     said = {str(one.get("segment")): one for one in verdict.segments}
     for name, sealed in (verdict.seal or {}).get("segments", {}).items():
         if name not in said or said[name].get("open"):
@@ -1120,13 +1148,13 @@ def _with_sealed(verdict: Verdict) -> tuple[dict[str, Any], ...]:
 
 def _is_file(file: os.DirEntry[str]) -> bool:
     try:
-        return file.is_file()  # follows a link, and asks the system for nothing else
+        return file.is_file()  # follows a link without any further system call
     except OSError:
         return False
 
 
 def _ignored_by_git(root: str) -> None:
-    """Runs hold what prompts and answers hold: nobody commits them by accident."""
+    """Keep runs out of git: they contain prompts and answers, and must not be committed by accident."""
     with suppress(OSError), open_file(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
         file.write("*\n")
 
@@ -1148,7 +1176,7 @@ def _existing(path: str, store: str) -> str:
 
 
 def remedy_for(verdict: Verdict) -> str | None:
-    """What to do about a file beside a trace that can't be read, where there is one."""
+    """Return what to do about an unreadable file beside a trace, if there is one."""
     if verdict.unread is None:
         return None
     return f"the trace itself verifies: remove {verdict.unread} to take it as it is, or bring that file back as it was"

@@ -1,7 +1,8 @@
-"""Tip hashes: what a complete run ended with, kept beside the runs, so that a cut or rewritten file is detected.
+"""Kept tips: the last hash of each complete run, stored beside the runs to detect truncated or rewritten files.
 
-A kept tip is one small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head", "kept_at"}``. Whoever can
-write the directory can change it; a seal, or a tip hash kept in another place (``verify --head``), is for that.
+A kept tip is a small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head",
+"kept_at"}``. Anybody who can write to the directory can change it; use a seal, or a tip hash kept elsewhere (``verify
+--head``), against that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SHAPE: Final = {"run_id": str, "count": int, "head": str, "kept_at": int}
 
 
 class KeptTip(NamedTuple):
-    """A kept tip: the number of entries, the hash of the last one, and when it was kept (ns since the epoch)."""
+    """A kept tip: the number of entries, the hash of the last one, and when it was stored (ns since the epoch)."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     head: str
@@ -40,7 +41,7 @@ class KeptTip(NamedTuple):
 
 
 def write_tip(path: str, count: int, head: str, *, sync: bool = True) -> None:
-    """Keep a tip at ``path``: 0600, renamed into place, on the device when this returns if ``sync``."""
+    """Store a tip at ``path``: 0600, renamed into place, on the device on return if ``sync``."""
     facts: dict[str, Any] = {
         "run_id": os.path.basename(path),
         "count": count,
@@ -49,12 +50,12 @@ def write_tip(path: str, count: int, head: str, *, sync: bool = True) -> None:
     }
     with replacing(path, sync=sync) as fd:
         data = orjson.dumps(facts) + b"\n"
-        while data:  # a full disk may take a part
+        while data:  # a full disk may accept only part of it
             data = data[system.write(fd, data) :]
 
 
 def read_tip(path: str) -> KeptTip | None:
-    """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` says what is wrong with a file that is none."""
+    """Return the tip stored at ``path``, or ``None``. Raises ``ValueError`` if the file is something else."""
     try:
         with open_file(path, "rb") as file:
             facts = facts_in(file.read(_MOST), _SHAPE)
@@ -70,7 +71,7 @@ def read_tip(path: str) -> KeptTip | None:
 
 
 def check_tip_hash(verdict: Verdict, expected: str) -> Verdict:
-    """The verdict, given that the last entry's hash should be ``expected`` (64 hex digits, kept by the user)."""
+    """Return the verdict, given the last entry's expected hash ``expected`` (64 hex digits, kept by the user)."""
     if verdict.state == "broken" or verdict.head == expected.strip().lower():
         return verdict
     problem = f"the tip hash is {verdict.head}, expected was {expected}: entries were cut off, added or rewritten"
@@ -78,7 +79,8 @@ def check_tip_hash(verdict: Verdict, expected: str) -> Verdict:
 
 
 def check_kept(trace: Trace, verdict: Verdict, path: str) -> Verdict:
-    """The verdict, given the tip kept at ``path``. A run that was resumed after it may be longer, not different."""
+    """Return the verdict, given the tip stored at ``path``. A run that was resumed later may be longer, but not
+    different."""
     try:
         kept = read_tip(path)
     except ValueError as error:
@@ -87,7 +89,7 @@ def check_kept(trace: Trace, verdict: Verdict, path: str) -> Verdict:
         unsure = f"whether its end was cut off or rewritten can't be known: {error}"
         return verdict._replace(state="broken", problem=unsure, unread=path)
     if verdict.state == "broken":
-        # A complete run was on the device as a whole: a power loss is no excuse.
+        # A complete run was entirely on the device, so a power loss can't explain the damage.
         return verdict._replace(lost_tail=verdict.lost_tail and (kept is None or kept.count <= verdict.count))
     problem = None if kept is None else _differs(trace, verdict, kept)
     if kept is None or problem is None:

@@ -1,13 +1,14 @@
-"""The vault of a run: what its placeholders stand for, encrypted, beside its file.
+"""The vault of a run: the values replaced by placeholders, encrypted, in a file beside the run's.
 
-It is there where ``TRACEKIT_VAULT_KEY_FILE`` named a key while the run was recorded: ``<the trace's name without .jsonl>.vault``, its first
-line JSON, ``{"vault": 1, "salt", "check"}``, each further line base64 of a nonce of 12 bytes and of ``[placeholder, value]``, as JSON
-padded with spaces to a multiple of 64 bytes, under AES-256-GCM. The key of the file is HKDF-SHA256 of the key file's bytes and the salt;
-``check`` is an empty text under it, so that another key is distinguished from damage.
+A vault is written if ``TRACEKIT_VAULT_KEY_FILE`` names a key while the run is recorded: ``<the trace's name without
+.jsonl>.vault``. Its first line is JSON, ``{"vault": 1, "salt", "check"}``; each further line is base64 of a 12-byte
+nonce and of ``[placeholder, value]``, as JSON padded with spaces to a multiple of 64 bytes, encrypted with AES-256-GCM.
+The file's key is HKDF-SHA256 of the key file's bytes and the salt; ``check`` is an empty text encrypted with it, which
+distinguishes a wrong key from damage.
 
-A value is in the file before the entry with its placeholder is in the log, and on the device before that is: what survives ``kill -9``,
-or the death of the machine, of one has the other. A last
-line that a kill cut off is of no entry. The library that encrypts is imported where a vault is written or read, and nowhere else.
+A value is in the file before the entry with its placeholder is in the log, and on the device before that entry is. So
+if one survives ``kill -9`` or a power loss, so does the other. A last line truncated by a kill belongs to no entry. The
+cryptography library is imported only where a vault is written or read.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _SALT, _NONCE = 16, 12
 
 
 def vault_key(path: str | None = None) -> bytes | None:
-    """The key from the file at ``path``, or at ``TRACEKIT_VAULT_KEY_FILE``; ``None`` where neither is given.
+    """Return the key from the file at ``path`` or at ``TRACEKIT_VAULT_KEY_FILE``; ``None`` if neither is set.
 
-    A file that can't be read, or holds less than 16 bytes, is an error: whoever names one wants the values kept.
+    Raises ``TraceError`` if the file can't be read or has less than 16 bytes: the user wants the values kept.
     """
     where = path or os.environ.get(KEY_VARIABLE)
     if not where:
@@ -66,7 +67,7 @@ def _cipher() -> Any:
 
 
 def _under(key: bytes, salt: bytes) -> Any:
-    """What encrypts and decrypts one file."""
+    """Return the cipher of one file."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -74,7 +75,7 @@ def _under(key: bytes, salt: bytes) -> Any:
 
 
 def vault_of(trace: str) -> str:
-    """Where the vault of the trace at this path is, if it has one."""
+    """Return the path of the vault of the trace at this path, existing or not."""
     return f"{trace.removesuffix('.jsonl')}.vault"
 
 
@@ -84,9 +85,9 @@ def has_vault(trace: str) -> bool:
 
 
 class Vault:
-    """The vault beside one trace, under a key. ``TraceError``: it was made with another, or is damaged.
+    """The vault beside one trace, under a key. Raises ``TraceError`` if it was made with another key, or is damaged.
 
-    One process writes, the one that writes the log; ``keep`` may be called from any of its threads.
+    Only the process that writes the log writes to it; ``keep`` may be called from any of its threads.
     """
 
     def __init__(self, trace: str, key: bytes, unwritten: Callable[[str], object] | None = None) -> None:
@@ -94,30 +95,30 @@ class Vault:
         self._unwritten: Final = unwritten
         self._lock: Final = threading.Lock()
         self._values: Final[dict[str, str]] = {}
-        #: What of the file holds whole lines.
+        #: The size of the complete lines in the file.
         self._size = 0
-        #: The first line, as long as it is to be written.
+        #: The first line, while it has not been written yet.
         self._head = b""
         self._cipher: Any = None
         self._silent = False
-        #: Whether something was written that is not known to be on the device.
+        #: Whether data was written that may not be on the device.
         self._unsynced = False
         self._read(key)
 
     @classmethod
     def of_process(cls, trace: str, unwritten: Callable[[str], object] | None = None) -> Vault | None:
-        """The vault of ``trace`` under the key that the environment names; ``None`` where it names none."""
+        """Open the vault of ``trace`` with the key named by the environment; return ``None`` if it names none."""
         key = vault_key()
         return None if key is None else cls(trace, key, unwritten)
 
     @property
     def values(self) -> Mapping[str, str]:
-        """By placeholder: the value."""
+        """The values, by placeholder."""
         return self._values
 
     @_reality.off_loop()
     def keep(self, placeholder: str, value: str) -> None:
-        """Write a value, unless it is there already."""
+        """Write a value, unless the vault has it already."""
         if self._values.get(placeholder) == value:
             return
         with self._lock:
@@ -126,7 +127,8 @@ class Vault:
                 self._append(self._encrypted(json.dumps([placeholder, value]).encode()))
 
     def sync(self) -> None:
-        """Bring what was written to the device. The log does so before it syncs entries of its own, which may have the placeholders."""
+        """Sync what was written to the device; the log does this before it syncs entries, which may contain the
+        placeholders."""
         if self._unsynced:
             self._sync()
 
@@ -162,7 +164,7 @@ class Vault:
         if len(data) > _MOST:
             raise self._damaged(f"it is larger than {_MOST >> 20} MiB")
         head, *lines = data.split(b"\n")
-        if not lines:  # there is none, or a kill cut off its first line
+        if not lines:  # there is no vault, or a kill truncated its first line
             salt, nonce = _reality.urandom(_SALT), _reality.urandom(_NONCE)
             self._cipher = _under(key, salt)
             check = nonce + self._cipher.encrypt(nonce, b"", _ABOUT)
@@ -199,7 +201,7 @@ class Vault:
         return cipher
 
     def _encrypted(self, text: bytes) -> bytes:
-        """A line; its length says little of the text's."""
+        """Return an encrypted line; padding hides the length of the text."""
         nonce, padded = _reality.urandom(_NONCE), text.ljust(-(-len(text) // _STEP) * _STEP)
         return binascii.b2a_base64(nonce + self._cipher.encrypt(nonce, padded, _ABOUT))
 
@@ -209,7 +211,7 @@ class Vault:
         return text
 
     def _append(self, line: bytes) -> None:
-        """Write a line whole, or leave the file as it was and say so once: the run goes on without."""
+        """Write a complete line, or leave the file unchanged and report it once: the run continues without."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = system.open(self.path, flags, 0o600)
@@ -218,7 +220,7 @@ class Vault:
                 if system.pwrite(fd, data, self._size) != len(data):
                     system.ftruncate(fd, self._size)
                     raise OSError(f"only a part of {len(data)} bytes was written")
-                system.ftruncate(fd, self._size + len(data))  # what a kill had cut off before may be longer
+                system.ftruncate(fd, self._size + len(data))  # a partial line left by a kill may be longer
             finally:
                 system.close(fd)
         except OSError as error:

@@ -1,8 +1,10 @@
-"""The journal: one append-only file, each line chained to the one before, written with one unbuffered call.
+"""The journal: an append-only file in which each line is chained to the previous one and written with one unbuffered
+call.
 
-``seq``, chain and write are one critical section. What an ``append`` has returned from survives the death of the process;
-what ``sync`` has returned from survives the death of the machine. What has happened and could not be written (``keep``) is kept in
-memory, and comes before any later entry: while there is no room for it, there is none for anything else.
+Sequence number, chain and write form one critical section. Once ``append`` has returned, the entry survives the death
+of the process; once ``sync`` has returned, the death of the machine. Entries about things that have happened but could
+not be written (``keep``) stay in memory and are written before any later entry: while there is no space for them, there
+is none for anything else.
 """
 
 from __future__ import annotations
@@ -31,26 +33,27 @@ if TYPE_CHECKING:
 __all__ = ["GENESIS", "Durability", "Journal"]
 
 Durability = Literal["none", "effects", "always"]
-#: An entry that is to be written: its kind, lane, parent and tail; and a read of a clock or of random numbers: the first three, its
-#: function and its value.
+#: An entry to be written: kind, lane, parent and tail. A clock or random read: the first three, its function and its
+#: value.
 _Entry = tuple[str, int, int, bytes]
 _Read = tuple[str, int, int, str, Any]
 
-#: What the first entry is chained to.
+#: The hash that the first entry is chained to.
 GENESIS: Final = b"0" * 64
 
-#: How long a read of the clock or of random numbers waits for the background at most, in seconds, where no entry comes after it, which
-#: brings it along; an entry that asked for no sync waits twice that, or, while one comes after another, ``_LONGEST``.
+#: How many seconds a clock or random read waits at most for the background thread if no entry follows, which would
+#: write it too. An entry that requested no sync waits twice that, or up to ``_LONGEST`` during a steady stream of
+#: entries.
 _PAUSE: Final = 0.005
-#: A slow device is asked less often: the background waits so many times as long as its last round took, but not longer than
-#: this many seconds.
+#: A slow device is synced less often: the background thread pauses this many times as long as its last round took, but
+#: not longer than ``_LONGEST`` seconds.
 _REST: Final = 9
 _LONGEST: Final = 0.05
-#: Why nothing comes after the last entry.
+#: Why nothing can be written after the last entry.
 _OVER: Final = "its run has ended"
-#: How long a follower waits for a leader that may have been interrupted before it could wake anybody, in seconds.
+#: How many seconds a follower waits for a leader that may have been interrupted before it could wake anybody.
 _INTERRUPTED: Final = 0.1
-#: How many pauses without work until the background thread goes back to sleep.
+#: After how many idle rounds the background thread goes back to sleep.
 _IDLE: Final = 20
 
 
@@ -64,23 +67,23 @@ _stat: Final = _reality.stat
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
 _get_ident: Final = threading.get_ident
-#: How many bytes of entries are kept that could not be written, and that no effect depends on; and what one takes beside its own.
+#: How many bytes of unwritable entries are kept in memory if no effect depends on them, and the overhead of each.
 _KEPT: Final = 64 << 20
 _ENTRY: Final = 256
-#: How many bytes a line ends with that only this line can end with: its hash.
+#: The length of the part of a line that is unique to it: its hash.
 _ENDING: Final = 64 + len(b'"}\n')
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 class Journal(Chain):
-    """The open log of one run, or of one process of it.
+    """The open log of one run, or of one of its processes.
 
-    ``encode_read`` turns the values of clock and random reads into JSON when they are written. Every method may be called
-    from any thread, from a signal handler and from a finalizer.
+    ``encode_read`` encodes the values of clock and random reads as JSON when they are written. Every method may be
+    called from any thread, from a signal handler and from a finalizer.
     """
 
-    #: How bytes get into the file.
+    #: Writes bytes to the file.
     _os_write = staticmethod(_reality.write)
 
     def __init__(
@@ -100,49 +103,53 @@ class Journal(Chain):
         self.path: Final = path
         self.run_id: Final = run_id
         self.durability: Final = durability
-        #: The directory of the store that it belongs to, which has what runs share (the secret, keys).
+        #: The directory of its store, with what runs share (the secret, keys).
         self.root: Final = os.path.dirname(os.path.dirname(os.path.abspath(path))) if root is None else root
         self.closed = False
         #: Entries that could not be written while the program went on.
         self.lost = 0
         self._fd: int = _reality.aside(fd)
         found = system.fstat(self._fd)
-        #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
+        #: Identifies the file: a program may close descriptors that are not its own, and reuse the number for its own
+        #: file.
         self._file: Final = (found.st_dev, found.st_ino)
-        #: Where it was when it was opened, links resolved: these may be set to something else later (a new release).
+        #: The path when it was opened, with links resolved: the links may be changed later (a new release).
         self._place: Final = os.path.realpath(path)
-        #: Where the file ends: the last entry's ``seq``, hash and time, and the size. Replaced whole, never in parts.
+        #: The end of the file: the last entry's ``seq``, hash and time, and the size. Replaced as a whole, never in
+        #: part.
         self._end = (seq, head, ts, size)
-        #: Why nothing is written any more.
+        #: Why nothing can be written any more.
         self._broken: str | None = None
-        #: What has happened and is not in the file: the entries by the ``seq`` that they are going to have, and their size.
+        #: Entries about things that have happened but are not in the file, by the ``seq`` that they will get, and their
+        #: size.
         self._kept: dict[int, _Entry] = {}
         self._kept_bytes = 0
-        #: Whether an entry can't just be written: nothing is any more, or something is kept that comes first.
+        #: Whether an entry can't simply be written: writing has stopped, or kept entries come first.
         self._stopped = False
-        #: Whether the entry that ends the file has been written: it is the last one.
+        #: Whether the end entry has been written, which is the last one.
         self._over = False
-        #: Whether nothing is written since the file is not there any more as it was written.
+        #: Whether writing has stopped because the file was changed, moved or removed by somebody else.
         self._gone = False
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock = threading.RLock()
-        #: Where the file will end once the entry that is being written is.
+        #: The end of the file once the entry being written is complete.
         self._in_flight: tuple[int, bytes, int, int] | None = None
-        #: Held by the thread that syncs, which is ``_leader``; the others wait as ``_followers``: up to which ``seq``, and at what.
+        #: Held by the thread that syncs, the ``_leader``. Others wait as ``_followers``: the ``seq`` they need, and the
+        #: lock they wait on.
         self._sync_lock = threading.Lock()
         self._leader = 0
         self._followers: deque[tuple[int, threading.Lock]] = deque()
         self._synced = seq
-        #: What the placeholders in it stand for, where that is kept: on the device before the entries are.
+        #: The vault with the values behind the placeholders, if kept: on the device before the entries are.
         self.vault: Vault | None = None
         self._reads: deque[_Read] = deque()
         self._encode_read = encode_read
         self._run = orjson.dumps(run_id)
         self._middles: dict[str, bytes] = {}
         self._background: _Background | None = None
-        #: Whether whoever brings work must wake the background thread.
+        #: Whether the background thread has to be woken for new work.
         self._asleep = True
-        #: What the background has seen and not synced yet.
+        #: What the background thread has seen and not synced yet.
         self._due = seq
         self._always = durability == "always"
         self._lazy = durability == "effects"
@@ -157,10 +164,12 @@ class Journal(Chain):
         """The hash of the last entry."""
         return self._end[1]
 
-    # -- writing ---------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ---------------------------------------------------------------------------------------------------------
 
     def observe(self, written: Callable[[], object]) -> None:
-        """From now on call ``written`` after each entry, once it is in the file. A journal that nobody observes does not ask."""
+        """Call ``written`` after each entry from now on, once the entry is in the file. Journals without an observer
+        pay nothing."""
         append = self.append
 
         def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
@@ -171,9 +180,11 @@ class Journal(Chain):
         self.append = observed  # type: ignore[method-assign]  # of this journal alone: others have no overhead
 
     def append_last(self, kind: str, lane: int, parent: int, tail: Callable[[int], bytes], sync: bool = False) -> int:
-        """Write the entry that ends the file, as ``append`` does; ``tail`` is given the number of entries, this one included.
+        """Write the entry that ends the file, like ``append``; ``tail`` receives the number of entries, including this
+        one.
 
-        Whatever another thread writes or reads meanwhile comes before the end, and is counted, or after it, and is in no file.
+        What other threads write or read meanwhile either precedes the end and is counted, or comes after it and is not
+        written.
         """
         with self._lock:
             if sync:
@@ -187,33 +198,36 @@ class Journal(Chain):
         return seq
 
     def _crowded(self) -> None:
-        # A loop that reads faster than the file takes it waits here: what is pending would have no bound.
+        # A loop that reads faster than the file can be written waits here, which bounds the pending reads.
         with suppress(LogWriteError):
             self.flush()
 
     def held(self) -> threading.RLock:
-        """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
+        """Return the log's lock, for callers that number something and write it atomically: ``with journal.held(): …``."""
         return self._lock
 
-    #: Of ``Chain``; named here as the journal's own, as crashes are put around them.
+    #: Methods of ``Chain``, named here as well because crash tests wrap them on this class.
     append = Chain.append
     _write = Chain._write
 
     def _look(self) -> None:
-        """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
+        """Raise unless the file is unchanged, so that nobody relies on an entry written to a lost file."""
         if self._broken is not None:
-            return  # whoever writes gets the error
+            return  # the writer gets the error
         while True:
-            end, flight = self._end, self._in_flight  # within a signal handler its own thread may be writing
+            end, flight = (
+                self._end,
+                self._in_flight,
+            )  # if this is a signal handler, its own thread may be in the middle of a write
             why = self._fault(end, flight or end)
-            # A signal handler that has written an entry meanwhile has moved the end: what was seen says nothing then.
+            # If a signal handler has written an entry meanwhile, the end has moved: look again.
             if end is self._end and flight is self._in_flight:
                 break
         if why is not None:
             self._lose(why)
 
     def _fault(self, end: tuple[int, bytes, int, int], last: tuple[int, bytes, int, int]) -> str | None:
-        """What is wrong with the file if it is to end somewhere from ``end`` on, and no later than ``last``."""
+        """Return what is wrong with the file if it should end at ``end`` or later, and not after ``last``."""
         seq, head, _, written = last
         try:
             found = system.fstat(self._fd)
@@ -234,7 +248,8 @@ class Journal(Chain):
         return None
 
     def _in_place(self) -> bool:
-        """Whether the file has the name under which it is looked for after a crash; yes where that can't be known."""
+        """Return whether the file still has the name under which recovery will look for it; true if that can't be
+        determined."""
         try:
             found = _stat(self._place)
         except (FileNotFoundError, NotADirectoryError):
@@ -249,7 +264,7 @@ class Journal(Chain):
         raise self._error(why)
 
     def _owned(self) -> bool:
-        """Whether the descriptor is ours still."""
+        """Return whether the descriptor still refers to our file."""
         try:
             found = system.fstat(self._fd)
         except OSError:
@@ -268,34 +283,37 @@ class Journal(Chain):
             self._write_kept()
 
     def _break(self, why: str) -> None:
-        """From now on nothing is written."""
+        """Stop writing for good."""
         self._broken = why
         self._stopped = True
 
-    # -- what has happened, and could not be written -----------------------------------------------------------------------
+    # -- entries that could not be written
+    # ------------------------------------------------------------------------------------
 
     @property
     def keeps(self) -> int:
-        """How many entries are in memory alone, since they could not be written."""
+        """The number of entries that are only in memory, because they could not be written."""
         return len(self._kept)
 
     @property
     def room(self) -> bool:
-        """Whether more may be kept that no effect depends on."""
+        """Whether more entries may be kept that no effect depends on."""
         return self._kept_bytes < _KEPT
 
     def keep(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
-        """Write an entry that says what has happened, now or as soon as that is possible; no other is written before. Its ``seq``.
+        """Write an entry about something that has happened, now or as soon as possible, and before any other; return
+        its ``seq``.
 
-        For what ``append`` could not write, whose arguments it takes; once the log's own ``seq`` has come so far it is in the file, and
-        may be synced. ``LogWriteError`` where nothing will be written any more.
+        For entries that ``append`` could not write; takes the same arguments. Once the log's own ``seq`` has reached
+        the returned one, the entry is in the file and can be synced. Raises ``LogWriteError`` if nothing will be
+        written any more.
         """
         with self._lock:
             for entry in (*grouped(self._take_reads(), self._encode_read), (kind, lane, parent, tail)):
                 seq = self._keep(entry)
             with suppress(LogWriteError):
                 self._settle()
-        self._wake()  # it tries again and again
+        self._wake()  # it retries
         return seq
 
     def _keep(self, entry: _Entry) -> int:
@@ -306,16 +324,16 @@ class Journal(Chain):
             if self._kept.setdefault(seq, entry) is entry:
                 if (
                     seq > self._end[0] or self._kept.get(seq) is not entry
-                ):  # else a signal handler has written that one meanwhile
+                ):  # otherwise a signal handler has written that entry meanwhile
                     self._kept_bytes += len(entry[3]) + _ENTRY
                     return seq
                 del self._kept[seq]
         raise self._error(self._broken or _OVER)
 
     def _write_kept(self) -> None:
-        """Write what is kept, in order. Raises ``LogWriteError``; what could be written is in the file then."""
+        """Write the kept entries, in order. If it raises ``LogWriteError``, those before are in the file."""
         while self._kept:
-            if self._in_flight is not None:  # a signal handler interrupts
+            if self._in_flight is not None:  # a signal handler is interrupting
                 self._end, self._in_flight = self._in_flight, None
             end = self._end
             before, head, last, size = end
@@ -347,7 +365,7 @@ class Journal(Chain):
         return self._middles.setdefault(kind, middle)
 
     def _write_with_reads(self, *after: _Entry) -> int:
-        """Write the pending reads of every lane, and the entries after them, in one go; the ``seq`` of the last."""
+        """Write the pending reads of all lanes and the entries after them in one call; return the ``seq`` of the last."""
         taken = self._take_reads()
         entries = [*grouped(taken, self._encode_read), *after]
         entry = None
@@ -379,27 +397,28 @@ class Journal(Chain):
             if not there:
                 if len(taken) <= PENDING:
                     self._reads.extendleft(reversed(taken))
-                else:  # a log that can't be written would let them grow without a bound
+                else:  # a log that can't be written would let them grow without bound
                     self.lost += len(taken)
             raise
 
     def _line(self, entry: _Entry, seq: int, ts: int, head: bytes) -> tuple[bytes, bytes]:
-        """An entry as it is written, and its hash; ``head`` is that of the one before."""
+        """Return an entry as written, and its hash; ``head`` is the previous hash."""
         kind, lane, parent, tail = entry
         return _line(head, seq, self._middles.get(kind) or self._middle(kind), ts, lane, parent, tail)
 
     def _take_reads(self) -> list[_Read]:
         reads = self._reads
         taken: list[_Read] = []
-        # What other threads add meanwhile waits: one that reads without a pause would have no end.
+        # What other threads add meanwhile waits: a thread that reads without pause would keep this loop going forever.
         with suppress(IndexError):  # a signal handler has written them meanwhile
             taken.extend(starmap(reads.popleft, repeat((), len(reads))))
         return taken
 
-    # -- when it fails ---------------------------------------------------------------------------------------------------
+    # -- errors
+    # ----------------------------------------------------------------------------------------------------------
 
     def _complete(self, line: bytes, written: int) -> None:
-        """Finish a short write, or cut the file back to its last whole line."""
+        """Complete a short write, or cut the file back to its last complete line."""
         while written < len(line):
             try:
                 more = self._os_write(self._fd, line[written:])
@@ -427,16 +446,17 @@ class Journal(Chain):
         )
 
     def _lacking(self) -> str:
-        """What it lacks, as the end of a sentence."""
+        """Return what the log lacks, as the end of a sentence."""
         count = len(self._kept)
         if not count:
             return ""
         return f"; it lacks {count} {'entry' if count == 1 else 'entries'} of what has happened"
 
-    # -- durability ------------------------------------------------------------------------------------------------------
+    # -- durability
+    # ------------------------------------------------------------------------------------------------------
 
     def sync(self, seq: int | None = None) -> None:
-        """Bring everything up to ``seq`` (or all) to the device. Threads that wait at once share one sync.
+        """Sync everything up to ``seq`` (or everything) to the device. Concurrent callers share one sync.
 
         After a failed sync the journal is closed for good: the system may have dropped the pages.
         """
@@ -458,7 +478,7 @@ class Journal(Chain):
                 finally:
                     if self._followers:
                         self._release()
-            elif self._leader == me:  # a signal handler or a finalizer has come into this thread's own sync
+            elif self._leader == me:  # a signal handler or finalizer interrupted this thread's own sync
                 self._bring()
             else:
                 self._follow(want)
@@ -470,7 +490,7 @@ class Journal(Chain):
         try:
             _fdatasync(self._fd)
         except OSError as error:
-            if not self._owned():  # closed since it was looked at
+            if not self._owned():  # closed since the check
                 self._lose(f"its descriptor was closed by the program ({error})")
             self._break(f"a sync failed: {error}")
             raise self._error(f"a sync failed: {error}") from error
@@ -478,20 +498,20 @@ class Journal(Chain):
             self._synced = reached
 
     def _follow(self, want: int) -> None:
-        """Wait for the sync that is under way; whose entry came too late for it syncs next, or waits for who does."""
+        """Wait for the current sync; if it does not cover the entry, lead the next one, or wait for its leader."""
         gate = _reality.gate()
         self._followers.append((want, gate))
-        if self._sync_lock.locked():  # so its holder is going to look at the followers after this
+        if self._sync_lock.locked():  # so the holder will look at the followers afterwards
             with _reality.off_loop():
                 gate.acquire(timeout=_INTERRUPTED)
 
     def _release(self) -> None:
-        """Wake the followers whose entries are on the device, and one of the others, to lead the next sync."""
+        """Wake the followers whose entries are on the device, and one of the others to lead the next sync."""
         followers, led = self._followers, False
         for _ in range(len(followers)):
             try:
                 want, gate = followers.popleft()
-            except IndexError:  # another thread does the same
+            except IndexError:  # another thread is doing the same
                 return
             if want <= self._synced or self._broken is not None:
                 gate.release()
@@ -502,7 +522,7 @@ class Journal(Chain):
                 gate.release()
 
     def flush(self) -> None:
-        """Write what is kept, and the pending reads of the clock and of random numbers."""
+        """Write kept entries and pending clock and random reads."""
         if self._reads or self._kept:
             with self._lock:
                 self._write_with_reads()
@@ -513,7 +533,7 @@ class Journal(Chain):
             with self._lock:
                 background = self._background
                 if background is None and not self.closed:
-                    with suppress(RuntimeError):  # there are no more threads: Python 3.12 starts none once it is ending
+                    with suppress(RuntimeError):  # no more threads: Python 3.12 starts none during shutdown
                         background = self._background = _Background(self)
         if background is not None:
             background.wake()
@@ -524,14 +544,17 @@ class Journal(Chain):
                     self.sync()
 
     def _tick(self) -> bool:
-        """One round of the background thread: whether there was anything to do."""
+        """Do one round of the background thread; return whether there was anything to do."""
         worked = bool(self._reads or self._kept)
-        with suppress(LogWriteError):  # who needs it gets the error; what is lost is counted where it is given up
-            with self._lock:  # else an entry that another thread writes just now looks like somebody else's
+        with suppress(
+            LogWriteError
+        ):  # callers that need the entry get the error; losses are counted where an entry is given up
+            with self._lock:  # otherwise an entry that another thread is just writing would look like somebody else's
                 self._look()
             self.flush()
             if self._lazy:
-                # What was there a round ago: an effect is just now syncing what is newer, and would have to wait for us.
+                # Sync only what existed a round ago: newer entries are probably being synced by an effect, which would
+                # have to wait.
                 due, self._due = self._due, self.seq
                 worked = worked or self._synced < self._due
                 self.sync(due)
@@ -558,17 +581,17 @@ class Journal(Chain):
                     system.close(self._fd)
 
     def open(self) -> Journal:
-        """The journal itself; of a segment that is written later it is made now."""
+        """Return the journal itself; a lazily created segment is created now."""
         return self
 
     def abandon(self) -> None:
-        """Forget the file without touching it: for a forked child, whose parent goes on writing."""
+        """Forget the file without touching it: for a forked child, whose parent continues to write."""
         self._lock = threading.RLock()
         self._sync_lock = threading.Lock()
         self._followers.clear()
         self._reads.clear()
         if not self.closed and self._owned():
-            system.close(self._fd)  # the parent keeps its own, and the lock with it
+            system.close(self._fd)  # the parent keeps its own descriptor, and the lock with it
         self.closed = True
         self._break("the journal belongs to the parent process")
         self._kept.clear()
@@ -577,7 +600,7 @@ class Journal(Chain):
 
 
 class _Background:
-    """Writes pending reads and syncs within milliseconds, while there is anything to write or sync."""
+    """The background thread: writes pending reads and syncs within milliseconds, as long as there is work."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -602,7 +625,7 @@ class _Background:
                 rest = _LONGEST if self._journal.keeps else _REST * (_monotonic() - begun)
                 pause = min(max(_PAUSE, rest), _LONGEST)
             self._journal._asleep = True
-            # Whatever came between the last round and this line has seen us awake and not woken us.
+            # Work that arrived after the last round, but before this line, did not wake the thread.
             if self._journal._tick():
                 self.wake()
 
