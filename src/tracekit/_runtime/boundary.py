@@ -1,4 +1,4 @@
-"""The boundary of a process during a run: what enters or leaves it outside every captured step, and where that was in the user's code."""
+"""The boundary of a process during a run: what crosses it outside every captured step, and at which line of user code."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ __all__ = [
     "uncaptured",
 ]
 
-#: ``noted``: it went ahead, and no step has it. ``ambient``: it was let through, and a replay does without it. ``refused``: it did not
-#: happen. ``captured``: a step has it.
+#: ``noted``: it went ahead and is in no step. ``ambient``: it was let through, and a replay does without it.
+#: ``refused``: it did not happen. ``captured``: it is in a step.
 Status = Literal["captured", "ambient", "refused", "noted"]
 
-#: What is observed while a run is recorded, inputs (``inputs.py``) among it; the run's first entry says so. What is not named here is not.
+#: What is observed while recording, including inputs (``inputs.py``), as listed in the run's first entry. Anything else
+#: is not.
 OBSERVED: Final = (
     "connect",
     "directory",
@@ -45,10 +46,10 @@ OBSERVED: Final = (
     "send",
     "stdin",
 )
-#: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
-#: own: what the copy does is observed, as the work of a process of the run.)
+#: Crossings that may have an effect: their entry is on the device before they go ahead, and they are never repeated. (A
+#: fork itself has none: what the copy does is observed, as the work of a process of the run.)
 _MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
-#: What it is, in words, before its target.
+#: What a crossing is, in words, before its target.
 _WORDS: Final = {
     "connect": "a connection to",
     "fork": "a fork of",
@@ -59,17 +60,18 @@ _WORDS: Final = {
     "send": "sending to",
     "stdin": "reading",
 }
-#: How many targets of one kind and line have an entry each. What follows is one target more, ``_OTHERS``.
+#: How many targets of one kind and line get an entry each. Further ones are counted under one more target, ``_OTHERS``.
 _TARGETS: Final = 100
 _OTHERS: Final = "others"
 
 
 class Crossing(NamedTuple):
-    """Something that crossed the boundary, distinguished by kind, target and line of user code: the first of them, and how many there were.
+    """A boundary crossing, distinguished by kind, target and line of user code: the first one, and how many there were.
 
-    ``captured`` of them turned out to be captured: processes that joined the run, or could not be started. ``entry`` is its entry in the
-    log. ``unattributed``: it was done by code of which nobody knows whether it belongs to the run (a thread that is none of it).
-    ``telemetry`` says whose that is, where its code is known. ``operation`` is the function by which the first of them crossed.
+    ``captured`` is how many of them turned out to be captured: processes that joined the run, or could not be started.
+    ``entry`` is its entry in the log. ``unattributed``: it is unknown whether the code belongs to the run (a thread
+    that is not part of it). ``telemetry`` names the telemetry, if recognised. ``operation`` is the function with which
+    the first of them crossed.
     """
 
     status: str
@@ -87,7 +89,7 @@ class Crossing(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it is and where, for people."""
+        """What it is and where, as text."""
         place = [] if self.where is None else [self.where]
         if self.times > 1:
             place.append(f"{self.times} times")
@@ -95,7 +97,7 @@ class Crossing(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What follows from it, for people, where that is not to be asked of the verdict."""
+        """Advice about it that is not part of the verdict."""
         if self.status != "ambient":
             return ""
         return f"this is telemetry{f' of {self.telemetry}' if self.telemetry else ''}; it is left out"
@@ -123,10 +125,10 @@ class _Log(Protocol):
 
 
 class Boundary:
-    """What crosses the boundary of the process while one run is recorded, outside its captured steps.
+    """The boundary crossings of the process while one run is recorded, outside its captured steps.
 
-    ``write`` appends a ``boundary`` entry (its name, its input as JSON values, the lane and the step that it happened in) to ``log`` and
-    returns its ``seq``; ``unwritten`` is called where that is not possible.
+    ``write`` appends a ``boundary`` entry (name, input as JSON values, lane and enclosing step) to ``log`` and returns
+    its ``seq``; ``unwritten`` is called if that fails.
     """
 
     def __init__(
@@ -140,20 +142,21 @@ class Boundary:
         self._unwritten: Final = unwritten
         self._found: Final[dict[_Key, _Counted]] = {}
         self._targets: Final[Counter[tuple[str, str, str | None]]] = Counter()
-        #: By the lane of a process: what it counts in.
+        #: The counters of processes, by lane.
         self._processes: Final[dict[str, _Counted]] = {}
-        #: The sockets that are in the list, with where they send to (of one that is connected, that is ``None``), and whether nobody knows
-        #: whose that is.
+        #: The sockets already listed, with their targets (``None`` for a connected socket), and whether it is unknown
+        #: who uses them.
         self._sockets: Final[WeakKeyDictionary[Any, set[tuple[object, bool]]]] = WeakKeyDictionary()
 
     def knows(self, sock: Any, target: object, unattributed: bool) -> bool:
-        """Whether what goes out by this socket (to ``target``, where it is not connected) is in the list; from now on it is.
+        """Return whether data sent through this socket (to ``target``, if it is not connected) is listed already, and
+        list it.
 
-        One that somebody else has opened counts once more when the run's own code uses it.
+        A socket opened by other code counts again when the run's own code uses it.
         """
         try:
             targets = self._sockets.setdefault(sock, set())
-        except TypeError:  # no weak reference to it
+        except TypeError:  # it can't be weakly referenced
             return False
         if any((one, whose) in targets for one in (target, None) for whose in {False, unattributed}):
             return True
@@ -174,9 +177,9 @@ class Boundary:
         lane: str | None = None,
         telemetry: str | None = None,
     ) -> None:
-        """Something is about to cross: when this returns, the log has it. Where the log can't be written, it goes ahead all the same."""
+        """Log a crossing that is about to happen. If the log can't be written, it goes ahead nevertheless."""
         try:
-            # The lock of the log, not one more: a finalizer may come here from the middle of an entry.
+            # the log's own lock: a finalizer may get here in the middle of an entry
             with self._log.journal.held():
                 counted = self._counted(_Key(status, kind, where, target, unattributed, telemetry), lane, operation)
                 if not counted.entry:
@@ -200,18 +203,18 @@ class Boundary:
         return counted
 
     def captured(self, lane: str) -> None:
-        """The process in this lane is captured after all: it has joined the run, or could not be started."""
+        """Note that the process in this lane is captured after all: it has joined the run, or could not be started."""
         counted = self._processes.pop(lane, None)
         if counted is not None:
             counted.captured += 1
 
     @property
     def crossings(self) -> list[Crossing]:
-        """All of it so far, in the order in which it came."""
+        """All crossings so far, in order."""
         return [one.crossing() for one in [*self._found.values()]]
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts for the last entry of the run, by entry."""
+        """Return the counts for the run's last entry, by entry."""
         found: dict[str, Any] = {}
         for one in self.crossings:
             if one.entry:
@@ -220,7 +223,7 @@ class Boundary:
 
 
 class _Counted:
-    """What is counted together; see ``Crossing``."""
+    """The counter of equal crossings; see ``Crossing``."""
 
     __slots__ = ("captured", "effect", "entry", "key", "lane", "operation", "times")
 
@@ -234,7 +237,7 @@ class _Counted:
         self.captured = 0
 
     def about(self) -> dict[str, Any]:
-        """The input of its entry."""
+        """Return the input of its entry."""
         key = self.key
         about: dict[str, Any] = {"status": key.status, "operation": self.operation, "target": key.target}
         if key.where is not None:
@@ -262,7 +265,8 @@ class _Counted:
 
 
 def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] = ()) -> list[Crossing]:
-    """What a log says of the boundary. ``joined`` are the lanes of processes of the run that have files of their own."""
+    """Return the boundary crossings in a log. ``joined`` are the lanes of processes of the run that have files of their
+    own."""
     found: dict[int, Crossing] = {}
     counts: Mapping[str, Any] | None = None
     for entry in entries:
@@ -276,7 +280,7 @@ def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] =
 
 
 def crossing_of(entry: Mapping[str, Any]) -> Crossing:
-    """What one ``boundary`` entry says; a trace may say anything."""
+    """Return the crossing in a ``boundary`` entry, which may be malformed."""
     about = entry.get("input")
     about = about if isinstance(about, Mapping) else {}
     where, lane, telemetry = about.get("where"), about.get("process"), about.get("telemetry")
@@ -304,20 +308,21 @@ def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collec
 
 
 def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
-    """What a replay would lack: what was noted and not captured, and what was refused. A look-up that a connection followed is none."""
+    """Return what a replay would lack: crossings noted and not captured, and refused ones; not a look-up followed by a
+    connection."""
     found = [one for one in crossings if one.status in ("noted", "refused") and one.times > one.captured]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
     return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
 
 
 def reaches_the_network(one: Crossing) -> bool:
-    """Whether this is what HTTP clients and SDKs do: ``instrument()`` captures those that tracekit knows."""
+    """Return whether this looks like an HTTP client or SDK, which ``instrument()`` captures if tracekit knows it."""
     sends = one.kind == "send" and one.operation.startswith("socket.")  # neither a signal nor a pipe
     return one.status == "noted" and (sends or one.kind in ("connect", "lookup"))
 
 
 def sentences(found: Sequence[Crossing], most: int) -> list[str]:
-    """At most ``most`` lines on what was not captured, for people."""
+    """Return at most ``most`` lines about what was not captured."""
     texts = [_sentence(one) for one in found]
     if len(texts) <= most:
         return texts

@@ -1,4 +1,4 @@
-"""From Python values to the bytes that go into the log: encoded, redacted, interned, in this order."""
+"""Converts Python values to the bytes in the log: encodes, redacts and interns them, in this order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .step import Patterns
 
 __all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 
-#: An encoding shorter than this holds nothing worth interning.
+#: A shorter encoding contains nothing worth interning.
 _LARGE: Final = 1024
-#: The same for conversations and their answers.
+#: The same for conversations and their responses.
 _SOME: Final = 64
-#: What a reader takes by default, and room for the rest of an entry: bytes of one text, and of what is in one line
-#: (texts of ``_APART`` and more stand in lines of their own).
+#: The default limits of a reader, less space for the rest of an entry: bytes of one text, and of what is in one line
+#: (texts of ``_APART`` and more get lines of their own).
 _TEXT: Final = DEFAULT.line - (4 << 20)
 _LINE: Final = DEFAULT.line // 2 - (2 << 20)
 _APART: Final = 1 << 18
@@ -34,7 +34,8 @@ _CERTAIN: Final = _EXPANDED // 48
 
 
 def oversized(tree: Any, data: bytes) -> bool:
-    """Whether a reader would refuse, by its default limits, a tree whose encoding is ``data``. Seen from the value alone."""
+    """Return whether a reader would refuse, by its default limits, a tree encoded as ``data``, judging by the value
+    alone."""
     size = len(data)
     if size <= _CERTAIN:
         return False
@@ -46,7 +47,7 @@ def oversized(tree: Any, data: bytes) -> bool:
 
 
 def _long_texts(tree: Any) -> list[int]:
-    """The encoded sizes of the texts that stand in lines of their own."""
+    """Return the encoded sizes of the texts that get lines of their own."""
     found, pending = [], [tree]
     while pending:
         node = pending.pop()
@@ -61,7 +62,8 @@ def _long_texts(tree: Any) -> list[int]:
 
 
 def _without_classes(notes: list[str], returns: Callable[[], Any] | None) -> list[str]:
-    """What there is to say but for classes without a name: only where a replay makes the value again, and its type is not declared."""
+    """Return the notes that matter. Those about unnamed classes matter only if a replay rebuilds the value and its type
+    is not declared."""
     if all(type(note) is not Unnamed for note in notes):
         return notes
     classes = {} if returns is None else classes_in(returns())
@@ -73,7 +75,7 @@ def _without_classes(notes: list[str], returns: Callable[[], Any] | None) -> lis
 
 
 def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
-    """The opaque tree of a value that is too large, and a sentence about it."""
+    """Return the opaque tree that replaces a value that is too large, and add a note about it."""
     name = f"{type(value).__module__}:{type(value).__qualname__}"
     size = f"{len(data) >> 20} MiB"
     if notes is not None:
@@ -84,9 +86,10 @@ def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
 class Encoded:
     """One value as it goes into the log.
 
-    ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
-    ``notes`` says what could not be encoded, ``redacted`` where in its entry placeholders stand. ``places`` is for
-    ``Encoder.remember``, once the entry is written. ``hashed`` is the hash of the canonical form up to the tree's end, where that is known.
+    ``data`` is its JSON, ``tree`` the value before interning. ``whole`` is false if parts of it are in ``blob``
+    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are. ``places`` is
+    for ``Encoder.remember``, once the entry is written. ``hashed`` is the hash of the canonical form up to the tree's
+    end, if known.
     """
 
     __slots__ = ("data", "hashed", "notes", "places", "redacted", "tree", "whole")
@@ -111,11 +114,12 @@ class Encoded:
 
 
 class _Worked:
-    """What an encoder made of a body that may be continued: of its elements, and of the rest of the input.
+    """The encoder's results for a body that may be continued: for its elements, and for the rest of the input.
 
-    ``known`` has the elements without their secrets, ``marks`` says by number where placeholders stand in them. ``rest`` is the JSON
-    around them, in which there are none, ``others`` are the lists in it. ``hashed`` is the hash of the canonical form up to the last
-    element, which begins with ``before`` and ends in ``after``. All that holds for ``version`` of what is known of secrets.
+    ``known`` describes the redacted elements; ``marks`` says, by number, where placeholders are in them. ``rest`` is
+    the JSON around them, which has none, and ``others`` are the lists in it. ``hashed`` is the hash of the canonical
+    form up to the last element; the form begins with ``before`` and ends with ``after``. All of this is valid for
+    ``version`` of the known secrets.
     """
 
     __slots__ = ("after", "before", "encoder", "hashed", "known", "marks", "others", "rest", "version")
@@ -151,7 +155,7 @@ class Encoder:
         self._interner = Interner(write_blob)
 
     def plain(self, value: Any, seen: list[Any]) -> bytes | None:
-        """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path.
+        """Return the encoding of a small value that needs nothing special, or ``None``: the hot path.
 
         The containers in it are appended to ``seen``.
         """
@@ -171,11 +175,11 @@ class Encoder:
         own: Patterns | None = None,
         returns: Callable[[], Any] | None = None,
     ) -> Encoded:
-        """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
+        """Encode any value, for the key ``at`` of its entry. Never raises, whatever the value is.
 
-        ``returns`` says which type is declared for a value that a replay makes again: its classes are found by that, or by their names.
-
-        ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand. ``own`` redacts it too.
+        ``returns`` returns the declared type of a value that a replay rebuilds: its classes are found through that, or
+        by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
+        patterns of secrets.
         """
         notes: list[str] = []
         ours = data is not None
@@ -191,7 +195,8 @@ class Encoder:
         suspicious = own is not None or self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
         if not ours and tree is value and type(tree) is not str and (suspicious or large):
-            # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
+            # From here on a copy of our own: the tree may contain the program's objects, which another thread can
+            # change.
             tree = orjson.loads(data)
         if suspicious:
             tree, found = self.redactor.also(own).redact(tree)
@@ -207,10 +212,10 @@ class Encoder:
     def encode_continued(
         self, value: Any, data: bytes, continued: Continuation, places: Places | None
     ) -> Encoded | None:
-        """As ``encode`` with ``lists``, of an input that ends in a body which continues another one (``data`` is its JSON): work is done on
-        what is new.
+        """Like ``encode`` with ``lists``, for an input that ends in a body which continues another one (``data`` is its
+        JSON): processes only what is new.
 
-        ``None`` where all of it has to be looked at.
+        Returns ``None`` if all of it has to be processed.
         """
         if len(data) > _CERTAIN:
             return None
@@ -267,24 +272,24 @@ class Encoder:
         return Encoded(data, tree, [], redacted, whole, places, None if whole else hashed)
 
     def remember(self, places: Places, seq: int) -> None:
-        """The entry ``seq`` is written: its strings can be referred to."""
+        """Remember the strings of the entry ``seq``, which has been written, for references."""
         self._interner.remember(places, seq)
 
     def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
-        # A ``__repr__`` is the program's own code: what it does is no part of the run.
+        # ``__repr__`` is the program's own code: what it does is not part of the run.
         token = current.set(None)
         try:
             tree = to_json(value, notes)
             try:
                 return tree, dumps_in_order(tree)
-            except (TypeError, RuntimeError):  # another thread has changed the value since the look at it
+            except (TypeError, RuntimeError):  # another thread has changed the value meanwhile
                 tree = snapshot(value, notes)
                 return tree, dumps_in_order(tree)
         finally:
             current.reset(token)
 
     def encode_whole(self, value: Any) -> Encoded:
-        """The encoding of a value with nothing interned: for the first entry, which can't refer to any other."""
+        """Encode a value without interning: for the first entry, which can't refer to others."""
         notes: list[str] = []
         tree, redacted = self.redactor.redact(snapshot(value, notes))
         data = dumps_in_order(tree)
@@ -294,7 +299,7 @@ class Encoder:
         return Encoded(data, tree, _without_classes(notes, None), below(redacted, "/input"), whole=True)
 
     def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:
-        """The canonical bytes of a tree without its secrets."""
+        """Return the canonical bytes of a tree without its secrets."""
         return dumps(self.redactor.also(own).redact(tree)[0])
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:
@@ -304,7 +309,8 @@ class Encoder:
 
 
 def _around(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """What stands before the list at ``path`` in the canonical form of a tree, its bracket apart, and what after it."""
+    """Return what precedes the list at ``path`` in the canonical form of a tree, without the bracket, and what follows
+    it."""
     before, after = b"", b""
     for key in path:
         first = dumps({name: item for name, item in tree.items() if name < key})[:-1]

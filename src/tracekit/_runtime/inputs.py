@@ -1,7 +1,9 @@
-"""What a run reads from outside by itself, not by a step: recorded where it is read, and compared with today's in a replay.
+"""Inputs that a program reads from outside by itself, not in a step: recorded when read, and compared with today's in a
+replay.
 
-A variable is what it is, whoever asks and in which order: an ``input`` entry says what the run first saw of it, and another
-one follows where that has changed. In a replay the recorded value serves; where today's is another one, the replay is not exact.
+A variable has its value whoever reads it, and in whichever order: an ``input`` entry records what the run first saw,
+and another one follows after a change. A replay gives the program the recorded value; if today's differs, the replay is
+not exact.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _WORDS: Final = {
     "listing": "the directory",
     "scan": "the directory",
 }
-#: What is a list of names.
+#: Inputs that are lists of names.
 _NAMES: Final = frozenset(("listing", "scan"))
 _UNKNOWN: Final = object()
 
@@ -44,33 +46,36 @@ class Disk(Protocol):
     """The files that a replayed program sees."""
 
     def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
-        """Bring the file at ``path`` to what was recorded of it; ``first``: when the run began. ``False``: what was in it was not kept.
-        ``None``: it is different here and stays so, since what a replay writes would be the user's."""
+        """Restore the file at ``path`` to its recorded state; ``first``: when the run began. Return ``False`` if its
+        content was not kept, ``None`` if it differs here and stays so, because the replay would write to the user's
+        file."""
         ...
 
 
 class OwnFiles:
-    """The files that the program of a run has written itself, outside every step, and nobody else since: a replay writes them, too."""
+    """Files that the program of a run has written itself, outside every step, and nobody else since: a replay writes
+    them, too."""
 
     def __init__(self) -> None:
         self.paths: Final[set[str]] = set()
-        #: Whether the program has changed a file, outside every step, that does not go by itself.
+        #: Whether the program has changed a file, outside every step, that it does not delete itself.
         self.lasting = False
 
 
 class LeftStates:
-    """What brings a generator of the process to the state in which a recorded step left it, by its name; of one run."""
+    """For one run, functions that set a named random generator of the process to the state in which a recorded step
+    left it."""
 
     def __init__(self) -> None:
         self.setters: Final[dict[str, Callable[[Any], object]]] = {}
 
 
-#: As a step left it: two of them are two, even if they are equal.
+#: States that a step left behind: two of them count as two, even if equal.
 _LEFT: Final = frozenset(("left", "state"))
 
 
 class RecordedInputs:
-    """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is called where that is not possible."""
+    """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is called if that fails."""
 
     def __init__(
         self,
@@ -84,7 +89,7 @@ class RecordedInputs:
         self._known: Final[dict[tuple[str, str], Any]] = {}
 
     def read(self, scope: Scope, kind: str, name: str, value: Any) -> None:
-        """User code has read ``value`` (JSON; ``None``: it is not there)."""
+        """User code has read ``value`` (JSON; ``None``: it does not exist)."""
         key = (kind, name)
         if kind not in _LEFT and self._known.get(key, _UNKNOWN) == value:
             return
@@ -102,10 +107,10 @@ class RecordedInputs:
 
 
 class ReplayedInputs:
-    """What the recorded run has read, for one replay. ``originals`` has the secrets that were taken out of it, where they are known;
-    ``bindings`` compare where placeholders may stand. ``own`` are the program's own files.
+    """What the recorded run has read, for one replay. ``originals`` has the redacted secrets, if known; ``bindings``
+    compares values that may contain placeholders; ``own`` are the program's own files.
 
-    ``today`` has patterns of names of which today's value is wanted, by kind.
+    ``today`` has patterns of names, by kind, for which today's value is used.
     """
 
     def __init__(
@@ -131,21 +136,22 @@ class ReplayedInputs:
         self.today: Mapping[str, Iterable[str]] = {}
         self._own: Final = own
         self._states: Final = states
-        #: Where names begin.
+        #: The directory that relative names refer to.
         with _reality.off_loop():
             self._directory = os.path.abspath(".")
         self._disk: Disk | None = None
-        #: What was recorded of files and generators as steps left them, by the step; found when it is first asked for.
+        #: The recorded states of files and generators after steps, by step; collected on first use.
         self._left: dict[int, list[tuple[str, str, int]]] | None = None
         self._lock: Final = RLock()
-        #: The values that are yet to come, the one that serves now first, with the entry of each.
+        #: The values still to come, the current one first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
         self._said: Final[set[tuple[str, str]]] = set()
 
     def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
-        """What user code is given, where it would read ``value`` (``None``: it is not there). ``own``: the program has set that itself.
+        """Return what user code is given in place of ``value`` (``None``: it does not exist). ``own``: the program has
+        set it itself.
 
-        ``next_step`` says which recorded step its line of execution comes to next.
+        ``next_step`` returns the recorded step that its lane reaches next.
         """
         if kind not in self._observed:
             return value
@@ -163,7 +169,7 @@ class ReplayedInputs:
             elif len(rest) > 1:
                 self._go_on_before(rest, next_step())
             seq, recorded = rest[0].seq, rest[0].value
-            # What the program has now stands for what was taken out (a secret), or was not kept (the content of a file).
+            # The program's current value replaces what was redacted (a secret), or not kept (the content of a file).
             whole = self._with_secrets(seq, recorded)
             if whole is not None and type(recorded) is not dict:
                 return whole
@@ -179,7 +185,8 @@ class ReplayedInputs:
                     self._once(kind, name, self._elsewhere, then=recorded, now=value, step=seq)
                 return value
             if kind in _NAMES and served is not None:
-                # What a run has left behind, and what was born later, is hidden; what is gone is there, as far as it was recorded.
+                # Hide entries that a run left behind or that were created later; what is gone is shown, as far as it
+                # was recorded.
                 if value is None or sorted(served) != sorted(value):
                     self._once(kind, name, self._other_names, step=seq)
                 return served
@@ -187,21 +194,21 @@ class ReplayedInputs:
             if (value is None and ours) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             if kind == "file" and ours and ("kept", name) in self._recorded:
-                self._once(kind, name, self._changed, step=seq)  # by the recorded run itself, when it had read it
+                self._once(kind, name, self._changed, step=seq)  # by the recorded run itself, after reading it
                 return served
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
 
     def lay(self, disk: Disk) -> None:
-        """Bring the files that the recorded run changed to how it found them, each once, and from now on those that a step changed to
-        how it left them."""
+        """Restore the files that the recorded run changed to their initial state, once each; from now on, files changed
+        by a step are set to the state in which it left them."""
         self._disk = disk
         for kind, name in self._recorded:
             if kind == "kept":
                 self._lay(name, self._recorded[kind, name][0], first=True)
 
     def answered(self, step: int) -> None:
-        """``step`` was answered from the log: what it had done to files, and to generators of the process, is to be there."""
+        """Restore the state in which ``step``, which was answered from the log, had left files and random generators."""
         if self._left is None:
             self._left = {}
             for (kind, name), seqs in self._recorded.items():
@@ -245,7 +252,7 @@ class ReplayedInputs:
         self._report.remark("not_laid", text, name=name, step=step)
 
     def _is(self, kind: str, name: str, recorded: Any, value: Any) -> bool:
-        """Whether today's value is the recorded one."""
+        """Return whether today's value is the recorded one."""
         if value is None or recorded is None:
             return value is recorded
         if kind == "environment":
@@ -254,13 +261,13 @@ class ReplayedInputs:
         return same
 
     def _value(self, seq: int) -> tuple[Any, str | None]:
-        """What entry ``seq`` has of an input, and where that was read."""
+        """Return an input from entry ``seq``, and where it was read."""
         entry = self._trace.entry(seq)
         about = entry["input"]
         return from_json(self._trace.expand(entry["output"])).get(about["name"]), about.get("where")
 
     def _original(self, seq: int) -> Any:
-        """The same with its secrets in their places, where all are known; else ``None``."""
+        """The same with its secrets restored, if all are known; else ``None``."""
         entry = self._trace.entry(seq)
         if self._originals.lack(entry, "output"):
             return None
@@ -268,7 +275,7 @@ class ReplayedInputs:
         return from_json(self._trace.expand(whole["output"])).get(entry["input"]["name"])
 
     def _with_secrets(self, seq: int, recorded: Any) -> Any:
-        """What was recorded at ``seq``, with its secrets; ``None`` where none were taken out, or they are not known."""
+        """Return what was recorded at ``seq`` with its secrets; ``None`` if none were redacted, or they are unknown."""
         inside = recorded.get("content") if type(recorded) is dict else recorded
         return self._original(seq) if self._holds_placeholder(inside) else None
 
@@ -283,17 +290,18 @@ class ReplayedInputs:
         return found
 
     def _go_on_to(self, rest: list[_Seen], kind: str, name: str, value: Any) -> None:
-        """What the program has now may be a later value of the recording: it has set it, as it did then."""
+        """Go on to a later recorded value if the program has it now: it has set it, as in the recording."""
         for at, seen in enumerate(rest):
             if self._is(kind, name, seen.value, value):
                 del rest[:at]
                 return
 
     def _go_on_before(self, rest: list[_Seen], seq: int) -> None:
-        """Nothing here says which of the values it is, but where the program reads it, and how far it has come: ``seq`` is its next step.
+        """Decide by position which of the values is current, if nothing else says so: ``seq`` is the program's next
+        step.
 
-        One that came in the course of a step is there after that step. One that came without has been set by something that a replay
-        does as well, or which it lacks (a file with variables): then it is the one that was first seen at this line.
+        A value that appeared during a step is current after that step. One that appeared otherwise was set by something
+        that a replay does as well, or lacks (a file with variables): it is current at the line where it was first seen.
         """
         where = caller()
         while len(rest) > 1 and rest[1].seq < seq:
@@ -351,7 +359,7 @@ class ReplayedInputs:
 
 
 class _Seen(NamedTuple):
-    """A value that the recorded run has seen, the entry that says so, and the line that read it."""
+    """A value that the recorded run has seen, the entry that records it, and the line that read it."""
 
     seq: int
     value: Any

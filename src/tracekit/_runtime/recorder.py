@@ -1,4 +1,4 @@
-"""The session that records: an intent record before each live call, its outcome before the caller gets it."""
+"""The session that records: logs an intent record before each live call, and its outcome before the caller gets it."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ __all__ = [
 
 # -- classified --------------------------------------------------------------------------------------------------------
 #
-# What the log says of a failure beside the exception itself: ``meta.failure``, small and without secrets.
+# What the log says about a failure besides the exception itself: ``meta.failure``, small and without secrets.
 
-#: How much of a text, and how many causes, an entry repeats: the exception itself stands beside it.
+#: How much of the text, and how many causes, ``meta.failure`` repeats: the exception itself is in the entry.
 MAX_REASON: Final = 300
 MAX_CAUSES: Final = 3
-#: Steps of which it is remembered what they raised.
+#: For how many steps the raised exceptions are remembered.
 _KEPT: Final = 256
-#: How far from the run's own exception the one of a step is looked for.
+#: How many related exceptions of the run's own are searched for one raised by a step.
 _REACH: Final = 64
 
 
@@ -73,10 +73,10 @@ class _Raised(NamedTuple):
 
 
 class Raised:
-    """Which steps raised what, so that the run's end can name the one that it ended by.
+    """Which steps raised which exceptions, so that the run's end can name the step that caused it.
 
-    The exceptions are not held on to, which would keep alive what their frames hold; an equal one at the same address is taken for
-    the same, and of several the one of the latest step.
+    The exceptions are not kept alive, since their frames would be, too. An equal exception at the same address counts
+    as the same; of several steps, the latest counts.
     """
 
     __slots__ = ("_by_id",)
@@ -85,10 +85,10 @@ class Raised:
         self._by_id: dict[int, _Raised] = {}
 
     def remember(self, error: BaseException, raised: _Raised) -> None:
-        """A step raised ``error``, which may have come out of a step inside it."""
+        """Remember that a step raised ``error``, which may come from a step inside it."""
         known = self._by_id.get(id(error))
         if known is not None and known.looks == raised.looks and known.seq > raised.seq:
-            if raised.side_effect == "irreversible":  # around the one that raised first
+            if raised.side_effect == "irreversible":  # it encloses the step that raised first
                 self._by_id[id(error)] = known._replace(side_effect=raised.side_effect)
             return
         if len(self._by_id) >= _KEPT:
@@ -96,13 +96,13 @@ class Raised:
         self._by_id[id(error)] = raised
 
     def behind(self, error: BaseException) -> list[_Raised]:
-        """The steps that raised ``error``, or one of the exceptions behind it."""
+        """Return the steps that raised ``error``, or one of its causes."""
         known = ((self._by_id.get(id(behind)), behind) for behind in _behind(error))
         return [found for found, behind in known if found is not None and found.looks == _looks(behind)]
 
 
 def of_step(error: BaseException, session: Recording, step: RecordedStep, *, begun: bool = True) -> dict[str, Any]:
-    """``meta.failure`` of a step that raised; ``begun``: it may have done something."""
+    """Return ``meta.failure`` of a step that raised; ``begun``: it may have had an effect."""
     spec, agent = step.spec, step.scope.agent
     try:
         from ..failures import classify
@@ -116,7 +116,7 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
 
 
 def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
-    """``meta.failure`` of a run that ends with an exception, and the innermost step that it came from, where that is known."""
+    """Return ``meta.failure`` of a run that ends with an exception, with the innermost step that raised it if known."""
     try:
         from ..failures import classify
 
@@ -163,7 +163,7 @@ def _looks(error: BaseException) -> tuple[type, str]:
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """``error``, its causes and contexts, the members of groups: the nearest first."""
+    """Yield ``error``, its causes and contexts, and the members of groups, nearest first."""
     queue, seen = [error], {id(error)}
     while queue and len(seen) < _REACH:
         found = queue.pop(0)
@@ -179,9 +179,9 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 #
 # Steps and timers that are being recorded.
 
-#: What an error says of an effect whose outcome could not be written.
+#: How an error describes an effect whose outcome could not be written.
 _EXECUTED: Final = "was executed; its outcome"
-#: Pieces of one stream are one text, in which a secret may be split.
+#: The pieces of a stream form one text: a secret may be split between two of them.
 _STREAMED: Final = frozenset((str, bytes))
 
 
@@ -193,12 +193,12 @@ class RecordedStep(Step):
     live: Final = True
     deferred: Final = False
     seq = 0
-    #: What looks for secrets in its pieces, and what writes those that are plain.
+    #: Finds secrets in its pieces, and writes pieces that are plain.
     _stream: StreamRedactor | None = None
     _pieces: Pieces | None = None
-    #: Whether a secret was taken out of a piece, so that what it was coded as is not kept, of that piece and of those after it.
+    #: Whether a secret was removed from a piece; then the encoded bytes of that and later pieces are not logged.
     _hides = False
-    #: Whether it came in pieces: then its end is the last of them.
+    #: Whether it arrived in pieces; then its end is the last of them.
     _in_pieces = False
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
@@ -207,7 +207,7 @@ class RecordedStep(Step):
         self.request: Final = request
         self.spec: Final = request.spec
         self.seq = seq
-        #: Its arguments as they were, where it may change them.
+        #: Its arguments before the call, if the call may change them.
         self.watched: WatchedArguments | None = None
         self._inside: Spending
 
@@ -219,7 +219,7 @@ class RecordedStep(Step):
         return Scope(scope.session, scope.lane, seq, scope.agent, live, scope.spending, scope.call)
 
     def _budget(self, budget: Budget) -> Spending:
-        """What is spent in the body: one ledger, however often the body is entered."""
+        """Return the ledger of the body: the same one however often the body is entered."""
         try:
             return self._inside
         except AttributeError:
@@ -244,7 +244,7 @@ class RecordedStep(Step):
             if info is not None and "coded" in info:
                 self._hides = self._hides or bool(replaced)
                 info = _sized(info) if self._hides else info
-            # Looked through for secrets already, as part of its stream.
+            # already searched for secrets, as part of its stream
             everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.watched is None
             self._chunk(session.log.journal.append, self._reader(), stored, everyday, replaced, output, info)
         except LogWriteError as error:
@@ -252,7 +252,7 @@ class RecordedStep(Step):
             self._unwritten(error, "was begun; a piece of what it gives", self._chunk, *rest, whole=False)
 
     def _looks(self) -> StreamRedactor:
-        """What looks for secrets in its pieces from now on."""
+        """Create what searches the pieces for secrets from now on."""
         session, scope = self.session, self.scope
         stream = self._stream = session.redactor.also(self.spec.patterns).stream()
         if self.watched is None and not stream.user:
@@ -290,14 +290,15 @@ class RecordedStep(Step):
         return append(spec.types.chunk, lane.id, self.seq, tail)
 
     def _reader(self) -> Lane:
-        """The lane of who takes a piece of it, or finds its end."""
+        """Return the lane of the code that takes a piece, or finds the end."""
         scope = current.get()
         if scope is None or scope.session.state is not self.session.state:
             return self.scope.lane
         return in_own_lane(scope).lane
 
     def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
-        """The lane that its outcome comes to. Who leaves a stream, or collects it, reads nothing more of it, but may wait for its close."""
+        """Return the lane that receives the outcome. Code that abandons a stream, or has it collected, reads no more of
+        it, but may wait for its close."""
         left = meta.get("abandoned") and not meta.get("suspended")
         if not self._in_pieces or left or meta.get("collected"):
             return self.scope.lane
@@ -309,7 +310,7 @@ class RecordedStep(Step):
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec
         if session.state.ended:
-            if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
+            if info is None or not info.get("abandoned"):  # a generator discarded later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
         if session.state.before_outcome:
@@ -320,9 +321,11 @@ class RecordedStep(Step):
             more: dict[str, Any] = {}
             try:
                 arguments, known = self._changed(watched, output, more)
-            except LogWriteError:  # what is large in it
+            except LogWriteError:  # of a large part of it
                 more = {}
-                with suppress(LogWriteError):  # nothing is written any more, which the outcome meets with, too
+                with suppress(
+                    LogWriteError
+                ):  # nothing is written any more, which writing the outcome will find as well
                     arguments, known = session.keeping(self._changed, watched, output, more)
             if more:
                 info = {**(info or {}), **more}
@@ -411,9 +414,10 @@ class RecordedStep(Step):
             self.watched.resumed()
 
     def _changed(self, watched: WatchedArguments, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
-        """``,"arguments":…``, or nothing: what the call has changed in what it was given, and what of that it returns.
+        """Return ``,"arguments":…`` (or nothing) with the changes that the call made to its arguments, and which of
+        them it returned.
 
-        Beside it whether ``output`` is itself one of the arguments: a replay needs no other record of it.
+        Also return whether ``output`` is itself one of the arguments, so that a replay needs no other record of it.
         """
         session, spec = self.session, self.spec
         tool = f"{spec.family} {spec.name!r}"
@@ -427,7 +431,7 @@ class RecordedStep(Step):
         notes: list[str] = []
         try:
             changes = watched.changes(output, notes)
-        except Exception as error:  # whatever the values' own code does, the program goes on
+        except Exception as error:  # whatever the code of the values does, the program goes on
             session.report.warn(
                 f"what {tool} changes in its arguments could not be recorded: {type(error).__name__}: {error}",
                 uncaptured=True,
@@ -464,9 +468,11 @@ class RecordedStep(Step):
         *,
         known: bool = True,
     ) -> int:
-        """Write the outcome. ``known``: whether it says what became of an effect."""
+        """Write the outcome. ``known``: it settles whether an effect happened."""
         session, lane = self.session, self._comes_to(meta)
-        if "suspended" in meta and not (self.scope.live or self.spec.structural):  # the program itself ends a span
+        if "suspended" in meta and not (
+            self.scope.live or self.spec.structural
+        ):  # a span is ended by the program itself
             fields += session.place(lane)
         seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect, lane=lane, append=append)
         if self.spec.effect and known:
@@ -484,9 +490,10 @@ class RecordedStep(Step):
         executed: bool = True,
         whole: bool = True,
     ) -> None:
-        """What ``write(append, *rest)`` writes has happened, and could not be written: it is kept. ``whole``: it says all of the outcome.
+        """Keep an entry about something that has happened, which ``write(append, *rest)`` could not write. ``whole``:
+        it is the complete outcome.
 
-        Raises ``error``, and says so in it, to the caller of an effect, who must not get what no log has.
+        For an effect, raise ``error``, extended accordingly: its caller must not get a result that is in no log.
         """
         session, spec = self.session, self.spec
         if session.state.ended:  # meanwhile
@@ -538,12 +545,12 @@ class RecordedStep(Step):
 
 
 def _of_text(step: int, text: str) -> bytes:
-    """As ``of_text``, with half a surrogate pair."""
+    """Like ``of_text``, for a text with half a surrogate pair."""
     return b',"step":%d,"output":%b' % (step, dumps_in_order(to_json(text)))
 
 
 class UnloggedStep(RecordedStep):
-    """A read-only step that could not be logged, or came after the end: it is made, and nothing is written."""
+    """A read-only step that could not be logged, or came after the end: it is made, but not recorded."""
 
     __slots__ = ()
 
@@ -558,14 +565,14 @@ class UnloggedStep(RecordedStep):
 
 
 class RecordedTimer(Timer):
-    """A sleep or deadline that is armed; see ``session.Timer``."""
+    """An armed sleep or deadline; see ``session.Timer``."""
 
     __slots__ = ("_after", "_function", "_n", "_scope", "_session", "is_over")
 
     live: Final = True
     #: Whether it fired in a recording that is being replayed.
     comes: Final = False
-    #: Whether it may come true later: past the end of the log of a run that goes on.
+    #: Whether it may still fire: past the end of the log of a resumed run.
     pending: Final = False
 
     def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
@@ -604,19 +611,17 @@ class RecordedTimer(Timer):
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------
-#
-# The session that records: an intent record before the live call, its outcome before the caller gets it.
 
 T = TypeVar("T")
 #: ``Journal.append``, or ``keep``.
 Append = Callable[..., int]
 
-#: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all of it is in one line.
+#: An exception with a longer encoding is recorded by its text: no part of it is interned, so it must fit in one line.
 MAX_ERROR: Final = 16 << 20
 
 
 class _Placed(Protocol):
-    """A step that has its place in this log."""
+    """A step with a position in this log."""
 
     @property
     def scope(self) -> Scope: ...
@@ -625,12 +630,12 @@ class _Placed(Protocol):
 
 
 class Recording:
-    """One run being recorded into ``journal``."""
+    """The session of one run that is being recorded into ``journal``."""
 
     recording = True
     reach: Final = None
     decides: Final = False
-    #: Who runs is of no account while recording.
+    #: Which threads run does not matter while recording.
     threads: ThreadHooks | None = None
 
     def __init__(
@@ -651,27 +656,27 @@ class Recording:
         journal.vault = redactor.placeholders.vault = Vault.of_process(journal.path, self.report.warn)
         self.state.boundary = Boundary(self.log, self._crossing, self._unnoted)
         self._inputs: Final = RecordedInputs(self.log, self._input, self._unnoted)
-        #: What was said of values that can't be recorded.
+        #: The warnings already given about values that can't be recorded.
         self._warned_of: set[tuple[str, str]] = set()
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
-        #: Its callbacks in event loops.
+        #: Counts its callbacks in event loops.
         self.progress = Progress()
         self._identities: set[str] = set()
-        #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
+        #: The steps whose compensation has begun: the compensation's ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
         self.raised: Final = Raised()
-        #: Irreversible steps that have begun, and whose outcome is not known: pending, or failed in a way that says nothing.
+        #: Irreversible steps that have begun and whose effect is unknown: pending, or failed inconclusively.
         self.in_doubt: Final[dict[int, None]] = {}
-        #: Threads in which what is written has happened: what can't be written is kept.
+        #: Threads that are writing about something that has happened, so that entries that can't be written are kept.
         self._keepers: Final[set[int]] = set()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
     def refused(self, scope: Scope, request: Request) -> Step | None:
-        """A step that comes when the run has ended, or raise what it may not begin for; ``None`` where it may begin."""
+        """Return a step if the run has ended, or ``None`` if the step may begin. Raises an error if it must not."""
         state = self.state
         if state.ended:
             return self._late(scope, request)
@@ -689,14 +694,14 @@ class Recording:
         return False
 
     def begin(self, scope: Scope, request: Request) -> Step:
-        """Write the intent record of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        """Write the intent record of a step, synced for an effect. Raises ``LogWriteError`` if that fails."""
         spec = request.spec
         state = self.state
         if state.ended:
             return self._late(scope, request)
         if state.closing is not None and not state.closing.admits(scope, request):
             raise Recording.refuse(self, scope, request, state.closing.refusal(spec))
-        assert request.once_key is None  # a call that happens once comes by way of the run's policies
+        assert request.once_key is None  # exactly-once calls go through the run's policies
         begun = None if scope.call is None else self._begins(scope, request)
         lane = scope.lane
         places: Places | None = None
@@ -713,7 +718,7 @@ class Recording:
                 if rendered.state is not self.redactor.state:
                     rendered = spec.render(self.redactor)
                 tail = rendered.prefix + plain + rendered.suffix
-            else:  # what is large in it is written on the way
+            else:  # large parts are written on the way
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
@@ -724,7 +729,7 @@ class Recording:
             return self._not_begun(scope, request, error)
         if places:
             self.encoder.remember(places, seq)
-        if not scope.live:  # what is inside a live step is none of a replay's: no timer there is decided by it
+        if not scope.live:  # a replay does not run what is inside a live step, so no timer there depends on it
             lane.last = seq
         self.steps += 1
         if info is not None and "compensates" in info:
@@ -744,7 +749,7 @@ class Recording:
         return self._began(step, begun) if spec.effect else step
 
     def _not_begun(self, scope: Scope, request: Request, error: LogWriteError) -> Step:
-        """A step of which the intent record could not be written: an effect is not executed."""
+        """Handle an intent record that could not be written: an effect is not executed."""
         if self.state.ended:  # meanwhile
             return self._late(scope, request)
         if request.spec.effect or (request.info is not None and "once" in request.info):
@@ -753,7 +758,7 @@ class Recording:
         return self._unlogged(scope, request)
 
     def _begins(self, scope: Scope, request: Request) -> Begun | None:
-        """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
+        """Announce an effect to the open calls around it. Raises ``RunEndedError`` if it comes too late."""
         spec, info = request.spec, request.info
         if scope.call is None or not spec.effect:
             return None
@@ -761,18 +766,18 @@ class Recording:
         return scope.call.begins(spec.name, str(spec.side_effect), once_of(spec), self.run_id, undoes=undoes)
 
     def _began(self, step: RecordedStep, begun: Begun | None) -> RecordedStep | EffectStep:
-        """A live step that may have an effect: until its outcome is on the log, it is in doubt."""
+        """Wrap a live step that may have an effect, which is in doubt until its outcome is logged."""
         if step.spec.side_effect == "irreversible":
             self.in_doubt[step.seq] = None
         return step if begun is None else EffectStep(step, begun)
 
     @property
     def supplied(self) -> Mapping[int, Any]:
-        """Outputs that its log does not have, by step, where a person gives them."""
+        """Outputs missing from the log, by step, that a person supplied."""
         return {}
 
     def intend(self, scope: Scope, request: Request) -> int:
-        """Write the intent record of a step that is not made; raises ``LogWriteError`` whatever its class is."""
+        """Write the intent record of a step that is not made. Raises ``LogWriteError`` whatever its class."""
         try:
             tail = self._intention(scope, request, None)
             if scope.lane.id < 0:
@@ -787,7 +792,7 @@ class Recording:
         return seq
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
-        """Write that a call was not made, in the place of its intent record; returns ``error``."""
+        """Log that a call was refused, in place of its intent record; return ``error``."""
         spec = request.spec
         self.state.overran(error)
         rendered = spec.render(self.redactor)
@@ -829,10 +834,10 @@ class Recording:
         else:
             about = dict(info or {})
             self._mark_input(about, encoded, spec)
-            if encoded.redacted:  # it may be made of what was taken out
+            if encoded.redacted:  # it may be derived from what was removed
                 about.pop("idempotency_key", None)
             meta = self._tree({**spec.meta, "info": to_json(about)}) if about else rendered.suffix
-        # In one go: the input may be large.
+        # joined at once: the input may be large
         return b"".join((self._agent(scope), rendered.prefix, encoded.data, hashed, meta))
 
     def outcome(
@@ -846,7 +851,7 @@ class Recording:
         lane: Lane | None = None,
         append: Append | None = None,
     ) -> int:
-        """Write the outcome of ``step``, which comes to ``lane``: its own, unless said."""
+        """Write the outcome of ``step`` for ``lane`` (default: the step's own)."""
         tail = b',"step":%d%b' % (step.seq, fields)
         if meta:
             tail += self.meta(meta)
@@ -866,7 +871,7 @@ class Recording:
         data: bytes | None = None,
         known: bool = False,
     ) -> bytes:
-        """``,"output":…`` for a value, and what there is to say of it put into ``meta``; nothing where a replay knows it anyway."""
+        """Return ``,"output":…`` for a value, adding notes to ``meta``; empty if a replay knows the value anyway."""
         if places is None and data is None and spec.patterns is None:
             data = self.encoder.plain(value, [])
             if data is not None:
@@ -881,7 +886,7 @@ class Recording:
         return b',"output":%b' % encoded.data
 
     def redacted_output(self, spec: Spec) -> None:
-        if self.redactor.placeholders.vault is None:  # else a replay has the value
+        if self.redactor.placeholders.vault is None:  # otherwise a replay has the value
             self.report.warn(
                 f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder"
             )
@@ -903,8 +908,11 @@ class Recording:
         return b',"error":%b' % data
 
     def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
-        """``,"meta":{…}``, redacted, or nothing. ``own`` are facts that tracekit itself goes by: they stay as they are, whatever the user's
-        patterns match. Where both have a dictionary of one name, they are one."""
+        """Return ``,"meta":{…}``, redacted, or nothing.
+
+        ``own`` are facts that tracekit itself relies on: they are not redacted, whatever the user's patterns match.
+        Dictionaries of the same name in both are merged.
+        """
         if not meta:
             return b""
         data = self._plain(meta, [])
@@ -929,7 +937,8 @@ class Recording:
         return b',"meta":%b' % data
 
     def _mark(self, meta: dict[str, Any], encoded: Encoded, what: str, step: int = 0) -> None:
-        """Say of ``what``, which a replay needs, what is not in the trace; at the first step (``0``: none) where it is so."""
+        """Note what the trace lacks of ``what``, which a replay needs; only at the first step (``0``: none) where it is
+        so."""
         if encoded.notes:
             meta["notes"] = encoded.notes
             for note in encoded.notes:
@@ -944,7 +953,7 @@ class Recording:
             self.report.warn(f"{what}{where}: {note} A replay that needs it stops there.")
 
     def _mark_input(self, about: dict[str, Any], encoded: Encoded, spec: Spec) -> None:
-        """An input that can't be recorded is no loss: a replay compares its type."""
+        """Note an input that can't be recorded, which is no loss: a replay compares its type."""
         if encoded.notes:
             about["notes"] = encoded.notes
             tree = encoded.tree if type(encoded.tree) is dict else {}
@@ -963,7 +972,8 @@ class Recording:
     def _agent(self, scope: Scope) -> bytes:
         return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
 
-    # -- one-entry steps, clock and random numbers -----------------------------------------------------------------------
+    # -- one-entry steps, clock and random numbers
+    # -----------------------------------------------------------------------
 
     def note(
         self,
@@ -1021,7 +1031,7 @@ class Recording:
         return self.encoder.encode(value, at=at) if plain is None else Encoded(plain, value, [], [], True)
 
     def append(self, scope: Scope, kind: str, tail: bytes, append: Append | None = None) -> int:
-        """One entry in the scope's lane."""
+        """Append an entry in the scope's lane."""
         if self.state.ended:
             self._late_warning(kind)
             return 0
@@ -1032,20 +1042,21 @@ class Recording:
         return (append or self.log.journal.append)(kind, scope.lane.id, scope.parent, tail)
 
     def logged(self, write: Callable[..., int], *rest: Any) -> int:
-        """Write what has happened by ``write(append, *rest)``; it is kept where it can't be written.
+        """Write an entry about something that has happened with ``write(append, *rest)``; keep it if it can't be
+        written.
 
-        ``LogWriteError`` where nothing will be written any more, or too much is kept already.
+        Raises ``LogWriteError`` if nothing will be written any more, or too much is kept already.
         """
         try:
             return write(self.log.journal.append, *rest)
         except LogWriteError:
-            journal = self.log.journal  # that of a segment is made with its first entry
+            journal = self.log.journal  # the journal of a segment is created with its first entry
             if not journal.room:
                 raise
             return self.keeping(write, journal.keep, *rest)
 
     def keeping(self, write: Callable[..., T], *rest: Any) -> T:
-        """Call ``write(*rest)``: parts of what it writes, which stand in entries of their own, are kept where they can't be written."""
+        """Call ``write(*rest)``; entries that it writes for parts of a value are kept if they can't be written."""
         me, keepers = get_ident(), self._keepers
         if me in keepers:
             return write(*rest)
@@ -1056,7 +1067,7 @@ class Recording:
             keepers.discard(me)
 
     def _part(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
-        """An entry that another one needs."""
+        """Append an entry that another one refers to."""
         try:
             return self.log.journal.append(kind, lane, parent, tail)
         except LogWriteError:
@@ -1086,7 +1097,7 @@ class Recording:
         return value
 
     def library_read(self, scope: Scope, name: str, value: object, kind: str = "clock") -> None:
-        """What a library read is on the log, and makes no call in a thread one in which something was captured."""
+        """Log what a library read. It does not count as something captured in a call in a thread."""
         try:
             lane = self._placed(scope.lane)
         except LogWriteError:
@@ -1098,7 +1109,7 @@ class Recording:
         return self.clock_read(scope, function, real)
 
     def asked_again(self, scope: Scope, function: str) -> None:
-        """Nothing: that a question was asked again is not recorded."""
+        """Do nothing: repeated questions are not recorded."""
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()
@@ -1141,10 +1152,12 @@ class Recording:
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         pass
 
-    # -- lanes and blobs -------------------------------------------------------------------------------------------------
+    # -- lanes and blobs
+    # -------------------------------------------------------------------------------------------------
 
     def starts(self, lane: Lane) -> None:
-        """A process is about to be started in ``lane``: after a crash the log must show it, even if the process has written nothing."""
+        """Log that a process is about to be started in ``lane``: after a crash the log must show it, even if the
+        process wrote nothing."""
         if lane.id < 0 and not self.state.ended:
             self._enroll(lane, process=True)
 
@@ -1170,7 +1183,7 @@ class Recording:
             self._lanes.append(lane)
 
     def _name(self, lane: Lane, parent: int, process: bool = False) -> int:
-        """The next number, for ``lane``, and the entry that says so."""
+        """Write the entry that gives ``lane`` the next number; return the number."""
         number = self._last_lane + 1
         about = {"id": number, "parent": parent, "name": lane.name, "n": lane.n}
         if lane.under:
@@ -1182,11 +1195,11 @@ class Recording:
         return number
 
     def place(self, lane: Lane, *, hop: bool = False) -> bytes:
-        """Where the event of ``lane`` that an event loop brings now belongs, as a field of its entry."""
+        """Return the place of an event of ``lane`` that an event loop is delivering, as a field of its entry."""
         return self.progress.place(lane, self._placed, hop=hop)
 
     def _placed(self, lane: Lane) -> int:
-        """The number of a lane that is named in a place; it may never take a step of its own."""
+        """Return the number of a lane that is named in a place, although it may never make a step."""
         if lane.id >= 0 or lane.number:
             return lane.number if lane.id < 0 else lane.id
         assert lane.parent is not None
@@ -1197,14 +1210,14 @@ class Recording:
         return lane.number if lane.id < 0 else lane.id
 
     def _number(self, lane: Lane, parent: Lane) -> int:
-        """The number that ``lane`` has in the log already, or 0."""
+        """Return the number that ``lane`` already has in the log, or 0."""
         return 0
 
     def _write_blob(self, data: bytes) -> int:
         return self._part("blob", 0, ROOT, b',"output":%b' % data)
 
     def open_lanes(self) -> list[Lane]:
-        """The lanes whose task, thread or call has not ended."""
+        """Return the lanes whose task, thread or call has not ended."""
         return [lane for lane in self._lanes if lane.open]
 
     def owed_by(self, lanes: list[Lane]) -> bool:
@@ -1217,7 +1230,8 @@ class Recording:
     def undo_log(self) -> UndoLog | None:
         return None
 
-    # -- the run's own entries -------------------------------------------------------------------------------------------
+    # -- the run's own entries
+    # -------------------------------------------------------------------------------------------
 
     def validated(self, scope: Scope, spec: Spec) -> None:
         said = self._validated
@@ -1235,7 +1249,7 @@ class Recording:
                 self._unnoted()
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
-        """Say who ``agent`` is, once; entries refer to it by ``agent_id``."""
+        """Log the identity of ``agent``, once; entries refer to it by ``agent_id``."""
         if agent in self._identities:
             return
         try:
@@ -1248,13 +1262,13 @@ class Recording:
             self._identities.add(agent)
 
     def _crossing(self, kind: str, about: dict[str, Any], place: tuple[int, int]) -> int:
-        """A ``boundary`` entry. It makes no line of execution: in a replay nothing crosses, and lanes are compared."""
+        """Append a ``boundary`` entry. It creates no lane: a replay has no crossings, and lanes are compared."""
         tail = b',"name":%b,"input":%b' % (orjson.dumps(kind), self.encoder.encode(about).data)
         return self.log.journal.append("boundary", *place, tail)
 
     def _input(self, kind: str, about: dict[str, Any], value: dict[str, Any], place: tuple[int, int]) -> int:
-        """An ``input`` entry, which makes no line of execution either."""
-        if kind == "environment":  # a name says more of a secret here than elsewhere
+        """Append an ``input`` entry, which creates no lane either."""
+        if kind == "environment":  # names reveal more about secrets here than elsewhere
             there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
             value = {**value, **there}
         asked, found = self.encoder.encode(about), self.encoder.encode(value, at="output")
@@ -1270,7 +1284,7 @@ class Recording:
         return b',"output":%b' % encoded.data
 
     def discard(self) -> None:
-        """Give this run up, and its file with it."""
+        """Discard this run and its file."""
         self.state.ended = self.state.discarded = True
         self.log.journal.close()
         system.unlink(self.log.journal.path)
@@ -1282,7 +1296,8 @@ class Recording:
     def warnings(self) -> list[str]:
         return [*self.report.noted, *self.report.warnings, *self.report.quiet]
 
-    # -- what the run must say -------------------------------------------------------------------------------------------
+    # -- warnings and late steps
+    # -------------------------------------------------------------------------------------------
 
     def _unnoted(self) -> None:
         self.log.journal.lost += 1
@@ -1313,28 +1328,28 @@ class Recording:
 
 
 def _sized(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is recorded of a piece, with the number of its coded bytes in place of these."""
+    """Return what is recorded about a piece, with the number of its encoded bytes instead of the bytes."""
     return {"size": len(info["coded"]), **{name: value for name, value in info.items() if name != "coded"}}
 
 
 def _not_executed(error: LogWriteError, spec: Spec) -> None:
-    """Say so in ``error``, that of an intent record which could not be written."""
+    """Add to the error of an intent record that could not be written that the call was not executed."""
     error.reword(f"{spec.family} {spec.name!r} was not executed: {error.what}")
     error.executed = False
 
 
 def encode_reads(values: list[Any]) -> bytes:
-    """The values of clock and random reads as JSON."""
+    """Return the values of clock and random reads as JSON."""
     return quick(values) or dumps_in_order(to_json(values))
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
 #
-# Steps that an open call around them counts.
+# Steps counted by an open call around them.
 
 
 class EffectStep(AroundStep):
-    """A live step with an effect below an open call, where its end is noted."""
+    """A live step with an effect below an open call, to which its end is reported."""
 
     __slots__ = ("_begun",)
 
@@ -1343,7 +1358,7 @@ class EffectStep(AroundStep):
         self._begun: Final = begun
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        self._begun.end()  # between two pieces nothing goes on by itself
+        self._begun.end()  # nothing goes on by itself between two pieces
         self.inner.chunk(output, info=info)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
@@ -1356,17 +1371,18 @@ class EffectStep(AroundStep):
 
 
 def once_of(spec: Spec) -> object:
-    """Whether a second call of a step of ``spec`` is answered by the first: in its run, or (``"store"``) everywhere."""
+    """Return whether repeated calls of ``spec`` are answered by the first: within the run, or (``"store"``) across
+    runs."""
     return (spec.signature.get("contract") or {}).get("exactly_once")
 
 
 # -- undone ------------------------------------------------------------------------------------------------------------
 #
-# Steps that undo others: a call that happens once and was undone may be made again.
+# Steps that undo others: an exactly-once call that was undone may be made again.
 
 
 class UndoingStep(RecordedStep):
-    """The compensation of step ``of``. Until it has returned, nobody knows whether that step is undone."""
+    """The compensation of step ``of``. Until it has returned, it is unknown whether that step is undone."""
 
     __slots__ = ("_of",)
 

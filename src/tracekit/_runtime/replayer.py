@@ -1,4 +1,4 @@
-"""The session that replays: each step is matched with the recorded one, and answered from the log."""
+"""The session that replays: matches each step with the recorded one, and answers it from the log."""
 
 from __future__ import annotations
 
@@ -52,25 +52,26 @@ if TYPE_CHECKING:
 __all__ = ["NEEDED", "LaneCursor", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-#: The function by which a thread sleeps.
+#: The function with which a thread sleeps.
 _SLEEP: Final = "time.sleep"
 
-#: What a replay has to know of a trace: found in the pass that verifies it, or kept from an earlier one.
+#: What a replay needs from a trace: computed by the verifying pass, or loaded from an index.
 NEEDED: Final = (Index, RecordedPlaceholders)
 
 
 def for_replay(path: str) -> Trace:
-    """A trace that is to be replayed."""
+    """Open a trace for a replay."""
     return Trace(path, collect=NEEDED, indexed=True)
 
 
 # -- replayed ----------------------------------------------------------------------------------------------------------
 #
-# Steps and timers that the log answers.
+# Steps and timers that are answered by the log.
 
 
 class ReplayedStep(Step):
-    """A step answered from the log; see ``session.Step``. The body of a structural one runs, and only its end is matched."""
+    """A step answered from the log; see ``session.Step``. The body of a structural step runs, and only its end is
+    matched."""
 
     __slots__ = ("_chunk", "_inside", "arguments", "live", "request", "scope", "seq", "session", "spec")
 
@@ -82,7 +83,7 @@ class ReplayedStep(Step):
         self.request: Final = request
         self.spec: Final = request.spec
         self.seq: Final = seq
-        #: Its arguments, where the recorded call may have changed them.
+        #: Its arguments, if the recorded call may have changed them.
         self.arguments: Any = None if request.spec.mutates is None else request.input
         self.live: Final = request.spec.structural
         self._chunk = session.index.next_chunk[seq]
@@ -95,7 +96,8 @@ class ReplayedStep(Step):
         return inside.within(self._budget(self.spec.budget))
 
     def _budget(self, budget: Budget) -> Spending:
-        """In a run that is resumed the body may go live: it starts with what the log says was spent in it."""
+        """Return the ledger of the body. In a resumed run the body may go live: the ledger starts with what the log
+        says was spent."""
         if self._inside is None:
             self._inside = budget.opened(self.spec.name, self.scope.spending)
         return self._inside
@@ -108,7 +110,7 @@ class ReplayedStep(Step):
         pass
 
     def _look(self, seq: int) -> None:
-        """Keep how the arguments are, where the recorded call goes on to change them or return them."""
+        """Note the state of the arguments if the recorded call later changes or returns them."""
         if isinstance(self.arguments, dict) and b'"arguments":' in self.session.trace.line(seq):
             self.session.arguments.begins(self, self.arguments, self.spec.mutates or ())
 
@@ -128,7 +130,7 @@ class ReplayedStep(Step):
         return self.session.outcome(self, seq)
 
     def _reader(self) -> Lane:
-        """The lane of who takes a piece of it, or finds its end."""
+        """Return the lane of the code that takes a piece, or finds the end."""
         scope = here()
         return self.scope.lane if scope is None or scope.session.state is not self.session.face.state else scope.lane
 
@@ -185,7 +187,7 @@ class ReplayedStep(Step):
         return self.session.outcome(self, seq)
 
     def _advance(self) -> int:
-        """The next chunk, else the outcome."""
+        """Return the next chunk, else the outcome."""
         seq = self._chunk
         if seq:
             self._chunk = self.session.index.next_chunk[seq]
@@ -219,10 +221,11 @@ class ReplayedStep(Step):
         if b'"suspended":' in line and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
             return True
         if b'"settled":' in line and "settled" in ((trace.entry(seq).get("meta") or {}).get("info") or {}):
-            return True  # by a person, after everything that went on beside it
+            return True  # by a person, after everything else
         return self.seq in self.session.index.waited
 
-    # -- structural steps ------------------------------------------------------------------------------------------------
+    # -- structural steps
+    # ------------------------------------------------------------------------------------------------
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         seq = self._chunk
@@ -247,7 +250,8 @@ class ReplayedStep(Step):
 class ReplayedTimer(Timer):
     """A sleep or deadline that fires at its recorded place; see ``session.Timer``.
 
-    One that has not fired by the end of the replay is ``live`` from then on: it runs on the real clock, as it did in the recorded program.
+    One that has not fired by the end of the replay is ``live`` from then on: it runs on the real clock, as in the
+    recorded program.
     """
 
     __slots__ = ("_lane", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
@@ -258,10 +262,10 @@ class ReplayedTimer(Timer):
         self._session = session
         self._seq = seq
         self._lane = lane
-        #: The call by which a thread sleeps, where the recording has no end of that.
+        #: The function with which a thread sleeps, if its end is not in the recording.
         self._sleep = sleep
         self._ticket: Ticket | None = None
-        #: Called when it fires, before whoever waits for it goes on.
+        #: Called when it fires, before its waiters continue.
         self.on_delivery: Callable[[], object] | None = None
 
     @property
@@ -275,35 +279,36 @@ class ReplayedTimer(Timer):
         return self._seq is not None
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
-        """It has run out after the end of the replay: that is in no log."""
+        """Do nothing: it ran out after the end of the replay, which is in no log."""
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What was recorded beside it."""
+        """Return what was recorded with it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
 
     def from_outside(self) -> None:
-        """Another process brings it about: it is waited for."""
+        """Note that another process causes it, so that it is waited for."""
         if self._seq is not None:
             self._session.schedule.brings(self._seq, self._lane, outside=True)
 
     def from_thread(self) -> None:
-        """A thread brings it about: its lane need do nothing more for it."""
+        """Note that a thread causes it: its lane need not do anything more for it."""
         if self._seq is not None:
             self._session.schedule.brings(self._seq, self._lane)
 
     def comes_yet(self) -> bool:
-        """Whether it may come after all: past the end of the log of a run that goes on, and only there."""
+        """Return whether it may still fire: only past the end of the log of a resumed run."""
         return False
 
     def unrecorded(self, name: str) -> None:
-        """Report that this is the result of a call in a thread, ``name``, that the recording lacks: it comes when it is done."""
+        """Remark that this is the result of a call in a thread, ``name``, that the recording lacks; it arrives when it
+        is done."""
         self._session.report.remark(
             "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not recorded"
         )
 
     def happened(self) -> None:
-        """What threads hand to one another has been handed over, as it was in the recording."""
+        """Note that threads have handed something over, as in the recording."""
         if self._seq is not None:
             self._session.handed_over(self._seq)
 
@@ -322,11 +327,11 @@ class ReplayedTimer(Timer):
         self._delivered()
 
     def noted(self) -> None:
-        """What nobody waits for, and the log only notes, has come about here too."""
+        """Note that an event that nobody waits for, and the log only notes, has happened here, too."""
         self._delivered()
 
     def hold(self, let_go: Callable[[], object]) -> None:
-        """``let_go`` is called when nothing else can go on: what was never recorded happens all the same."""
+        """Have ``let_go`` called when nothing else can go on: what was never recorded happens nevertheless."""
         self._session.schedule.hold(let_go)
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
@@ -348,18 +353,19 @@ class ReplayedTimer(Timer):
 
 # -- windows -----------------------------------------------------------------------------------------------------------
 #
-# Where a lane of a replay is, and the readings of clocks and random numbers that belong between two of its steps.
+# The position of a replay's lane, and the clock and random reads between two of its steps.
 
 _NONE: Final = array("I")
-#: Gives the readings that a window goes on with, of which entry and function.
+#: Returns the reads that continue a window: entry, function, values.
 _More = Callable[["LaneCursor"], Iterable[tuple[int, str, list[Any]]]]
 
 
 class LaneCursor:
-    """A lane's position among its recorded ``items`` and its cursors by kind of step.
+    """A lane's position among its recorded ``items``, and its cursors by kind of step.
 
-    Between two steps the reads form a window, matched by function; passing the next step closes it. It ends before the first item that
-    the program has yet to come to, and goes on as soon as it has: what was recorded in this lane may come to another one.
+    The reads between two steps form a window, matched by function; passing the next step closes it. It ends before the
+    first item that the program has not reached, and continues once it has: a result recorded in this lane may go to
+    another one.
     """
 
     __slots__ = (
@@ -369,27 +375,27 @@ class LaneCursor:
     def __init__(self, lane: int, items: array[int] | None, more: _More) -> None:
         self.lane = lane
         self._more: Final = more
-        #: How many readings of clocks the program has had in the present window that the recording does not have.
+        #: How many clock reads in the present window are not in the recording.
         self.surplus = 0
-        #: Whether the program has done anything in it that was recorded.
+        #: Whether the program has done anything recorded in it.
         self.entered = False
         self.cursors: dict[str, int] = {}
         self._items = _NONE if items is None else items
         self._at = 0
-        #: The readings of the present window that are left, by function, and up to where they were looked for.
+        #: The remaining reads of the present window, by function, and the position up to which they were collected.
         self._window: dict[str, deque[tuple[int, Any]]] = {}
         self._seen = 0
         self._taken: dict[int, int] = {}
         self._last: dict[str, Any] = {}
 
     def stand_for(self, lane: int, items: array[int] | None) -> None:
-        """Let this stand for another lane of the recording: nothing has been done in it so far."""
+        """Make this the cursor of another recorded lane; nothing has been done in it so far."""
         self.lane, self._items = lane, _NONE if items is None else items
         self.close()
 
     def advance(self, seq: int) -> list[int] | None:
-        """Move past ``seq``; returns the items between, which were not consumed in their place. ``None``: it lies behind, passed out of
-        order before."""
+        """Move past ``seq``; return the items skipped, which were not consumed in their place, or ``None`` if ``seq``
+        was passed earlier, out of order."""
         at, items = self._at, self._items
         if at < len(items) and items[at] == seq:
             self._at = at + 1
@@ -410,13 +416,14 @@ class LaneCursor:
             self._taken = {}
 
     def ahead(self) -> Iterator[int]:
-        """The items from here on."""
+        """Yield the items from here on."""
         items = self._items
         for i in range(self._at, len(items)):
             yield items[i]
 
     def unseen(self) -> Iterator[int]:
-        """The items that the present window has not been filled from. The last one that is asked for is given again the next time."""
+        """Yield the items from which the present window has not been filled. The last one yielded is yielded again the
+        next time."""
         items = self._items
         while self._seen < len(items):
             yield items[self._seen]
@@ -426,11 +433,11 @@ class LaneCursor:
         return list(self._items[self._at :])
 
     def taken(self, seq: int) -> int:
-        """How many values of the read entry ``seq`` the program has had."""
+        """Return how many values of the read entry ``seq`` the program has been given."""
         return self._taken.get(seq, 0)
 
     def take(self, function: str) -> tuple[bool, Any]:
-        """The next value of ``function`` in the present window: ``(True, value)``, or ``(False, None)``."""
+        """Take the next value of ``function`` in the present window: return ``(True, value)``, or ``(False, None)``."""
         values = self._window.get(function) or self._filled(function)
         if not values:
             return False, None
@@ -440,7 +447,7 @@ class LaneCursor:
         return True, value
 
     def has(self, function: str) -> bool:
-        """Whether ``take`` would find one."""
+        """Return whether ``take`` would find a value."""
         return bool(self._window.get(function) or self._filled(function))
 
     def _filled(self, function: str) -> deque[tuple[int, Any]] | None:
@@ -449,14 +456,15 @@ class LaneCursor:
         return self._window.get(function)
 
     def last(self, function: str) -> Any:
-        """The last value of ``function`` that this lane was given, or ``None``."""
+        """Return the last value of ``function`` given to this lane, or ``None``."""
         return self._last.get(function)
 
 
 class RecordedLanes:
-    """Which recorded lane each lane of the program is, and how far it has come in that.
+    """Maps each lane of the program to its recorded lane, with its position there.
 
-    With ``unwraps`` a lane is the same one whatever tasks and threads stand around the program: those share the lane of what they start.
+    With ``unwraps``, tasks and threads wrapped around the program make no difference: they share the lane of what they
+    start.
     """
 
     def __init__(
@@ -469,14 +477,14 @@ class RecordedLanes:
         self._lock: Final = lock
         self._unwraps: Final = unwraps
         self.states: Final[list[LaneCursor]] = []
-        #: Those in which something recorded is or was done, and for which the end of the run waits, in their order.
+        #: The lanes in which something recorded is or was done, and for which the end of the run waits, in order.
         self.captured: Final[dict[Lane, None]] = {}
-        #: The state of the program's own lane until something is done in it, and the lanes that share it.
+        #: The cursor of the program's own lane until something is done in it, and the lanes that share it.
         self._line: LaneCursor | None = None
         self._in_line: list[Lane] = []
 
     def enter(self, lane: Lane) -> LaneCursor:
-        """The state of a lane in which something recorded is done now."""
+        """Return the cursor of a lane in which something recorded is done now."""
         state = lane.state if type(lane.state) is LaneCursor else self.follow(lane)
         if not state.entered:
             if state is self._line:
@@ -488,11 +496,11 @@ class RecordedLanes:
         return state
 
     def of(self, lane: Lane) -> LaneCursor:
-        """The state of a lane, whether or not something is done in it."""
+        """Return the cursor of a lane, whether or not something is done in it."""
         return lane.state if type(lane.state) is LaneCursor else self.follow(lane)
 
     def follow(self, lane: Lane) -> LaneCursor:
-        """The state of a lane that has done nothing yet but be started."""
+        """Return the cursor of a lane that has only been started so far."""
         with self._lock:
             if lane.parent is None:
                 number: int | None = 0
@@ -509,13 +517,13 @@ class RecordedLanes:
                 self._line, self._in_line = state, [lane]
             self.states.append(state)
         if number and lane.parent is not None and self._index.captured(number):
-            # Also before it has done anything: the recording waited for it, too.
+            # even before it has done anything: the recording waited for it, too
             self.captured[lane] = None
         self._progress.known_as(lane, number)
         return state
 
     def all(self) -> list[LaneCursor]:
-        """The states of all lanes, those of the recording that the program never came to among them."""
+        """Return the cursors of all lanes, including recorded lanes that the program never reached."""
         entered = {state.lane for state in self.states}
         return [*self.states, *(self._state(number) for number in self._index.items if number not in entered)]
 
@@ -523,7 +531,7 @@ class RecordedLanes:
         return LaneCursor(number, self._index.items.get(number), self._reads)
 
     def _reads(self, state: LaneCursor) -> Iterator[tuple[int, str, list[Any]]]:
-        """The reads between the lane's position and its next step that the lane has not been given yet."""
+        """Yield the reads between the lane's position and its next step that are not in its window yet."""
         role, used = self._index.role, self._used
         for seq in state.unseen():
             if role[seq] == READ:
@@ -536,9 +544,10 @@ class RecordedLanes:
                 break
 
     def _number(self, lane: Lane, parent: Lane, state: LaneCursor) -> int | None:
-        """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
+        """Return the recorded lane of ``lane``, which was started in ``parent``; ``None`` if the recording has no such
+        lane."""
         lanes, line = self._index.lanes, self._index.line
-        if lane.name.startswith(IMPORT):  # the run's, whatever stands around the program
+        if lane.name.startswith(IMPORT):  # the same whatever is wrapped around the program
             return lanes.get(module_lane(lane))
         number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
         if number is None and state is self._line:
@@ -548,22 +557,23 @@ class RecordedLanes:
         return number
 
     def _stood_around(self, lane: Lane, parent: LaneCursor) -> bool:
-        """Whether the recording had ``lane`` around the program, or as the program's own, and this time something came before it."""
+        """Return whether ``lane`` is wrapped around the program in the recording, or is its own lane there, but
+        something precedes it now."""
         if lane.parent not in self._in_line or parent.lane != self._index.line:
             return False
         keys = (LaneKey(number, lane.name, lane.n, lane.under) for number in self._index.around)
         return not self._index.lanes.keys().isdisjoint(keys)
 
     def _share_line(self, lane: Lane, state: LaneCursor) -> None:
-        """``lane`` is a task or thread around the program: what happens in it happens in the program's own lane."""
+        """Let ``lane``, a task or thread around the program, share the program's own lane."""
         lane.id, lane.state = state.lane, state
         self._in_line.append(lane)
         if self._index.line == 0:
-            lane.since -= 1  # for the first piece of a task, which what runs in the run's own line does not have
+            lane.since -= 1  # for the first callback of a task, which the main lane does not have
         self._progress.known_as(lane, self._index.line)
 
     def _enter_line(self, lane: Lane) -> None:
-        """``lane`` does what the recorded program did in its own lane, with more or fewer tasks and threads around it."""
+        """Make ``lane`` the recorded program's own lane, which has more or fewer tasks and threads around it."""
         state, line = self._line, self._index.line
         assert state is not None
         self._line = None
@@ -577,44 +587,43 @@ class RecordedLanes:
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
-#
-# The session that replays: each step is matched with the recorded one and answered from the log.
 
 T = TypeVar("T")
 
-#: A clock of days, by the one that it is read from.
+#: The clock from which another is derived.
 _SAME_CLOCK: Final = {"datetime.date.today": "datetime.datetime.now"}
-#: What the caller of a call that must not be made gets.
+#: The errors with which calls are refused.
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
-#: A clock that is read more often than in the recording stands still. Who reads it that much oftener between two steps waits for it to
-#: go on.
+#: A clock that is read more often than in the recording stands still. After this many extra reads between two steps,
+#: the caller is waiting for it to advance.
 _STANDS_STILL: Final = 100_000
 
 
 class StepDebugger(Protocol):
-    """Who is called in the thread that makes a step, when it has been matched and before it is answered."""
+    """Called in the thread that makes a step, once the step has been matched and before it is answered."""
 
     def came_to(self, replay: Replay, scope: Scope, seq: int) -> None: ...
 
 
 class Replay:
-    """One recorded run being replayed from ``trace``.
+    """The session of one recorded run that is being replayed from ``trace``.
 
-    ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes
-    remarks of the verdict reasons, ``ignored`` leaves fields out of the comparison.
-    ``hooked``: whether hooks are in place that report which threads the program starts. ``debugger`` is called at each step.
+    ``on_divergence="warn"`` continues with a step of equal kind and name where that is harmless; ``strict`` turns
+    remarks of the verdict into reasons, ``ignored`` leaves fields out of the comparison. ``hooked``: hooks report the
+    threads that the program starts. ``debugger`` is called at each step.
     """
 
     recording: Final = False
     reach: Final = None
     decides: Final = False
-    #: Whether a lane is the same one whatever tasks and threads stand around the program.
+    #: Whether tasks and threads wrapped around the program make no difference to lanes.
     _unwraps = True
-    #: After how many callbacks a lane counts as one that polls, where the log was cut off after that many or fewer: nobody knows.
+    #: After how many callbacks a lane counts as polling, if the log ends after no more than that, so that the recording
+    #: does not say.
     _patience = 1_000_000
-    #: Whether the replay is over where a log without an end is.
+    #: Whether the replay ends where an incomplete log ends.
     _ends_with_log = True
-    #: Whether the program may go another way than the recorded one, since something in it is live, and whether it has.
+    #: Whether the program may depart from the recording, since something in it is live, and whether it has.
     may_leave = False
     left = False
 
@@ -633,12 +642,12 @@ class Replay:
         trace.set_aside()
         self.log: Final = Log(trace)
         self.redactor: Final = redactor
-        #: What stood in the place of the trace's placeholders, where its vault says so.
+        #: The values behind the trace's placeholders, if its vault has them.
         self.originals: Final = Originals(trace.path)
         places = placeholders_of(trace)
         known = self.originals.values if places else {}
         redactor.placeholders.bring(known)
-        #: What they stand for here.
+        #: The values that they stand for in this process.
         bindings = Bindings(redactor, places, self._had, known)
         trace.check()
         self.index: Final = trace.collected(Index).finish()
@@ -649,9 +658,9 @@ class Replay:
         self.state: Final = RunState(live=False, ordered=bool(about.get("ordered")))
         self.state.clock = RunClock(self.now)
         self._lock = threading.RLock()
-        #: The failure of the replay, where it has one.
+        #: The failure of the replay, if it has one.
         self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped, self._log_ended)
-        #: 1 consumed, 2 skipped, by seq.
+        #: By seq: 1 consumed, 2 skipped.
         self._used = bytearray(len(self.index) + 1)
         self.schedule: Final = Schedule(
             self.index.events,
@@ -664,27 +673,27 @@ class Replay:
             hops=self.index.hops,
             skip_hop=self.skip_hop,
             thread_of=self._thread_of,
-            # What came from another thread in a context of the run may come again from one that was there before.
+            # A callback from another thread in a context of the run may come again from a thread that existed before.
             hooked=hooked and not (self.index.has_callbacks and others_run_user_code()),
             patience=self._patience,
         )
-        #: The clocks when the run began.
+        #: The clocks' readings when the run began.
         self._clocks: Final[Mapping[str, Any]] = about.get("clocks", {})
-        #: The callbacks of the program in its event loops.
+        #: Counts the program's callbacks in event loops.
         self.progress: Final = self.schedule.progress
-        #: Which recorded lane each lane of the program is.
+        #: Maps the program's lanes to recorded ones.
         self.lanes: Final = RecordedLanes(
             trace, self.index, self._used, self.progress, self._lock, unwraps=self._unwraps
         )
         self.progress.follow = self.lanes.follow
         self.progress.elapsed = self._elapsed
-        #: Which threads take part, as far as hooks say so.
+        #: The threads that take part, as far as hooks report them.
         self.threads: Final = self.schedule.threads
         if self.index.signals:
             self.threads.signals = self.schedule.signals = SignalCalls(
                 trace, self.index.signals, self.schedule, self.report
             )
-        #: The calls of libraries in threads that were cut off in the recording, and that the program has made here too.
+        #: Library calls in threads that were cut off in the recording, and that the program has made here, too.
         self._made_again: Final[set[int]] = set()
         self.divergences: Final = Divergences(
             trace,
@@ -701,7 +710,7 @@ class Replay:
         #: What calls changed in their arguments.
         self.arguments: Final = ChangedArguments(self.index, self.comparison, redactor, self.report, self._lock)
         self.on_divergence: Final = on_divergence
-        #: The error that the program itself has left its block with.
+        #: The error with which the program itself left its block.
         self.ended_with: BaseException | None = None
         self.inputs: Final = ReplayedInputs(
             trace,
@@ -715,7 +724,7 @@ class Replay:
         )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
-        #: Whether other processes have steps of the run: then it shows something, even if this file has none.
+        #: Whether other processes have steps of the run, so that it shows something even if this file has none.
         self.others_have_steps = False
         #: The session that scopes point to.
         self.face: Any = self
@@ -724,9 +733,9 @@ class Replay:
         self._processes: dict[str, list[int]] | None = None
         #: The lanes of calls in threads, without a captured step, that the program has not made.
         self._missing_hops: Final[set[int]] = set()
-        #: Whether the report says which events never came.
+        #: Whether the report says which events never happened.
         self._accounted = False
-        # An attempt that a resumed run made again is no step of the replay.
+        # An attempt that a resumed run repeated is not a step of the replay.
         for seq in self.index.repeated:
             self._give_up(seq)
             undone = self.index.compensations.get(seq)
@@ -737,26 +746,27 @@ class Replay:
             self._used[seq] = 2
 
     def _give_up(self, seq: int) -> None:
-        """A recorded step of which the program knows nothing: nobody asks for it, nor for what belongs to it."""
+        """Skip a recorded step that the program does not know about, with everything inside."""
         self._used[seq] = 2
         self._skip_inside(seq)
         self._pass_outcome(seq)
 
     def _pass_outcome(self, seq: int, *, consumed: bool = False) -> None:
-        """Nobody asks for the pieces and the outcome of this step."""
+        """Skip the chunks and the outcome of this step, which nobody asks for."""
         for one in self.index.outcomes(seq):
             self.schedule.skip(one)
             self._used[one] = 1 if consumed else 2
 
-    # -- processes -------------------------------------------------------------------------------------------------------
+    # -- processes
+    # -------------------------------------------------------------------------------------------------------
 
     def has_process(self, path: str) -> bool:
-        """Whether the recording has the process at this path as a step."""
+        """Return whether the recording has the process at this path as a step."""
         return bool(self._steps_of(path))
 
     def leave_process(self, scope: Scope, path: str, joined: Collection[str]) -> bool:
-        """The process at this path, one of those that ``joined`` the run, is started and answers for itself: its step is passed over, and
-        nothing of what went through its pipes is given. Whether the recording has it as a step."""
+        """Skip the step of the process at this path, which has ``joined`` the run and answers for itself; nothing of
+        its pipes is replayed. Return whether the recording has it as a step."""
         with self._lock:
             self.failed.check()
             if not self._steps_of(path):
@@ -776,7 +786,7 @@ class Replay:
 
     @staticmethod
     def _process_of(entry: Mapping[str, Any]) -> str:
-        """The path of the process whose step, or whose pipe's step, this is."""
+        """Return the path of the process whose step, or whose pipe's step, this is."""
         if entry["type"] == "process.start":
             return str(((entry.get("meta") or {}).get("info") or {}).get("process"))
         return str(entry.get("name")).partition(" ")[0]
@@ -789,7 +799,8 @@ class Replay:
                     self._processes.setdefault(self._process_of(self.trace.entry(seq)), []).append(seq)
         return self._processes.get(path, [])
 
-    # -- steps -----------------------------------------------------------------------------------------------------------
+    # -- steps
+    # -----------------------------------------------------------------------------------------------------------
 
     def begin(self, scope: Scope, request: Request) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
@@ -838,20 +849,21 @@ class Replay:
         return kind is not None and kind[0] == family and entry.get("name") == name
 
     def late(self, family: str, name: str, effect: bool) -> BaseException:
-        """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""
+        """Return the error for a step after the end, which is not executed. An effect is refused as it is while
+        recording."""
         found = divergence.after_the_end(self.run_id, family, name, effect)
         if not isinstance(found, ReplayError):
             return found
         with self._lock:
             if self.ended_with is None:
                 return self.failed.by(found, "late")
-            # The program's own error is what the caller is to hear of: that others come too late may follow from it.
+            # Let the caller see the program's own error, of which further late steps may be a consequence.
             if not self.report.verdict.final:
                 self.report.inexact("late", found.what)
         return found
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
-        """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
+        """Match a refused call with the recorded refusal, else diverge. Return the error to raise."""
         spec = request.spec
         try:
             step = self.begin(scope, Request(spec, request.input))
@@ -860,7 +872,7 @@ class Replay:
         return self.failed.by(divergence.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
 
     def _compared(self, scope: Scope, request: Request, tree: Any, data: bytes) -> int:
-        """The next recorded step of the family, compared part by part."""
+        """Compare the next recorded step of the family part by part."""
         spec = request.spec
         with self._lock:
             self.failed.check()
@@ -874,11 +886,11 @@ class Replay:
         return seq
 
     def _had(self, seq: int) -> bool:
-        """Whether the program has come past the entry ``seq``, or been given it."""
+        """Return whether the program has passed the entry ``seq``, or been given it."""
         return seq > 1 and self._used[seq] == 1
 
     def _next(self, state: LaneCursor, kind: str) -> int | None:
-        """The first step of a kind in a lane that has neither been consumed nor skipped."""
+        """Return the first step of a kind in a lane that has been neither consumed nor skipped."""
         steps = self.index.intents.get((state.lane, kind))
         if steps is None:
             return None
@@ -889,7 +901,7 @@ class Replay:
         return steps[i] if i < len(steps) else None
 
     def _next_of_any(self, state: LaneCursor) -> int | None:
-        """The same of all kinds."""
+        """The same for any kind."""
         role, used = self.index.role, self._used
         return next((seq for seq in state.ahead() if role[seq] in (INTENT, SINGLE) and not used[seq]), None)
 
@@ -911,17 +923,19 @@ class Replay:
                     self.report.skipped += 1
                 used[seq] = 2
 
-    # -- lanes and their windows -----------------------------------------------------------------------------------------
+    # -- lanes and their windows
+    # -----------------------------------------------------------------------------------------
 
     def open_lanes(self) -> list[Lane]:
-        """The lanes whose task, thread or call has not ended."""
+        """Return the lanes whose task, thread or call has not ended."""
         with self._lock:
             for lane in self.threads.lanes.copy():
                 self.lanes.of(lane)
             return [lane for lane in self.lanes.captured if lane.open]
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
-        """Whether one of the ``lanes`` has recorded steps to make yet, or to end, and something in the process can still move."""
+        """Return whether one of the ``lanes`` still has recorded steps to make or end, and something in the process can
+        move."""
         if self.failure is not None or self.left:
             return False
         with self._lock:
@@ -937,7 +951,7 @@ class Replay:
         return goes_on
 
     def _pass(self, state: LaneCursor, seq: int) -> None:
-        """The lane has come to ``seq``: the window of reads before it closes."""
+        """Move a lane to ``seq``, and close the window of reads before it."""
         between = state.advance(seq)
         if between is None:
             return
@@ -953,31 +967,33 @@ class Replay:
         state.close()
 
     def _pass_hops(self, hops: list[int], seq: int) -> None:
-        """The lane of these hops has come to ``seq`` without those before it that it has not made."""
+        """The lane of these hops has reached ``seq`` without making some of the hops before it."""
         schedule = self.schedule
         for hop in hops[: bisect_left(hops, seq)]:
             if hop not in schedule.made_hops:
                 self.skip_hop(hop)
 
     def _elapsed(self) -> int:
-        """How long the recording had taken up to the last event that was handed out (ns), without the time that it was down."""
+        """Return how long the recording had taken up to the last event handed out (ns), excluding the time before it
+        was resumed."""
         last = self.schedule.last
         if not last:
             return 0
         return ts_of(self.trace.line(last)) - ts_of(self.trace.line(1)) - self._down_before(last)
 
     def _down_before(self, seq: int) -> int:
-        """For how long (ns) no process had made the run before entry ``seq``."""
+        """Return for how long (ns) no process had run the program before entry ``seq``."""
         return sum(gap for resumed, gap in self.index.gaps if resumed < seq)
 
     def skip_hop(self, seq: int) -> None:
-        """The program has gone on without a call in a thread in which nothing was captured. One of a library is not worth a remark."""
+        """Note that the program went on without a call in a thread in which nothing was captured. A library's call
+        needs no remark."""
         if self.schedule.is_done(seq):
             return
         call = self.index.hop_calls.get(seq)
         if (
             call is not None and call not in self._missing_hops
-        ):  # it has a beginning and, where a loop waits for it, a result
+        ):  # it has a beginning and, if a loop waits for it, a result
             self._missing_hops.add(call)
             about = f"a call in a thread, of which nothing was captured, was not made here (entry {seq})"
             self.report.remark("hops", about, step=seq)
@@ -988,7 +1004,7 @@ class Replay:
             self.progress.skipped(seq, self.index.lane[seq])
 
     def _thread_of(self, seq: int) -> int:
-        """The thread that runs the lane of an entry, where that is a thread's or that of a call in one; else 0."""
+        """Return the thread that runs the lane of an entry, if that is a thread's or that of a call in one; else 0."""
         number = self.index.lane[seq]
         lanes = [lane for lane in self.threads.lanes.copy() if lane.open]
         return next((lane.owner for lane in lanes if self.lanes.of(lane).lane == number), 0)
@@ -1011,7 +1027,7 @@ class Replay:
         self.report.remark("clock", text, kind=kind, function=function, count=count, where=where)
 
     def _last_surplus(self) -> Mapping[str, Any] | None:
-        """The last reading of a clock that the recording does not have."""
+        """Return the last clock read that is not in the recording."""
         clocks = (one.facts for one in reversed(self.report.verdict.remarks) if one.code == "clock")
         return next((facts for facts in clocks if facts.get("kind") == "surplus"), None)
 
@@ -1027,7 +1043,8 @@ class Replay:
         name = f" {entry['name']!r}" if "name" in entry else ""
         self.report.inexact("reordered", f"entry {seq} ({entry['type']}{name}) {what} in another order", step=seq)
 
-    # -- reads -----------------------------------------------------------------------------------------------------------
+    # -- reads
+    # -----------------------------------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         with self._lock:
@@ -1063,14 +1080,14 @@ class Replay:
         return value if found else drawn
 
     def recorded_read(self, scope: Scope, name: str) -> tuple[bool, Any]:
-        """What a library read here of its clock, or drew, where the recording has it."""
+        """Return what a library read of its clock, or drew, at this place in the recording, if it did."""
         with self._lock:
             found, value = self.lanes.of(scope.lane).take(name)
         return found, from_json(value)
 
     def now(self, function: str, real: Callable[[], T], at_least: int = 0) -> T:
-        """The instant that the run has come to on its own clock, for whom the recording has none: ``at_least`` so long (ns) after its
-        start."""
+        """Return the run's current instant on its own clock, for readers without a recorded reading: at least
+        ``at_least`` (ns) after its start."""
         begun = self.begun(function)
         if begun is None:
             return real()
@@ -1085,12 +1102,12 @@ class Replay:
         return moment.date() if function in _SAME_CLOCK else moment  # type: ignore[no-any-return]
 
     def begun(self, function: str) -> Any:
-        """What a clock showed when the run began; ``None``: the recording does not say."""
+        """Return what a clock showed when the run began; ``None`` if the recording does not say."""
         return from_json(self._clocks.get(_SAME_CLOCK.get(function, function)))
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         if self.failure is not None and _unwinds():
-            return real()  # it asks for whom it has to wait before it closes what they use
+            return real()  # it asks whom it has to wait for before closing what they use
         with self._lock:
             self.failed.check()
             found, value = self.lanes.enter(scope.lane).take(function)
@@ -1105,8 +1122,8 @@ class Replay:
         self.recorded_read(scope, function)
 
     def status_read(self, scope: Scope, function: str, process: str | None) -> Any:
-        """What the recorded program learnt of ``process`` here; one question more than it asked is a divergence. ``None``: nothing
-        need be known of one."""
+        """Return what the recorded program learnt about ``process`` here; an extra question is a divergence. ``None``:
+        nothing needs to be known."""
         with self._lock:
             self.failed.check()
             found, value = self.lanes.enter(scope.lane).take(function)
@@ -1115,7 +1132,7 @@ class Replay:
         return from_json(value)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        drawn = real()  # so that the state of a generator that the program seeded follows
+        drawn = real()  # so that the state of a generator seeded by the program follows
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -1133,12 +1150,13 @@ class Replay:
         return recorded  # type: ignore[no-any-return]
 
     def _instant(self, function: str) -> Any:
-        """Where a clock was never read in the recording: its reading when the run started."""
+        """Return the reading at the start of the run of a clock that was never read in the recording."""
         if function not in self._clocks:
             raise self.failed.by(divergence.clock_never_read(self.run_id, function))
         return self._clocks[function]
 
-    # -- one-entry steps and timers --------------------------------------------------------------------------------------
+    # -- one-entry steps and timers
+    # --------------------------------------------------------------------------------------
 
     def note(
         self,
@@ -1201,9 +1219,9 @@ class Replay:
         pass
 
     def next_undone(self, scope: Scope) -> int | None:
-        """What the next recorded step of the scope's lane undoes, or ``None``.
+        """Return the step that the next recorded step of the scope's lane undoes, or ``None``.
 
-        Compensations of steps that happened inside others are passed: a replay has none of those steps.
+        Compensations of steps inside others are skipped: a replay does not have those steps.
         """
         while True:
             with self._lock:
@@ -1219,18 +1237,19 @@ class Replay:
             scope.lane.last = seq
 
     def ended_before_undoing(self, seq: int, of: int) -> bool:
-        """Whether step ``seq`` had come to its end when step ``of`` was undone."""
+        """Return whether step ``seq`` had ended when step ``of`` was undone."""
         answer = self.index.answer
         return seq < len(answer) and 0 < answer[seq] < self.index.compensations.get(of, 0)
 
     def left_standing(self) -> set[int]:
-        """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""
+        """Return the steps that the recorded run undid at some time, or reports as not undone: an abort now must not
+        undo them."""
         last = self.trace.entry(len(self.trace))
         named = (last.get("meta") or {}).get("uncompensated") if last["type"] == "run.aborted" else None
         return {*self.index.compensations, *(one for one in named or () if type(one) is int)}
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
-        """The identity that ``agent`` has now must be the recorded one."""
+        """Fail unless the present identity of ``agent`` is the recorded one."""
         with self._lock:
             self.failed.check()
         seq = self.index.identities.get(agent)
@@ -1251,13 +1270,13 @@ class Replay:
         return self.inputs.read(kind, name, value, own, lambda: self._next_in(scope.lane))
 
     def _next_in(self, lane: Lane) -> int:
-        """The next recorded step of a lane; one past the last entry where it has none left."""
+        """Return the next recorded step of a lane; one past the last entry if there is none."""
         with self._lock:
             left = (seq for seq in self.lanes.of(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
             return next(left, len(self.index) + 1)
 
     def _whole(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """An entry with what was taken out of its outcome, where that is known."""
+        """Return an entry with the redacted parts of its outcome restored, if known."""
         return self.originals.of(entry, self.trace.expand, "output", "error", "arguments")
 
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
@@ -1274,7 +1293,7 @@ class Replay:
         return ReplayedTimer(self, seq, lane, sleep)
 
     def handed_over(self, seq: int) -> None:
-        """What threads hand to one another has been handed over where the log has it, at ``seq``."""
+        """Note that threads have handed something over where the log has it, at ``seq``."""
 
     def importing(self, scope: Scope, module: str) -> Scope | None:
         own = scope.of_module(module)
@@ -1291,10 +1310,11 @@ class Replay:
             if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
                 self.schedule.skip(seq)
 
-    # -- outcomes --------------------------------------------------------------------------------------------------------
+    # -- outcomes
+    # --------------------------------------------------------------------------------------------------------
 
     def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
-        """The entry ``seq`` decoded, delivered now."""
+        """Return the entry ``seq`` decoded, and count it as delivered."""
         with self._lock:
             self._used[seq] = 1
             scope = here()
@@ -1312,7 +1332,7 @@ class Replay:
                 self.report_placeholder(step.seq)
             entry = self._whole(entry)
         changes = entry.get("arguments")
-        if 36 not in line and changes is None and "error" not in entry:  # no dollar: neither a tag nor a reference
+        if 36 not in line and changes is None and "error" not in entry:  # no dollar sign: neither a tag nor a reference
             return Outcome(entry.get("output"), None, meta, entry)
         try:
             output, hint = self.trace.expand(entry.get("output")), step.spec.hint()
@@ -1326,7 +1346,7 @@ class Replay:
         return Outcome(output, error, meta, entry)
 
     def let_others_go_on(self, seq: int) -> None:
-        """In an event loop: the other tasks go on until the turn of ``seq``, for a call that does not await."""
+        """In an event loop, run the other tasks until ``seq`` is next, for a call that does not await."""
         loop = running_loop()
         if loop is None or not can_go_on(loop):
             return
@@ -1337,7 +1357,7 @@ class Replay:
         self.failed.check()
 
     def report_placeholder(self, seq: int) -> None:
-        """The program was given a placeholder in the output of the step ``seq``: remarked once."""
+        """Remark, once, that the program was given a placeholder in the output of the step ``seq``."""
         sentence = f"step {seq}'s output was redacted: the program was given a placeholder"
         if self.originals.locked:
             sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for what it stands for)"
@@ -1358,7 +1378,7 @@ class Replay:
         return exception
 
     def decoded(self, spec: Spec, seq: int) -> Outcome:
-        """The entry ``seq`` before its turn, without its error."""
+        """Return the entry ``seq`` decoded before its turn, without its error."""
         entry = self._whole(self.trace.entry(seq))
         return Outcome(
             from_json(self.trace.expand(entry.get("output")), spec.hint()), None, entry.get("meta") or {}, entry
@@ -1375,22 +1395,24 @@ class Replay:
             next_action=failure.next_action,
         )
 
-    # -- failures --------------------------------------------------------------------------------------------------------
+    # -- failures
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def failure(self) -> ReplayError | None:
-        """What the replay has failed with."""
+        """The failure of the replay, or ``None``."""
         return self.failed.error
 
     def fail(self, error: ReplayError) -> ReplayError:
         return self.failed.by(error)
 
     def _stopped(self, error: ReplayError) -> None:
-        """The replay has failed: nobody waits for anything any more."""
+        """Stop all waits: the replay has failed."""
         self.schedule.fail()
 
     def _log_ended(self, error: ReplayError) -> bool:
-        """Whether the recorded process died here: its log has no end, the program has followed it, and ``error`` is that it goes on."""
+        """Return whether the recorded process died here: its log is incomplete, the program has followed it to its end,
+        and ``error`` only says that it continues."""
         if not self._ends_with_log or self.may_leave or self.report.verdict.reasons:
             return False
         if self.trace.entry(len(self.trace))["type"] in ENDS:
@@ -1401,15 +1423,16 @@ class Replay:
             return False
         step = error.step
         if step is not None and self.index.role[step] == INTENT and not self.index.answer[step]:
-            return True  # the very step in which it died; what others were yet to make they were not asked for
+            return True  # the very step in which it died; the steps of others were not asked for
         return not self._unconsumed() and not any(self._never_came(one) for one in self.schedule.undelivered)
 
     def _never_came(self, seq: int) -> bool:
-        """Whether the program lacks the event ``seq``, which was never handed out: no outcome that nobody has asked for, and no hop."""
+        """Return whether the program lacks the event ``seq``, which was never handed out: not a hop, and not an outcome
+        that nobody asked for."""
         step = self.index.answer[seq]
         if seq in self.index.hops or (step and not self._used[step]):
             return False
-        # To close a stream, or leave it to be collected, is no step.
+        # Closing a stream, or leaving it to be collected, is not a step.
         return not (step and self.index.answer[step] == seq and self.index.next_chunk[step])
 
     def _stuck(self, waiting: list[Waiting]) -> ReplayError | None:
@@ -1426,7 +1449,7 @@ class Replay:
         )
 
     def _slow(self, seq: int | None, waiting: list[Waiting]) -> None:
-        """The next event has been waited for for long."""
+        """Report that the replay has been waiting for the next event for a long time."""
         what = "something that was never recorded"
         if seq is not None:
             entry = self.trace.entry(seq)
@@ -1438,15 +1461,15 @@ class Replay:
         say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{lines}")
 
     def made(self, seq: int) -> bool:
-        """Whether the program has made the recorded step ``seq`` itself, not only one that it happened inside."""
+        """Return whether the program itself has made the recorded step ``seq``, not only a step around it."""
         return self._used[seq] == 1
 
     def used(self, seq: int) -> bool:
-        """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
+        """Return whether a recorded step has been consumed, or skipped with the step around it."""
         return bool(self._used[seq])
 
     def take(self, seq: int) -> None:
-        """Consume the recorded step ``seq`` with all that belongs to it: for who reads the recording and compares it himself."""
+        """Consume the recorded step ``seq`` with everything inside, for callers that compare it themselves."""
         with self._lock:
             self.failed.check()
             self._used[seq] = 1
@@ -1455,14 +1478,15 @@ class Replay:
             self._pass_outcome(seq, consumed=True)
 
     def passed(self, lane: Lane, seq: int) -> None:
-        """A structural step has ended: its end is behind the lane now."""
+        """Note that a structural step has ended: the lane has passed its end."""
         with self._lock:
             self._used[seq] = 1
             state = self.lanes.enter(lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end
+    # ---------------------------------------------------------------------------------------------------------
 
     def account(self) -> None:
         """Bring the report up to date."""
@@ -1480,13 +1504,13 @@ class Replay:
                 self._account_for_events()
 
     def _account_for_dropped(self) -> None:
-        """Something was live: what the program has not made since is part of what came of that."""
+        """Note the steps that the program has not made since something went live, which may be a consequence."""
         for step in self._unconsumed():
             text = f"step {step['seq']} ({step['type']} {step['name']!r}) was not made"
             self.report.allow("not_made", text, step=step["seq"], name=step["name"])
 
     def _account_for_events(self) -> None:
-        """What the recording was brought from outside and the replay was not, however that came about, and where lanes were let go."""
+        """Report recorded events that never happened in the replay, whatever the reason, and lanes that were let go."""
         for seq in self.schedule.undelivered:
             if seq in self.index.hops:
                 self.skip_hop(seq)
@@ -1505,7 +1529,7 @@ class Replay:
             self.report.remark("place", what, step=seq)
 
     def finish(self) -> None:
-        """The program has ended: whatever was recorded and not asked for is reported. Raises the first failure."""
+        """Report whatever was recorded but not requested: the program has ended. Raises the first failure."""
         self.account()
         with self._lock:
             if self.failure is None:
@@ -1513,15 +1537,15 @@ class Replay:
             self.failed.check()
 
     def close_verdict(self) -> None:
-        """The verdict is about to be reported, and the process to end: nothing that is asked for from now on changes it."""
+        """Freeze the verdict: it is about to be reported, and the process to end."""
         with self._lock:
             self.report.verdict.final = True
 
     def conclude(self, error: BaseException | None = None) -> None:
-        """The replay is over, and so is its verdict: raises ``InexactReplayError`` where it was not exact and nobody says so yet.
+        """End the replay and its verdict. Raises ``InexactReplayError`` if it was not exact and no other error says so.
 
-        ``error`` is what the program itself ends with. It comes out as it is, with a note; and where the caller asked to go on, that is
-        a warning too.
+        ``error`` is the error with which the program itself ends. It is left as it is, with a note added; if the caller
+        asked to continue (``on_divergence="warn"``), a warning is issued as well.
         """
         self.account()
         verdict = self.report.verdict
@@ -1558,7 +1582,7 @@ class Replay:
 
 
 def _unwinds() -> bool:
-    """Whether the calling thread is on its way out of the program because of the failure of a replay."""
+    """Return whether the calling thread is leaving the program because a replay has failed."""
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, ReplayError):
         error = error.__context__
@@ -1566,5 +1590,5 @@ def _unwinds() -> bool:
 
 
 def ts_of(line: bytes) -> int:
-    """The instant in a line of a trace."""
+    """Return the time stamp in a line of a trace."""
     return int(line[line.index(b'"ts_ns":') + 8 :].partition(b",")[0])
