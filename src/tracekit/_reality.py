@@ -15,8 +15,8 @@ import os
 import sys
 import time as _time
 from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new_thread
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ContextDecorator, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -179,8 +179,7 @@ def running_task() -> Any:
     return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
 
 
-@contextmanager
-def off_loop() -> Iterator[None]:
+class off_loop(ContextDecorator):
     """Hide the running event loop of this thread inside the block or decorated function; for tracekit's own file
     operations.
 
@@ -191,16 +190,21 @@ def off_loop() -> Iterator[None]:
     by the module of each frame whether an operation is the program's or tracekit's, and would take a frame of this
     module for tracekit's.
     """
-    loop = running_loop()
-    if loop is None:
-        yield
-        return
-    events = _modules["asyncio.events"]
-    events._set_running_loop(None)
-    try:
-        yield
-    finally:
-        events._set_running_loop(loop)
+
+    __slots__ = ("_loop",)
+
+    def _recreate_cm(self) -> off_loop:
+        """A separate manager for each call of a decorated function."""
+        return off_loop()
+
+    def __enter__(self) -> None:
+        self._loop = running_loop()
+        if self._loop is not None:
+            _modules["asyncio.events"]._set_running_loop(None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None:
+            _modules["asyncio.events"]._set_running_loop(self._loop)
 
 
 def _real(name: str) -> partial[Any]:

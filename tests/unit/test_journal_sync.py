@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.tracing import of_type
-from tracekit import record, traced_tool
+from tracekit import _reality, record, traced_tool
 from tracekit._journal import writer
 from tracekit._journal.writer import Journal
 from tracekit.errors import LogWriteError
@@ -311,3 +313,31 @@ def _times(count: int, call: Callable[[int], None]) -> Callable[[int], None]:
             call(number)
 
     return limited
+
+
+def test_the_directories_of_a_store_are_synced_once_by_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run of a process brings the directories above its file to the device, whoever has made them; each later run syncs only
+    the two that get a new entry, its own and its tip hash's. A directory that was removed and made anew is synced again."""
+    (tmp_path / "store").mkdir()  # made by somebody who has not synced it
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+        real(fd)
+
+    monkeypatch.setattr(_reality.system, "fsync", fsync)
+
+    def run() -> list[str]:
+        synced.clear()
+        with record("one", store=tmp_path / "store"):
+            pass
+        return [*synced]
+
+    assert run()[:2] == [".", "store"]
+    assert run() == ["store/runs", "store/heads"]
+    shutil.rmtree(tmp_path / "store")
+    assert run()[:2] == [".", "store"]

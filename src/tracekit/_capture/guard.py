@@ -652,8 +652,7 @@ class _Seams:
 
     def _add_native(self) -> None:
         """The entrances of the native clients that are loaded; of others when they are."""
-        with _reality.off_loop():
-            known = discover()
+        known = discover()
         if self._natives_of != known:
             self._natives_of, self._natives = {**known}, _by_module(known)
         for name, natives in self._natives.items():

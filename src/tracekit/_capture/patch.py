@@ -195,12 +195,12 @@ class PatchStack:
     def apply(self, *patches: Patch) -> None:
         """Apply ``patches`` on top. If one fails, those before it are restored, and the error passes."""
         with self._lock:
+            new = [patch for patch in patches if patch not in self._applied] if self._applied else patches
             done: list[Patch] = []
             try:
-                for patch in patches:
-                    if patch not in self._applied:
-                        patch.apply()
-                        done.append(patch)
+                for patch in new:
+                    patch.apply()
+                    done.append(patch)
             except BaseException:
                 _restore(done)
                 raise
@@ -292,13 +292,12 @@ class Switch:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
-                there = [loaded(module) for module in [*self._modules]]
+                there = _loaded_of(self._modules)
                 if self._known_for != there:
                     self._known_for, self._known = there, self._patches()
                 self.stack.apply(*self._known)
             self._holders += 1
-        missed = [module for module in [*self._modules] if _awaited(module)]
-        if missed:
+        if [module for module in [*self._modules] if module in sys.modules and _awaited(module)]:
             self._more()
 
     def deactivate(self) -> list[str]:
@@ -394,6 +393,11 @@ def loaded(name: str) -> Any:
     """Module ``name``, or ``None`` before it has been executed."""
     there = _imports.under_way.get(name)
     return sys.modules.get(name) if there is None or there == threading.get_ident() else None
+
+
+def _loaded_of(names: list[str]) -> list[ModuleType | None]:
+    """``loaded`` of each."""
+    return [*map(loaded if _imports.under_way else sys.modules.get, names)]
 
 
 def _awaited(name: str) -> bool:

@@ -319,7 +319,7 @@ def activate() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _NUMBERS:
             handler = _found(number)
-            if handler is not None and (heard := _heard(handler)) is not handler:
+            if callable(handler) and (heard := _heard(handler)) is not handler:
                 _put(number, heard)
 
 

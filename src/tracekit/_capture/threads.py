@@ -16,7 +16,7 @@ from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .._reality import gate, monotonic_ns, off_loop, running_task
+from .._reality import gate, monotonic_ns, running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
@@ -256,8 +256,7 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
 
 
 def _queues() -> list[QueueClass]:
-    with off_loop():
-        return [kind for integration in discover().values() for kind in integration.queues]
+    return [kind for integration in discover().values() for kind in integration.queues]
 
 
 def handed_over_in() -> Iterator[str]:
@@ -948,8 +947,7 @@ def refuse_uncovered() -> None:
 
 
 def _schedulers() -> list[Scheduler]:
-    with off_loop():
-        return [scheduler for integration in discover().values() for scheduler in integration.schedulers]
+    return [scheduler for integration in discover().values() for scheduler in integration.schedulers]
 
 
 def _not_covered(scheduler: Scheduler) -> RunStateError:

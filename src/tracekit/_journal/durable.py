@@ -87,37 +87,44 @@ def sync_directory(path: str) -> None:
         system.close(fd)
 
 
+#: The directories whose entries this process has synced, by device and inode.
+_certain: Final[set[tuple[int, int]]] = set()
+
+
 def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
     """Create the directory ``path`` and its parents; return whether it did not exist. With ``sync`` its entry is on the
     device.
 
-    An existing directory is synced, too: its creator may not have done so yet.
+    The entry of an existing directory is synced, too, once per process: its creator may not have done so yet.
     """
-    parent = os.path.dirname(path)
-    try:
-        made = _new_directory(path, mode)
-    except FileNotFoundError:
-        make_directory(parent, sync=sync, mode=0o777)
-        made = _new_directory(path, mode)
-    if sync:
+    found = _directory(path)
+    made = found is None and _new_directory(path, sync, mode)
+    if made:
+        found = _directory(path)
+    if sync and (made or found not in _certain):
         # Without permission to read the parent, nothing was created there.
         with nullcontext() if made else suppress(PermissionError):
-            sync_directory(parent)
+            sync_directory(os.path.dirname(path))
+            if found is not None:
+                _certain.add(found)
     return made
 
 
-def _new_directory(path: str, mode: int) -> bool:
-    if _is_directory(path):  # a replay only reads, and may not even try to write
-        return False
+def _new_directory(path: str, sync: bool, mode: int) -> bool:
     try:
         system.mkdir(path, mode)
+    except FileNotFoundError:
+        make_directory(os.path.dirname(path), sync=sync, mode=0o777)
+        return _new_directory(path, sync, mode)
     except FileExistsError:
         return False
     return True
 
 
-def _is_directory(path: str) -> bool:
+def _directory(path: str) -> tuple[int, int] | None:
+    """The device and inode of an existing directory. It is looked for first: a replay only reads, and may not even try to write."""
     try:
-        return stat.S_ISDIR(system.stat(path).st_mode)
+        about = system.stat(path)
     except OSError:
-        return False
+        return None
+    return (about.st_dev, about.st_ino) if stat.S_ISDIR(about.st_mode) else None

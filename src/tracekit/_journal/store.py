@@ -125,7 +125,8 @@ def holds_its_run(path: str, run_id: object) -> bool:
 def segment_in(path: str) -> str | None:
     """Return the segment that this file holds, by its name; ``None`` for a run's own file."""
     name = os.path.basename(path)
-    found = SEGMENT.fullmatch(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
+    stem = name.removesuffix(SUFFIX)
+    found = SEGMENT.fullmatch(stem) if "." in stem and name.endswith(SUFFIX) else None
     return None if found is None else found["segment"]
 
 
@@ -261,17 +262,20 @@ def writer(path: str) -> dict[str, Any] | None:
 
     Returns ``None`` if the system does not identify the boot (Linux does).
     """
+    process = _process(os.getpid())
+    if process is None:
+        return None
+    found = system.stat(path)
+    return {**process, "file": [found.st_dev, found.st_ino]}
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> dict[str, Any] | None:
+    """This process, which has the number ``pid``, among all others."""
     boot, start = _boot(), _start_of("self")
     if boot is None or start is None:
         return None
-    found = system.stat(path)
-    return {
-        "boot": boot,
-        "space": _pid_space(),
-        "pid": os.getpid(),
-        "start": start,
-        "file": [found.st_dev, found.st_ino],
-    }
+    return {"boot": boot, "space": _pid_space(), "pid": pid, "start": start}
 
 
 @_reality.off_loop()

@@ -919,7 +919,8 @@ class Recording:
         found = self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
         if own is None:
             return found
-        tree, rest = to_json(dict(own)), orjson.loads(found[len(b',"meta":') :])
+        tree = {key: to_json(item) for key, item in own.items()}  # the clocks alone are no plain JSON
+        rest = orjson.loads(found[len(b',"meta":') :])
         tree.update((key, {**tree[key], **item} if key in tree else item) for key, item in rest.items())
         return b',"meta":%b' % dumps_in_order(tree)
 

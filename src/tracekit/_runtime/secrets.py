@@ -98,6 +98,8 @@ _AFTER: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 _HUMP: Final = expression(r"(?<=[a-z0-9])(?=[A-Z])")
+#: Small letters and digits as ``a``, capital letters as ``A``.
+_KINDS: Final = str.maketrans("abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", "a" * 36 + "A" * 26)
 _TOGETHER: Final = (
     *sorted(SECRETS - {"pass", "pwd", "pw"}),
     *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
@@ -106,7 +108,7 @@ _TOGETHER: Final = (
 
 def plain(name: str) -> str:
     """A name in small letters, its words joined by ``_``."""
-    if not name.islower() and not (name.isupper() and name.replace("_", "").isalpha()):
+    if "aA" in name.translate(_KINDS):
         name = _HUMP.sub("_", name)
     return _ascii_lower(name).replace("-", "_").replace(".", "_")
 
