@@ -136,8 +136,7 @@ def _outer(first: dict[str, Any], reader: Callable[[str | None], FileSpans | Non
     return outer
 
 
-# -- export
-# --------------------------------------------------------------------------------------------------------------
+# -- export ------------------------------------------------------------------------------------------------------------
 
 #: How many spans are sent in one batch.
 _BATCH: Final = 512

@@ -170,8 +170,7 @@ class ObservedTransport(StandIn):
         if self.protocol.transport is self:
             self.protocol.transport = self.real
 
-    # -- called by the library
-    # -----------------------------------------------------------------------------------------------
+    # -- called by the library -----------------------------------------------------------------------------------------
 
     def sent(self, data: bytes) -> None:
         """Record data that is about to be sent."""
@@ -210,8 +209,7 @@ class ObservedTransport(StandIn):
         with serving():
             self.real.resume_reading()
 
-    # -- reported by the event loop
-    # ------------------------------------------------------------------------------------------
+    # -- reported by the event loop ------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         """Record that the peer is slow to read, if the program's own code sends (``program_sends``) and so has to wait."""
@@ -310,8 +308,7 @@ class ReplayedTransport(asyncio.Transport):
         else:
             self.protocol.resume_writing()
 
-    # -- called by `reported`: the log has it already
-    # ----------------------------------------------------------------------
+    # -- called by `reported`: the log has it already ------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         pass

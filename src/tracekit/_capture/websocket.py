@@ -155,8 +155,7 @@ def _on_wire(frame: Frame) -> bytes:
     ) + payload
 
 
-# -- recording
-# --------------------------------------------------------------------------------------------------------------
+# -- recording ---------------------------------------------------------------------------------------------------------
 
 
 class Conversation(Incoming):
@@ -231,8 +230,7 @@ class Conversation(Incoming):
         self._exchange.end(suspended=self._brought)
 
 
-# -- replay
-# -----------------------------------------------------------------------------------------------------------------
+# -- replay ------------------------------------------------------------------------------------------------------------
 
 
 class ReplayedConversation(Arrivals):
@@ -277,8 +275,7 @@ class ReplayedConversation(Arrivals):
         self._pause()
         self.ask()
 
-    # -- for code that reads from a socket
-    # ------------------------------------------------------------------------------------
+    # -- for code that reads from a socket -----------------------------------------------------------------------------
 
     def say(self, data: bytes) -> None:
         """Like ``sent``, for callers that fetch arrivals with ``next``."""
@@ -315,8 +312,7 @@ class ReplayedConversation(Arrivals):
     def _sends_next(self) -> bool:
         return not self._waits and super()._sends_next()
 
-    # -- both
-    # ------------------------------------------------------------------------------------------------------------------
+    # -- both ----------------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
         while self._made and (piece := self._next_sent()) is not None:

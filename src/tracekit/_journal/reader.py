@@ -557,8 +557,7 @@ class Blobs:
             self._within(size, 0, before)
         return holder[0]
 
-    # -- one value
-    # -------------------------------------------------------------------------------------------------------
+    # -- one value -----------------------------------------------------------------------------------------------------
 
     def _survey(self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0) -> tuple[int, int]:
         """Collect every reference below ``container[key]``; return the size of the rest and its depth."""
@@ -643,8 +642,7 @@ class Blobs:
             whole += link.value
         return whole
 
-    # -- many blobs
-    # ------------------------------------------------------------------------------------------------------
+    # -- many blobs ----------------------------------------------------------------------------------------------------
 
     def _resolve(self, wanted: Iterable[int]) -> None:
         """Load the blobs ``wanted``, and all that they refer to, dependencies first."""
@@ -722,8 +720,7 @@ class Blobs:
             self._kept -= self._units.pop(seq).cost
             self._lists.pop(seq, None)
 
-    # -- limits
-    # ----------------------------------------------------------------------------------------------------------
+    # -- limits --------------------------------------------------------------------------------------------------------
 
     def _within(self, size: int, depth: int, line: int) -> None:
         if size > self._limits.expanded:
@@ -908,8 +905,7 @@ class Trace:
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    # -- verdict
-    # ---------------------------------------------------------------------------------------------------------
+    # -- verdict -------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> Verdict:
@@ -1084,8 +1080,7 @@ class Trace:
                     return False
         return True
 
-    # -- entries
-    # ---------------------------------------------------------------------------------------------------------
+    # -- entries -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """The number of entries that verify."""

@@ -757,8 +757,7 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.root}>" if self.file is None else f"<Store {self.root}, {self.file}>"
 
-    # -- names
-    # -----------------------------------------------------------------------------------------------------------
+    # -- names ---------------------------------------------------------------------------------------------------------
 
     def path(self, run_id: str, segment: str | None = None) -> str:
         """Return the file of a run (or segment), existing or not. Raises ``RunStateError`` for an id that is not a
@@ -885,8 +884,7 @@ class Store:
             )
         return RunNotFoundError(what, store=self.root, run=run, close=near, next_action=next_action)
 
-    # -- writing
-    # ---------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     @_reality.off_loop()
     def create(
@@ -1058,8 +1056,7 @@ class Store:
             _ignored_by_git(self.root)
         make_directory(path, sync=sync, mode=0o700 if self.file is None else 0o777)
 
-    # -- verifying
-    # -------------------------------------------------------------------------------------------------------
+    # -- verifying -----------------------------------------------------------------------------------------------------
 
     def verify(
         self,

@@ -164,8 +164,7 @@ class Journal(Chain):
         """The hash of the last entry."""
         return self._end[1]
 
-    # -- writing
-    # ---------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def observe(self, written: Callable[[], object]) -> None:
         """Call ``written`` after each entry from now on, once the entry is in the file. Journals without an observer
@@ -287,8 +286,7 @@ class Journal(Chain):
         self._broken = why
         self._stopped = True
 
-    # -- entries that could not be written
-    # ------------------------------------------------------------------------------------
+    # -- entries that could not be written -----------------------------------------------------------------------------
 
     @property
     def keeps(self) -> int:
@@ -414,8 +412,7 @@ class Journal(Chain):
             taken.extend(starmap(reads.popleft, repeat((), len(reads))))
         return taken
 
-    # -- errors
-    # ----------------------------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------------------
 
     def _complete(self, line: bytes, written: int) -> None:
         """Complete a short write, or cut the file back to its last complete line."""
@@ -452,8 +449,7 @@ class Journal(Chain):
             return ""
         return f"; it lacks {count} {'entry' if count == 1 else 'entries'} of what has happened"
 
-    # -- durability
-    # ------------------------------------------------------------------------------------------------------
+    # -- durability ----------------------------------------------------------------------------------------------------
 
     def sync(self, seq: int | None = None) -> None:
         """Sync everything up to ``seq`` (or everything) to the device. Concurrent callers share one sync.

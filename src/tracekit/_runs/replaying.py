@@ -971,8 +971,7 @@ class ReplayedProcess(JoinedProcess):
         self._refused(error)
         raise error
 
-    # -- calls from a pool
-    # -----------------------------------------------------------------------------------------------
+    # -- calls from a pool ---------------------------------------------------------------------------------------------
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         lane = place["lane"]

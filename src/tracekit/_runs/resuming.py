@@ -110,8 +110,7 @@ class ResumeBlock(RecordBlock):
         """End as the ``record()`` block of ``run`` would."""
         self._exit(error)
 
-    # -- the beginning
-    # ---------------------------------------------------------------------------------------------------
+    # -- the beginning -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> Run:
         outer = current.get()
@@ -265,8 +264,7 @@ class ResumeBlock(RecordBlock):
             about["supplied"] = sorted(self._supply)
         return about
 
-    # -- the log's end
-    # ---------------------------------------------------------------------------------------------------
+    # -- the log's end -------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
         """Go live: the program has followed the log to its end."""

@@ -1,6 +1,7 @@
-"""The index of a recorded run: who answers whom, in which lane, inside what.
+"""The index of a recorded run: which entries belong together, in which lane, inside which step.
 
-One pass over the file, a few dozen bytes an entry; the entries themselves stay on disk until they are asked for.
+Built in one pass over the file, with a few dozen bytes per entry; the entries themselves stay on disk until they are
+needed.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ __all__ = [
     "module_lane",
 ]
 
-#: What an entry is to a replay.
+#: The role of an entry in a replay.
 OTHER: Final = 0
 INTENT: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
-#: What threads do to one another, by the names of its entries.
+#: Interactions of threads, by the names of their entries.
 HAND_OVERS: Final = QUEUES | {"future.begin", "future.wait"}
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-#: The types that ``Index.take`` understands by themselves: what each is, the kind of step that it begins, and whether it belongs to a step.
+#: The types that ``Index.take`` handles in blocks: role, the kind of step that it begins, and whether it is a part of
+#: one.
 _TAKEN: Final = {
     **{types.intent: (INTENT, family, "") for family, types in FAMILIES.items()},
     **{types.outcome: (EVENT, "", "outcome") for types in FAMILIES.values()},
@@ -52,7 +54,7 @@ _TAKEN: Final = {
     "blob": (OTHER, "", ""),
 }
 _NUMBERS: Final = tuple((kind, number) for number, kind in enumerate(_TAKEN, 1))
-#: By their numbers.
+#: The same, by number.
 _ROLES: Final = bytes([OTHER, *(role for role, _, _ in _TAKEN.values())]).ljust(256, b"\0")
 _FAMILIES: Final = ("", *(family for _, family, _ in _TAKEN.values()))
 _CHUNKS: Final = bytes([0, *(part == "chunk" for _, _, part in _TAKEN.values())]).ljust(256, b"\0")
@@ -60,12 +62,13 @@ _OF_STEP: Final = bytes([0, *(part != "" for _, _, part in _TAKEN.values())]).lj
 _IS_EVENT: Final = bytes(role == EVENT for role in range(256))
 _IS_STEP: Final = bytes(role in (INTENT, SINGLE) for role in range(256))
 _NOT_BEGINNING: Final = bytes(number for number in range(256) if not _IS_STEP[_ROLES[number]])
-#: Fewer entries are taken one by one.
+#: Shorter ranges of entries are handled one by one.
 _FEW: Final = 8
 
 
 class LaneKey(NamedTuple):
-    """A lane's identity: the parent lane's number, the name, the how-manieth of that name, the live step it is under."""
+    """A lane's identity: the parent lane's number, the name, the number among those of that name, the live step it is
+    under."""
 
     parent: int
     name: str
@@ -74,16 +77,17 @@ class LaneKey(NamedTuple):
 
 
 def module_lane(lane: Lane) -> LaneKey:
-    """The identity of the lane in which a module is executed."""
+    """Return the identity of the lane in which a module is executed."""
     return LaneKey(0, lane.name, lane.n, lane.under)
 
 
 class Index:
-    """Built from all entries in order; every array is addressed by ``seq``.
+    """Built from all entries in order; every array is indexed by ``seq``.
 
-    ``role`` says what an entry is; ``answer`` leads from an intent record to its outcome (0 where there is none) and from a chunk
-    or outcome to its intent record; ``next_chunk`` from an intent record to its first chunk and on; ``lane`` to the lane.
-    ``intents`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    ``role`` is an entry's role; ``answer`` maps an intent record to its outcome (0 if there is none) and a chunk or
+    outcome to its intent record; ``next_chunk`` maps an intent record to its first chunk, and each chunk to the next;
+    ``lane`` is the lane. ``intents`` has the steps in order, by lane and kind; ``items`` has everything that happened
+    in a lane.
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -93,50 +97,50 @@ class Index:
         self.next_chunk: Final = array("I", [0])
         self.intents: Final[dict[tuple[int, str], array[int]]] = {}
         self.items: Final[dict[int, array[int]]] = {}
-        #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
+        #: Timers that fired, by lane, function, the lane's previous step, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
-        #: That a call in a thread in which nothing was captured began, and its result, with the lane that made the call, and what packages
-        #: moved in queues: the program may have none of them.
+        #: Events that a program may go on without, with their lanes: the beginning and the result of a call in a thread
+        #: in which nothing was captured (with the calling lane), and what packages moved in queues.
         self.hops: Final[dict[int, int]] = {}
-        #: What belongs to a hop, by its result or its beginning, and the hops of a lane.
+        #: What belongs to a hop, by its result or its beginning; and the hops of a lane.
         self.hop_calls: Final[dict[int, int]] = {}
-        #: The calls in threads that a library made and a cancellation cut off, with their names, by lane and the step before.
+        #: Library calls in threads that a cancellation cut off, with their names, by lane and previous step.
         self.cut_off: Final[dict[tuple[int, int], dict[int, str]]] = {}
         self.hops_of: Final[dict[int, list[int]]] = {}
         #: The calls of signal handlers, in order.
         self.signals: Final[list[int]] = []
         self.lanes: Final[dict[LaneKey, int]] = {}
-        #: The lane in which the program itself ran, and those around it that have started the next one and done nothing else:
-        #: a middleware's task, a test runner's.
+        #: The lane in which the program itself ran, and the lanes around it that have started the next one and done
+        #: nothing else: a middleware's task, a test runner's.
         self.line = 0
         self.around: Final[set[int]] = set()
         self._parents: Final[set[int]] = set()
         #: What packages have moved in queues.
         self._beside: Final[set[int]] = set()
         self.identities: Final[dict[str, int]] = {}
-        #: States that the run started from, by name.
+        #: Initial states of the run, by name.
         self.snapshots: Final[dict[str, int]] = {}
-        #: Where the run was resumed, and for how long (ns) nobody had made it before that.
+        #: Where the run was resumed, and for how long (ns) no process had run it before.
         self.gaps: Final[list[tuple[int, int]]] = []
-        #: What was read from outside, by kind and name.
+        #: Inputs read from outside, by kind and name.
         self.inputs: Final[dict[tuple[str, str], list[int]]] = {}
         self.events: Final = array("I")
-        #: Every intent record and step of one entry, in order.
+        #: All intent records and steps of one entry, in order.
         self.steps: Final = array("I")
-        #: Where in the program's progress the events belong that an event loop brought.
+        #: The places of events that an event loop delivered.
         self.places: Final = PlaceIndex()
         self.abandoned: Final[set[int]] = set()
-        #: Whether something came from another thread or task than the one whose context it had.
+        #: Whether something arrived from another thread or task than the one that owns its context.
         self.has_callbacks = False
-        #: Intentions that a resumed run made again.
+        #: Intent records that a resumed run repeated.
         self.repeated: Final[set[int]] = set()
-        #: Outcomes that a later one took the place of: a person has settled the step.
+        #: Outcomes replaced by a later one: a person has settled the step.
         self.overridden: Final[set[int]] = set()
-        #: Steps that began after others had gone on beside them; see ``Resumption.make``.
+        #: Steps that began after others had gone on in parallel; see ``Resumption.make``.
         self.waited: Final[set[int]] = set()
-        #: The step that undid another, by that.
+        #: The step that undid another, by the latter.
         self.compensations: Final[dict[int, int]] = {}
-        #: Calls that were not made: an error stands in their intent record's place.
+        #: Calls that were refused: an error is in place of their intent record.
         self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
@@ -148,7 +152,7 @@ class Index:
     def __len__(self) -> int:
         return len(self.role) - 1
 
-    # -- building --------------------------------------------------------------------------------------------------------
+    # -- building ------------------------------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, path: str) -> Index:
@@ -173,11 +177,11 @@ class Index:
             self.steps.append(seq)
             self.places.step(seq, lane)
 
-    #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.
+    #: See ``reader.BlockCollector``; the keys that ``add`` looks for in the ``meta`` of the types handled in blocks.
     watched: ClassVar = (b"compensates", b"waited", b"abandoned", b"collected", b"suspended")
 
     def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
-        """Take the entries of a block, the usual ones among them together: the same as ``add`` for each."""
+        """Take the entries of a block, the usual ones all at once: equivalent to ``add`` for each."""
         kinds = block.kinds(_NUMBERS)
         for start, end in block.stretches(kinds, marks):
             if start:
@@ -223,7 +227,7 @@ class Index:
                 self.places.step(seq, lane)
 
     def _take_ends(self, kinds: bytes, seqs: range, steps: array[int]) -> None:
-        """Chunks and outcomes, as ``_step`` does."""
+        """Take chunks and outcomes, as ``_step`` does."""
         answer, last_chunk = self.answer, self._last_chunk
         of_step = kinds.translate(_OF_STEP)
         for seq, step, is_chunk in compress(zip(seqs, steps, kinds.translate(_CHUNKS), strict=True), of_step):
@@ -315,11 +319,11 @@ class Index:
             if role == "skipped" and "output" not in entry and "error" not in entry:
                 self.repeated.add(step)
                 return OTHER
-            self.repeated.discard(step)  # a person had given it up, and then said what it gave
+            self.repeated.discard(step)  # a person had given it up, and later supplied its output
             meta = entry.get("meta")
             if meta and (meta.get("abandoned") or meta.get("collected")):
-                # Nobody waits for it: the caller had left, or it was a finalizer, which comes when the interpreter likes. It is no event
-                # of the simulation.
+                # Nothing waits for it: the caller had left, or it was collected by a finalizer, which runs at any time.
+                # It is not an event of the simulation.
                 self.abandoned.add(seq)
                 self.answer[seq] = step
                 return EVENT
@@ -362,7 +366,7 @@ class Index:
         found.append(seq)
 
     def finish(self) -> Index:
-        """There are no more. It is finished once."""
+        """Finish; called once, after the last entry."""
         if self._last is not _NOTHING:
             meta = self._last.get("meta") or _NOTHING
             self._last = _NOTHING
@@ -372,7 +376,7 @@ class Index:
             self._find_line()
         return self
 
-    # -- keeping ---------------------------------------------------------------------------------------------------------
+    # -- keeping -------------------------------------------------------------------------------------------------------
 
     #: See ``reader.KeptCollector``.
     made_by: ClassVar = (__name__, "tracekit._runtime.progress", "tracekit._journal.entry")
@@ -388,20 +392,21 @@ class Index:
         vars(found)["lanes"] = {LaneKey(*key): lane for key, lane in state["lanes"].items()}
         return found
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
+    # -- asking --------------------------------------------------------------------------------------------------------
 
     def captured(self, lane: int) -> bool:
-        """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks or move in queues."""
+        """Return whether anything was captured in a lane, or in one that it started, other than clock reads of
+        libraries and queue operations of packages."""
         items = self.items.get(lane, ())
         return lane in self._parents or any(self.role[seq] != READ and seq not in self._beside for seq in items)
 
     @property
     def supplies(self) -> bool:
-        """Whether there is anything that a replay gives the program: a step, a read, an input or a state that it started from."""
+        """Whether a replay has anything to give to the program: a step, a read, an input or an initial state."""
         return any(self.role) or bool(self.inputs) or bool(self.snapshots)
 
     def outcomes(self, step: int) -> Iterator[int]:
-        """The pieces of what a step came to, and its outcome, as far as the log has them."""
+        """Yield the chunks and the outcome of a step, as far as logged."""
         piece = self.next_chunk[step]
         while piece:
             yield piece
@@ -410,7 +415,8 @@ class Index:
             yield self.answer[step]
 
     def answered_within(self, seq: int, trace: Trace) -> int:
-        """The step that a replay answers without its body, in whose course entry ``seq`` was written; 0 where there is none."""
+        """Return the step, answered in a replay without running its body, during which entry ``seq`` was written; 0 if
+        there is none."""
         found, above = 0, trace.entry(seq).get("parent", 0)
         while above:
             entry = trace.entry(above)
@@ -420,11 +426,11 @@ class Index:
         return found
 
     def step_between(self, first: int, last: int) -> bool:
-        """Whether a step, or what one came to, lies between two entries."""
+        """Return whether there is a step, or an outcome, between two entries."""
         return any(self.role[seq] in (INTENT, EVENT, SINGLE) for seq in range(first + 1, last))
 
     def others_between(self, start: int, end: int) -> bool:
-        """Whether another lane made steps between two entries of one."""
+        """Return whether another lane made steps between two entries of one lane."""
         lane, inside = self.lane[start], set(self.inside(start))
         return any(
             self.lane[seq] != lane and seq not in inside and self.role[seq] in (INTENT, EVENT, SINGLE)
@@ -432,7 +438,7 @@ class Index:
         )
 
     def inside(self, step: int) -> Iterator[int]:
-        """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
+        """Yield every entry inside ``step``, in any lane, except its own chunks and outcome."""
         stack = [step]
         while stack:
             child = self._first_child[stack.pop()]
@@ -445,9 +451,10 @@ class Index:
 
 
 def gives_anything(path: str) -> bool:
-    """Whether a replay of the run in this file has anything to give to the program: a step, a read or an input, or a child process.
+    """Return whether a replay of the run in this file has anything to give to the program: a step, a read, an input, or
+    a child process.
 
-    Where it has not, nothing was captured, and the replay fails.
+    If not, nothing was captured, and the replay fails.
     """
     if beside(path):
         return True

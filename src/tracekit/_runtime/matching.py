@@ -1,7 +1,7 @@
-"""Whether what a program does in a replay is what was recorded: steps and values compared, and the placeholders in them.
+"""Compares what a program does in a replay with the recording: steps, values, and the placeholders in them.
 
-What was recorded may hold placeholders for secrets that the program shows, addresses that differ from process to process, hashes in the
-place of what was too large, and fields that the caller leaves out of the comparison.
+Recorded values may contain placeholders for secrets, addresses that differ between processes, hashes of values that
+were too large, and fields that the caller excludes from the comparison.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _DIGITS: Final = b"0123456789"
 
 # -- trees -------------------------------------------------------------------------------------------------------------
 
-#: What is in the canonical bytes of every value that holds something opaque.
+#: Contained in the canonical bytes of every value with an opaque part.
 OPAQUE: Final = b'"$t":"opaque"'
-#: What differs from process to process in the description of an object: addresses and ``id()``.
+#: What differs between processes in the description of an object: addresses and ``id()``.
 _IDENTITY: Final = expression(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
 
 
 def steady(tree: Any) -> Any:
-    """``tree`` with opaque values described by what is the same in every process."""
+    """Return ``tree`` with opaque values reduced to what is the same in every process."""
     if type(tree) is dict:
         if tree.get("$t") == "opaque" and type(tree.get("repr")) is str:
             return {**tree, "repr": _IDENTITY.sub("", tree["repr"])}
@@ -55,7 +55,8 @@ def steady(tree: Any) -> Any:
 
 
 def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
-    """The leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left out."""
+    """Return the leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left
+    out."""
     found: list[dict[str, Any]] = []
     _compare(recorded, actual, path, found)
     return found
@@ -80,9 +81,10 @@ def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]])
 
 
 class Ignored:
-    """Fields that are left out of the comparison of a kind of step: ``{"llm": ["input.body.user"], "tool:search": ["input.trace_id"]}``.
+    """Fields excluded from the comparison of a kind of step: ``{"llm": ["input.body.user"], "tool:search":
+    ["input.trace_id"]}``.
 
-    A field is named as a difference names it, ``*`` for any one key or index; what is below it is left out with it.
+    A field is named as a difference names it, ``*`` matches any one key or index; everything below it is excluded, too.
     """
 
     def __init__(self, fields: Mapping[str, Iterable[str]]) -> None:
@@ -93,7 +95,7 @@ class Ignored:
         return {kind: [*paths] for kind, paths in self._fields.items()}
 
     def fields(self, kind: str, name: object) -> re.Pattern[str] | None:
-        """What the paths match that are left out of a step of this kind and name; ``None`` where there are none."""
+        """Return a pattern for the excluded paths of a step of this kind and name; ``None`` if there are none."""
         if not self._fields:
             return None
         key = (kind, str(name))
@@ -105,7 +107,8 @@ class Ignored:
 
 
 def without(tree: Any, ignored: re.Pattern[str], path: str = "") -> Any:
-    """``tree`` without the fields whose paths match; in a list there is nothing in their place, so that the others keep theirs."""
+    """Return ``tree`` without the fields whose paths match; in a list they become ``None``, so that the other indexes
+    don't change."""
     if isinstance(tree, Mapping):
         found = {}
         for key, inner in tree.items():
@@ -127,9 +130,9 @@ def without(tree: Any, ignored: re.Pattern[str], path: str = "") -> Any:
 class Bindings:
     """What the placeholders of a trace stand for in this process.
 
-    One that the replay handed to the program, or that the program's own values have come to before, stands for itself. Any other is
-    bound to the program's value where they first meet, and is that value from then on; two never are one value. One that is among the
-    ``originals`` stands for that value.
+    A placeholder that the replay gave to the program, or that occurred in the program's values before, stands for
+    itself. Any other is bound to the program's value where they first meet; two placeholders never stand for one value.
+    A placeholder among the ``originals`` stands for that value.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Bindings:
     ) -> None:
         self._redactor: Final = redactor
         self._originals: Final = originals or {}
-        #: By placeholder: the entries that can have given it to the program.
+        #: By placeholder, the entries that may have given it to the program.
         self._places: Final = places
         self._used: Final = used
         self._bound: Final[dict[str, str]] = {}
@@ -152,7 +155,7 @@ class Bindings:
         return bool(self._places)
 
     def equal(self, recorded: Any, actual: Any) -> bool:
-        """Whether two JSON trees are equal, a placeholder in the recorded one standing for its value."""
+        """Return whether two JSON trees are equal, with a placeholder in the recorded one standing for its value."""
         met: dict[str, str] = {}
         with self._lock:
             if not self._trees(recorded, actual, met):
@@ -182,14 +185,15 @@ class Bindings:
             return False
         if one.keys() == other.keys():
             return all(self._trees(item, other[key], met) for key, item in one.items())
-        # A key was replaced: its place in the order is left to say which one.
+        # A key was redacted: its position says which one it is.
         return all(
             self._texts(key, name, met) and self._trees(item, thing, met)
             for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
         )
 
     def _texts(self, recorded: str, actual: str, met: dict[str, str]) -> bool:
-        """Whether ``actual`` is ``recorded`` with the values of its placeholders; each ends where what follows it first comes."""
+        """Return whether ``actual`` is ``recorded`` with the values of its placeholders; each value ends where the text
+        after the placeholder first occurs."""
         if recorded == actual:
             for _, text in self._redactor.placeholders.within(recorded):
                 if not self._places.get(text, (text,)):
@@ -213,7 +217,7 @@ class Bindings:
         return last == len(recorded) and at == len(actual)
 
     def _end(self, placeholder: str, actual: str, at: int, literal: str, met: dict[str, str]) -> int:
-        """Where the value that begins at ``at`` ends, with ``literal`` behind it."""
+        """Return where the value that begins at ``at`` ends, followed by ``literal``."""
         bound = self._bound.get(placeholder, met.get(placeholder))
         for known in (placeholder, bound, self._originals.get(placeholder)):
             if known and literal and actual.startswith(known + literal, at):
@@ -235,7 +239,7 @@ class Bindings:
 
 
 class RecordedPlaceholders:
-    """The placeholders of a trace, and the entries that can have given them to the program: a piece that it has sent is none."""
+    """The placeholders of a trace, and the entries that may have given them to the program (not chunks that it sent)."""
 
     def __init__(self) -> None:
         self.places: Final[dict[str, list[int]]] = {}
@@ -276,13 +280,13 @@ class RecordedPlaceholders:
 
 
 def placeholders_of(trace: Trace) -> dict[str, list[int]]:
-    """The placeholders of a trace, which is verified first, and the entries that can have given them to the program."""
+    """Verify a trace, and return its placeholders with the entries that may have given them to the program."""
     trace.check()
     return trace.collected(RecordedPlaceholders).places
 
 
 def _data(tree: Any) -> str | None:
-    """What base64 data say, or ``None``."""
+    """Return the text in base64 data, or ``None``."""
     if type(tree) is not dict or tree.get("$t") not in ("bytes", "bytearray", "memoryview", "str", "npbytes"):
         return None
     try:
@@ -295,7 +299,7 @@ def _data(tree: Any) -> str | None:
 
 
 class Comparison:
-    """What a replay compares: a step or a value of the recording with what the program comes to now, in the form of the log."""
+    """Compares recorded steps and values with the program's, both in the form of the log."""
 
     def __init__(self, trace: Trace, redactor: Redactor, bindings: Bindings, ignored: Ignored) -> None:
         self._trace: Final = trace
@@ -303,10 +307,10 @@ class Comparison:
         self._bindings: Final = bindings
         self._ignored: Final = ignored
 
-    # -- values ----------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def encoded(self, value: object, *, owned: bool = False, own: Patterns | None = None) -> tuple[Any, bytes]:
-        """A value as the log would have it, as a tree and as JSON; ``owned``: it is a tree already."""
+        """Return a value as logged, as a tree and as JSON; ``owned``: it is a tree already."""
         tree = value if owned else to_json(value)
         data = dumps(tree)
         if oversized(tree, data):
@@ -319,24 +323,26 @@ class Comparison:
         return tree, data
 
     def equal(self, recorded: Any, actual: Any) -> bool:
-        """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for their values."""
+        """Return whether a recorded tree and a present, redacted one are equal, placeholders standing for their values."""
         data = dumps(recorded)
         if data == dumps(actual) and not (self._bindings and b"REDACTED" in data):
             return True
         return self._bindings.equal(self._redactor.redact(recorded)[0], actual)
 
     def alike(self, recorded: object, actual: object) -> bool:
-        """Whether ``actual``, of the program, is what was recorded: placeholders stand for their secrets."""
+        """Return whether ``actual``, from the program, equals what was recorded, placeholders standing for their
+        secrets."""
         return self.equal(to_json(recorded), self._redactor.redact(to_json(actual))[0])
 
-    # -- steps -----------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def input(self, request: Request) -> tuple[Any, bytes]:
-        """The input of a request as the log would have it, as a tree and as JSON."""
+        """Return the input of a request as logged, as a tree and as JSON."""
         return self.encoded(request.input, owned=request.data is not None, own=request.spec.patterns)
 
     def tail(self, request: Request, agent: str | None) -> bytes | None:
-        """How the line of this very step ends in a recording, where that is quickly said: the short way to an exact match."""
+        """Return how the line of exactly this step would end in a recording, if that is cheap to compute: the fast path
+        for an exact match."""
         if request.key is not None or agent is not None:
             return None
         spec, info, data = request.spec, request.info, request.data
@@ -352,16 +358,16 @@ class Comparison:
         return None if data is None else rendered.prefix + data + suffix
 
     def ends_so(self, seq: int, tail: bytes) -> bool:
-        """Whether the entry ``seq`` ends in ``tail``, right after the numbers that every entry begins with.
+        """Return whether the entry ``seq`` ends in ``tail``, right after the numbers with which every entry begins.
 
-        Equal bytes are an equal step, redacted or not: redaction makes of what stands in the log the same again.
+        Equal bytes mean an equal step, redacted or not: redacting what is in the log changes nothing.
         """
         line = self._trace.line(seq)
         end = len(line) - TAIL
         return line.endswith(tail, 0, end) and line[end - len(tail) - 1] in _DIGITS
 
     def is_step(self, entry: Mapping[str, Any], request: Request, agent: str | None, tree: Any, data: bytes) -> bool:
-        """Whether a recorded step is the one that is asked for, its input encoded."""
+        """Return whether a recorded step is the requested one, given its encoded input."""
         spec, key = request.spec, request.key
         rendered = spec.render(self._redactor)
         if entry.get("agent_id") != agent:
@@ -378,7 +384,8 @@ class Comparison:
         return key is None and self._resembles(entry, spec, rendered, tree)
 
     def _resembles(self, entry: Mapping[str, Any], spec: Spec, rendered: RenderedSpec, tree: Any) -> bool:
-        """Whether a step is the recorded one but for addresses, and for secrets: each process knows other ones by their text."""
+        """Return whether a step equals the recorded one except for addresses and secrets: which texts are known to be
+        secret depends on the process."""
         facts = {"name": entry.get("name"), "meta": signature(entry), "input": self._trace.expand(entry["input"])}
         recorded, secrets = self._redactor.also(spec.patterns).redact(facts)
         actual = {"name": rendered.name, "meta": rendered.meta, "input": tree}
@@ -387,7 +394,7 @@ class Comparison:
         return self._bindings.equal(steady(recorded), steady(actual))
 
     def is_argument(self, seq: int, name: str, tree: Any) -> bool:
-        """Whether an argument of the recorded step ``seq`` was this one, but for addresses and secrets."""
+        """Return whether an argument of the recorded step ``seq`` was this one, except for addresses and secrets."""
         recorded = self._trace.expand(self._trace.entry(seq)["input"])
         if name not in recorded:
             return False
@@ -397,7 +404,7 @@ class Comparison:
     def but_for_ignored(
         self, kind: str, recorded: Mapping[str, Any], actual: Mapping[str, Any]
     ) -> list[dict[str, Any]] | None:
-        """The differences of two steps where all are in fields that the caller left out of the comparison; else ``None``."""
+        """Return the differences of two steps if all are in excluded fields, else ``None``."""
         ignored = self._ignored.fields(kind, recorded["name"])
         if not ignored:
             return None
@@ -406,22 +413,22 @@ class Comparison:
             return None
         return [one for one in differences(steady(recorded), steady(actual)) if ignored.fullmatch(one["path"])]
 
-    # -- steps of one entry ----------------------------------------------------------------------------------------------
+    # -- steps of one entry --------------------------------------------------------------------------------------------
 
     def note(self, agent: str | None, name: str, input: object, output: object, about: Any) -> dict[str, Any]:
-        """What the log would have of a step of one entry."""
+        """Return a step of one entry as logged."""
         meta = dict(about or {})
         meta.pop("info", None)
         return {
             "name": self._redactor.redact_text(name)[0],
             "agent_id": agent,
-            "input": self.encoded(input)[0],  # apart from the output, as it was recorded
+            "input": self.encoded(input)[0],  # separately from the output, as it was recorded
             "output": self.encoded(output)[0],
             "meta": self.encoded(meta)[0],
         }
 
     def recorded_note(self, seq: int) -> dict[str, Any]:
-        """What the log has of one."""
+        """Return a recorded step of one entry."""
         entry = self._trace.entry(seq)
         return {
             "name": entry.get("name"),
@@ -433,7 +440,7 @@ class Comparison:
 
 
 def signature(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recorded step is beside its name and input."""
+    """Return what identifies a recorded step besides its name and input."""
     meta = dict(entry.get("meta") or {})
     meta.pop("info", None)
     return meta

@@ -1,14 +1,14 @@
-"""Where in a program's own progress the events that an event loop brings belong.
+"""The program's progress in event loops, and the place of each event in it.
 
-An *event* is what the outside decides: the answer of a call, a piece of a stream, a timer that fires, a result that a thread hands to
-the loop. Its *place* says how far the program had come by then: for each lane in that loop, how many of its callbacks had run since
-the lane's own last event. Nothing else counts: not time, not rounds of a loop that others share, not
-what a live call does inside. A loop runs the callbacks of one program in the order in which they were asked for. So a replay that
-holds each lane at its place until the event has come sees the program in the recorded state, whatever the speed, and whatever else
-runs.
+An *event* is something decided outside: the outcome of a call, a chunk of a stream, a timer that fires, a result that a
+thread hands to the loop. Its *place* says how far the program had come when it happened: for each lane in that loop,
+how many of its callbacks had run since the lane's own last event. Nothing else counts: not time, not rounds of a loop
+that others share, not what a live call does inside. A loop runs the callbacks of one program in the order in which they
+were scheduled. So a replay that holds each lane at its place until the event has come shows the program the recorded
+state, whatever the speed, and whatever else runs.
 
-While recording a callback is counted where it runs. In a replay, and on loops that can't be looked into (uvloop), the callbacks of
-the run wait in a queue of ours, a ``LoopQueue``, in their order; the loop itself is never held up.
+While recording, callbacks are counted as they run. In a replay, and on loops whose internals are inaccessible (uvloop),
+the callbacks of the run wait in a queue of ours, a ``LoopQueue``, in order; the loop itself is never blocked.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback", "Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
 
-#: How many callbacks past any that was recorded a lane counts as one that polls. Nothing is wrong by that: it is left to look again
-#: as long as anything else moves.
+#: After how many callbacks more than any lane of the recording a lane counts as polling. A wrong guess does no harm:
+#: the lane is let look again as long as anything else moves.
 _FAR: Final = 1000
 
 
 class Callback(Protocol):
-    """A callback of a run in an event loop, as a handle of that; ``lane`` is whose progress it is, ``None`` inside a live call. One that
-    is not ``counted`` is no progress, and is not held: the recording has nothing like it, or may have. By one of our ``own`` nothing of the
-    program moves."""
+    """A callback of a run in an event loop, with the interface of a handle. ``lane`` is the lane whose progress it is,
+    ``None`` inside a live call. One that is not ``counted`` is no progress and is never held: the recording may or may
+    not have it. One of tracekit's ``own`` moves nothing in the program."""
 
     counted: bool
     lane: Lane | None
@@ -48,12 +48,13 @@ class Callback(Protocol):
     _cancelled: bool
 
     def call(self) -> None:
-        """Run it; whoever holds it has counted it."""
+        """Run it; its holder has counted it."""
         ...
 
 
 class _Moves:
-    """An event loop of a run: its number, once it has brought an event, and the lanes that have moved since its last one."""
+    """An event loop of a run: its number, once it has delivered an event, and the lanes that have moved since its last
+    one."""
 
     __slots__ = ("moved", "number")
 
@@ -63,40 +64,41 @@ class _Moves:
 
     @property
     def most(self) -> int:
-        """The most callbacks, since its own last event, that a lane has run which moved after the loop's last one."""
+        """The most callbacks, since its own last event, of any lane that moved after the loop's last event."""
         return max((lane.since for lane in [*self.moved]), default=0)
 
 
 class Deliverer(Protocol):
-    """Who has the events of a replay: its schedule."""
+    """The schedule, which has the events of a replay."""
 
     def deliver(self, queue: LoopQueue) -> bool:
-        """Nothing but held lanes is left to run in this loop: deliver what is due there. Whether something was."""
+        """Deliver what is due in this loop, which has only held callbacks left to run. Return whether something was."""
         ...
 
     def is_done(self, seq: int) -> bool:
-        """Whether event ``seq`` has been delivered or skipped."""
+        """Return whether event ``seq`` has been delivered or skipped."""
         ...
 
     def is_coming(self, seq: int) -> bool:
-        """Whether event ``seq`` needs nothing more of its lane: it is asked for, or a thread brings it."""
+        """Return whether event ``seq`` needs nothing more from its lane: it is asked for, or a thread delivers it."""
         ...
 
     def is_made(self, step: int) -> bool:
-        """Whether the program has come to a step."""
+        """Return whether the program has reached a step."""
         ...
 
     def due_in(self, loop: AbstractEventLoop) -> int | None:
-        """The next event, if it is asked for in ``loop``."""
+        """Return the next event, if it is asked for in ``loop``."""
         ...
 
     def is_due_in(self, loop: AbstractEventLoop) -> bool:
-        """Whether the next event is asked for in ``loop``, and nothing has to come about before."""
+        """Return whether the next event is asked for in ``loop``, and nothing has to happen before it."""
         ...
 
 
 class Progress:
-    """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
+    """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded
+    places."""
 
     __slots__ = (
         "_at",
@@ -126,41 +128,41 @@ class Progress:
     ) -> None:
         self._deliverer: Final = deliverer
         self._places: Final = places
-        #: How many callbacks, since its own last event, a lane runs before it counts as one that polls, where nobody holds it; the same
+        #: After how many callbacks since its own last event a lane that is not held counts as polling; and the same
         #: after its last place.
         self._far = UNLIMITED if places is None else places.most + _FAR
         self._tail = self._far if places is not None and places.ends else patience
-        #: In a replay: lanes that have no place in the recording.
+        #: In a replay, the lanes that have no place in the recording.
         self._strangers: Final[set[Lane]] = set()
-        #: How often something came about that was recorded.
+        #: How often something recorded has happened.
         self.news = 0
-        #: The most callbacks that a lane ran after the last event of a loop that is closed; -1 where none is.
+        #: The most callbacks of any lane after the last event of a loop that is closed; -1 if no loop is.
         self._unplaced = -1
         self._queues: dict[AbstractEventLoop, LoopQueue] = {}
-        #: What there is to say of each loop at its next event, and how many have a number.
+        #: What has to be recorded about each loop at its next event, and how many loops have a number.
         self._loops: dict[AbstractEventLoop, _Moves] = {}
         self._numbered = 0
-        #: Whether nobody is held any more.
+        #: Whether nothing is held any more.
         self._ended = False
         self._lanes: dict[int, Lane] = {}
         self._number: dict[Lane, int] = {}
         self._at: dict[int, int] = {}
         #: How many of its recorded steps each lane of a replay has made.
         self._made: dict[int, int] = {}
-        #: In a replay: how long the recording had taken up to the last event that was handed out (ns).
+        #: In a replay, how long the recording had taken up to the last event handed out (ns).
         self.elapsed: Callable[[], int] = lambda: 0
-        #: That of the last event, and the real clock when it was first noticed; the latest instant that was given out.
+        #: That time at the last event, and the real clock when it was first noticed; and the latest instant given out.
         self._event = 0, monotonic_ns()
         self._now = 0
-        #: The loop in which what is asked for now counts for nobody.
+        #: The loop in which what is being scheduled counts for no lane.
         self._uncounted: AbstractEventLoop | None = None
-        #: Asked once for each lane of a replay, for the number that it has in the recording.
+        #: Called once for each lane of a replay, to determine its number in the recording.
         self.follow: Callable[[Lane], object] = lambda _: None
 
-    # -- what runs -------------------------------------------------------------------------------------------------------
+    # -- running callbacks ---------------------------------------------------------------------------------------------
 
     def soon(self, loop: Any, lane: Lane | None, handle: Callback) -> None:
-        """``loop.call_soon`` for a callback in ``lane``, or inside a live call (``None``)."""
+        """Schedule a callback like ``loop.call_soon``, in ``lane`` or inside a live call (``None``)."""
         ready = None
         try:
             closed, ready = loop._closed, loop._ready
@@ -190,12 +192,12 @@ class Progress:
         return known
 
     def _forget(self) -> None:
-        """Drop the loops and queues that were closed from outside the run, where no hook is called."""
+        """Drop loops and queues that were closed outside the run, where no hook is called."""
         for old in [one for one in {**self._loops, **self._queues} if one.is_closed()]:
             self.closed(old)
 
     def closed(self, loop: AbstractEventLoop, lane: Lane | None = None) -> None:
-        """``loop`` has been closed, by ``lane``: it brings no event any more, and is not kept."""
+        """Forget ``loop``, which ``lane`` has closed: it will deliver no more events."""
         known = self._loops.pop(loop, None)
         if known is not None:
             self._unplaced = max(self._unplaced, known.most)
@@ -205,10 +207,10 @@ class Progress:
         self._queues.pop(loop, None)
 
     def now(self) -> int:
-        """How long (ns) the replayed run has taken by its own clock.
+        """Return how long (ns) the replayed run has taken by its own clock.
 
-        A replay takes no time for what took time in the recording: its clock is where the recording's was at the last event, and goes
-        on from there.
+        A replay skips the time that passed in the recording: its clock shows the recording's time at the last event,
+        and goes on from there.
         """
         elapsed, real = self.elapsed(), monotonic_ns()
         if elapsed > self._event[0]:
@@ -218,7 +220,8 @@ class Progress:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What is asked for inside, in the running loop, counts for nobody: it may be there or not."""
+        """A block in which what is scheduled in the running loop counts for no lane: it may or may not be in the
+        recording."""
         before, self._uncounted = self._uncounted, running_loop()
         try:
             yield
@@ -226,11 +229,11 @@ class Progress:
             self._uncounted = before
 
     def count(self, lane: Lane) -> None:
-        """The callback of ``lane`` that comes next was asked for as if it counted for nobody, and counts."""
+        """Count the next callback of ``lane``, which was scheduled as uncounted, after all."""
         lane.runs()
 
     def queue(self, loop: AbstractEventLoop) -> LoopQueue:
-        """The callbacks of the run that wait in ``loop``; asked for in its thread."""
+        """Return the queue of the run's callbacks in ``loop``; to be called in the loop's thread."""
         found = self._queues.get(loop)
         if found is None:
             self._forget()
@@ -242,7 +245,8 @@ class Progress:
         return list(self._queues.values())
 
     def let_go(self, *, over: bool) -> None:
-        """Nobody is held at his place any more: the replay has failed, or is ``over``; until then it is noticed who only polls."""
+        """Stop holding lanes at their places: the replay has failed, or is ``over``. Until it is over, polling lanes
+        are still detected."""
         self._ended = True
         if over:
             self._far = self._tail = UNLIMITED
@@ -253,7 +257,7 @@ class Progress:
             queue.let_go()
 
     def let_poll(self) -> None:
-        """What was never recorded may come now: it is polled for as long as that takes."""
+        """Let lanes poll without limit: things that were never recorded may happen now."""
         self._far = self._tail = UNLIMITED
         for lane in [*self._strangers]:
             self._stranger(lane)
@@ -262,13 +266,14 @@ class Progress:
         for queue in self.queues:
             queue.stir()
 
-    # -- recording: the place of an event --------------------------------------------------------------------------------
+    # -- recording: the place of an event ------------------------------------------------------------------------------
 
     def place(self, lane: Lane, number: Callable[[Lane], int], *, hop: bool = False) -> bytes:
-        """``,"place":{…}`` for an event of ``lane`` that comes now, or nothing where the loop's last place holds; ``number`` numbers lanes.
+        """Return ``,"place":{…}`` for an event of ``lane`` that happens now, or nothing if the loop's last place still
+        holds; ``number`` numbers lanes.
 
-        Called in the event loop, once an event: the callbacks of the lane count from here on. A replay may lack a ``hop``: how far
-        the lane itself was is said of that.
+        Call it in the event loop, once per event: it restarts the count of the lane's callbacks. As a replay may lack a
+        ``hop``, its place includes the lane itself.
         """
         loop: Any = running_loop()
         if loop is None:
@@ -296,14 +301,15 @@ class Progress:
 
     @property
     def unplaced(self) -> int | None:
-        """The most callbacks, since its own last event, that a lane has run which moved after its loop's last; ``None``: no loop has."""
+        """Return the most callbacks, since its own last event, of any lane that moved after its loop's last event;
+        ``None`` if there is no loop."""
         most = max((known.most for known in [*self._loops.values()]), default=-1)
         return None if most < 0 and self._unplaced < 0 else max(most, self._unplaced)
 
-    # -- replay: who is held ---------------------------------------------------------------------------------------------
+    # -- replay: holding lanes -----------------------------------------------------------------------------------------
 
     def known_as(self, lane: Lane, number: int | None) -> None:
-        """In a replay: the number of ``lane`` in the recording, from now on; ``None``: it has none."""
+        """In a replay, set the recorded number of ``lane`` from now on; ``None``: it has none."""
         former = None if number is None else self._number.get(lane)
         if former is not None and former != number and self._lanes.get(former) is lane:
             del self._lanes[former]
@@ -320,7 +326,7 @@ class Progress:
             self._stranger(lane)
 
     def _stranger(self, lane: Lane) -> None:
-        """A lane of which no place says how far it may go."""
+        """Set the limit of a lane for which no place says how far it may go."""
         lane.limit = self._far + lane.since if self._ended else self._tail
         if lane.limit >= UNLIMITED:
             lane.limit = UNLIMITED
@@ -328,22 +334,22 @@ class Progress:
             return
         parent = lane.parent
         if lane.id < 0 and parent is not None and parent.since > self._far:
-            # Somebody who polls has started it, and will start others: it is no more than a part of that.
+            # Started by a lane that polls, and will start others: it is part of the polling.
             lane.since, lane.limit = parent.since, max(parent.limit, parent.since + 1)
         self._strangers.add(lane)
 
     def delivered(self, seq: int) -> None:
-        """Event ``seq`` has been delivered or skipped: whoever was held for it goes on."""
+        """Release what was held for event ``seq``, which has been delivered or skipped."""
         self.news += 1
         if self._places is not None:
             for number in self._places.held_for(seq):
                 self._limit(number)
 
     def skipped(self, seq: int, number: int) -> None:
-        """The program has gone on without the hop ``seq`` of a lane: in the callback that would have waited for it."""
+        """The program has gone on without the hop ``seq`` of a lane, in the callback that would have waited for it."""
         lane, places = self._lanes.get(number), self._places
         if lane is not None and places is not None:
-            # As if it had come, and the callback that it leads to were the running one.
+            # as if it had come, and the callback that it leads to were the running one
             lane.since = max(0, lane.since - places.before(seq)) + 1
             self._limit(number)
 
@@ -354,17 +360,17 @@ class Progress:
             self._limit(number)
 
     def asked(self, lane: Lane) -> None:
-        """``lane`` asks for an event of its own, or does so no longer, or waits for what a thread brings."""
+        """``lane`` asks for an event of its own, or no longer does, or waits for what a thread delivers."""
         if lane.id in self._lanes:
             self._limit(lane.id)
 
     def is_lane_of(self, number: int, queue: LoopQueue) -> bool:
-        """Whether the lane ``number`` of the recording is known to run in the loop of ``queue``."""
+        """Return whether the recorded lane ``number`` is known to run in the loop of ``queue``."""
         lane = self._lanes.get(number)
         return lane is not None and lane.loop is queue.loop
 
     def let_pass(self, queue: LoopQueue) -> bool:
-        """The lanes that are held in ``queue`` go on without the event that they are held for. Whether there are some."""
+        """Let the lanes held in ``queue`` go on without the event that they are held for; return whether there are any."""
         held = [lane for lane in queue.held_lanes if lane.limit <= self._most]
         for lane in held:
             number = self._number[lane]
@@ -375,7 +381,7 @@ class Progress:
         return bool(held)
 
     def let_look(self, queue: LoopQueue) -> None:
-        """The lanes in ``queue`` that poll look again, as often as anybody ever did in the recording, and some more."""
+        """Let the polling lanes in ``queue`` look again, a little more often than any lane did in the recording."""
         for lane in queue.held_lanes:
             if lane.limit > self._most:
                 lane.limit = lane.since + self._far
@@ -406,7 +412,8 @@ class Progress:
             queue.look_again = True
 
     def _owes(self, number: int, seq: int) -> bool:
-        """Whether a lane has yet to make a step that was recorded before event ``seq``: it goes on until it has, held by nobody."""
+        """Return whether a lane has yet to make a step that was recorded before event ``seq``; until then it is not
+        held."""
         places, deliverer = self._places, self._deliverer
         assert places is not None
         assert deliverer is not None
@@ -419,7 +426,7 @@ class Progress:
 
 
 class LoopQueue:
-    """The callbacks of a run that wait in ``loop``, in their order. Those of a lane that has reached its place are set aside."""
+    """The callbacks of a run that wait in ``loop``, in order. Those of a lane that has reached its place are set aside."""
 
     __slots__ = (
         "_cancelled",
@@ -446,19 +453,19 @@ class LoopQueue:
         self._deliverer: Final = deliverer
         self._places: Final = places
         self._far: Final = far
-        #: How many callbacks have run here, but for those of lanes that poll.
+        #: How many callbacks have run here, except for those of polling lanes.
         self.moved = 0
         self._queue: Final[deque[Callback]] = deque()
         self._parked: Final[deque[Callback]] = deque()
-        #: What events of a recording are waited for with, and what leads on where somebody has cancelled that.
+        #: The futures with which recorded events are awaited, and the callbacks to run first if one was cancelled.
         self._expected: Final[set[Any]] = set()
         self._cancelled: Final[dict[Any, Callback]] = {}
         self._kicked = False
-        #: How many calls in threads are out that the recording does not have: what they lead to is nobody's to foretell.
+        #: How many calls in threads that are not in the recording are pending: what they lead to is unpredictable.
         self.out = 0
-        #: Whether some lane may go on that was held.
+        #: Whether a held lane may go on.
         self.look_again = False
-        #: Whether the run has nothing to run here but what is held.
+        #: Whether the run has nothing to run here but held callbacks.
         self.resting = True
 
     def add(self, handle: Callback) -> None:
@@ -471,11 +478,12 @@ class LoopQueue:
             self.kick()
 
     def expect(self, future: Any) -> None:
-        """``future`` is what an event is waited for with: if it is cancelled, whoever waits goes on when that event has its turn."""
+        """Register ``future``, with which an event is awaited: if it is cancelled, the waiter goes on only when the
+        event is next."""
         self._expected.add(future)
 
     def deliver(self, future: Any) -> None:
-        """The event of ``future`` has its turn: first of all comes what it leads to at once, then what was held meanwhile."""
+        """Deliver the event of ``future``: first its immediate consequence, then what was held meanwhile."""
         self._expected.discard(future)
         self.unpark()
         first = self._cancelled.pop(future, None)
@@ -489,12 +497,12 @@ class LoopQueue:
         self.kick()
 
     def back(self) -> None:
-        """A call in a thread that the recording does not have has come back."""
+        """A call in a thread that is not in the recording has returned."""
         self.out -= 1
         self.kick()
 
     def let_go(self) -> None:
-        """Nobody is held here any more."""
+        """Stop holding anything here."""
         self._expected.clear()
         self._queue.extend(self._cancelled.values())
         self._cancelled.clear()
@@ -502,32 +510,32 @@ class LoopQueue:
 
     @property
     def held_lanes(self) -> set[Lane]:
-        """The lanes that have a callback here that is held."""
+        """The lanes with a held callback here."""
         parked = [handle for handle in list(self._parked) if handle.counted and not handle._cancelled]
         return {handle.lane for handle in parked if handle.lane is not None}
 
     @property
     def polls(self) -> bool:
-        """Whether a lane is held here that polls."""
+        """Whether a polling lane is held here."""
         most = 0 if self._places is None else self._places.most
         return any(lane.limit > most for lane in self.held_lanes)
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a lane is held here that was let go on since."""
+        """Whether a lane held here has been allowed to go on since."""
         return any(lane.since < lane.limit for lane in self.held_lanes)
 
     def stir(self) -> None:
-        """From anywhere: what is held is looked at again."""
+        """Have held callbacks reconsidered; may be called from any thread."""
         self.look_again = True
         self.kick_from_anywhere()
 
     def kick(self) -> None:
-        """From the loop's thread: look what there is to do."""
+        """Schedule a look at the queue; called in the loop's thread."""
         if not self._kicked:
             self._kicked = True
             self.resting = False
-            self.loop.call_soon(self._run, context=Context())  # no run in it; a loop inside the loop enters it again
+            self.loop.call_soon(self._run, context=Context())  # outside every run; a nested loop enters it again
 
     def kick_from_anywhere(self) -> None:
         if self.thread == get_ident() and running_loop() is self.loop:
@@ -539,7 +547,7 @@ class LoopQueue:
             pass
 
     def unpark(self) -> None:
-        """What was held is looked at again, in its order and before what came later."""
+        """Queue what was held again, in order and before later callbacks."""
         self.look_again = False
         self._queue.extendleft(reversed(self._parked))
         self._parked.clear()
@@ -555,7 +563,7 @@ class LoopQueue:
         try:
             for _ in range(len(queue)):
                 if not queue:
-                    break  # a loop inside the loop has had them
+                    break  # a nested loop has run them
                 handle = queue.popleft()
                 if handle._cancelled:
                     continue
@@ -574,7 +582,7 @@ class LoopQueue:
                     if not handle.own:
                         self.moved += 1
                 handle.call()
-                del handle  # it has what the program was given: that is the program's alone
+                del handle  # it refers to values given to the program, which alone should own them
             if self.look_again:
                 self.unpark()
             if self._deliverer is not None:
@@ -595,12 +603,13 @@ class LoopQueue:
             pass
 
     def _leads_to(self, due: int | None) -> bool:
-        """Whether what is left to run here may be on its way to the place of event ``due``. Who is not polls, and has no part in it."""
+        """Return whether what is left to run here may be on its way to the place of event ``due``; a polling lane is
+        not."""
         if due is None:
             return True
         before = () if self._places is None else self._places.ended_before(due)
         most = 0 if self._places is None else self._places.most
-        # What is inside a call is on its way into it, or out of it: to a thread, or to an event that is waited for.
+        # Callbacks inside a call lead into it, or out of it: to a thread, or to an awaited event.
         return any(
             one.lane is None or (one.counted and (one.lane.limit <= most or one.lane.id in before))
             for one in self._queue
@@ -608,7 +617,7 @@ class LoopQueue:
 
 
 class PlaceIndex:
-    """The places of a recording, by lane: how far it may go until which event has come."""
+    """The places of a recording, by lane: how far it may go until which event."""
 
     __slots__ = (
         "_before",
@@ -627,28 +636,28 @@ class PlaceIndex:
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
         self._counts: Final[dict[int, array[int]]] = {}
-        #: The lane of an event, and which others are held until it has come.
+        #: The lane of an event, and the other lanes that are held until it has come.
         self._lane: Final[dict[int, int]] = {}
         self._ends: Final[dict[int, list[int]]] = {}
-        #: The lanes that came to their end, or ran something after it, between the loop's event before and this one.
+        #: The lanes that ended, or ran something after their end, between the loop's previous event and this one.
         self._ended: Final[dict[int, list[int]]] = {}
         #: The steps of each lane.
         self._steps: Final[dict[int, array[int]]] = {}
         #: How many callbacks of its lane had run before a hop.
         self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
-        #: While the places are read: the loop in which a lane was seen last.
+        #: While places are read, the loop in which each lane was last seen.
         self._stands: Final[dict[int, _Reading]] = {}
         #: The most callbacks that a lane ran since its own last event.
         self.most = 0
-        #: Whether the recording says how far the lanes came after the last event.
+        #: Whether the recording says how far the lanes went after the last event.
         self.ends = False
 
     def __contains__(self, lane: int) -> bool:
         return lane in self._until
 
     def state(self) -> dict[str, Any]:
-        """What it has found, once it is finished; ``of_state`` makes it again."""
+        """Return the finished state; ``of_state`` restores it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -659,7 +668,7 @@ class PlaceIndex:
         return found
 
     def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
-        """The next event that a loop brought, in the order of the file. The program may lack a ``hop``."""
+        """Add the next event that a loop delivered, in file order. The program may lack a ``hop``."""
         place = place or {}
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
@@ -675,13 +684,13 @@ class PlaceIndex:
             self._ended.setdefault(seq, []).append(other)
             self.most = max(self.most, count)
         own, _ = loop.ready.get(lane, (0, 0))
-        if lane not in loop.ended:  # else a timer that has outlived its task: nothing is known of how far that was
+        if lane not in loop.ended:  # otherwise a timer that has outlived its task, whose progress is unknown
             self._enter(loop, lane)
             self._append(lane, seq, own)
             loop.ready[lane] = 0, loop.number + 1
         if hop:
             self._before[seq] = own
-            # It may be left out before its turn: nobody goes by it for an earlier event.
+            # It may be skipped before its turn, so no earlier event may depend on it.
             for other, (stood, _) in [item for item in loop.ready.items() if item[0] != lane]:
                 self._close(loop, other)
                 self._append(other, seq, stood)
@@ -691,7 +700,8 @@ class PlaceIndex:
         loop.last, loop.number = seq, loop.number + 1
 
     def finish(self, most: object = None) -> None:
-        """There are no more events; ``most`` callbacks is how far a lane went after the last one of its loop, where that is known."""
+        """Finish: there are no more events. ``most`` is how many callbacks a lane ran after its loop's last event, if
+        known."""
         if type(most) is int:
             self.ends, self.most = True, max(self.most, most)
         for loop in self._loops.values():
@@ -701,7 +711,7 @@ class PlaceIndex:
         self._stands.clear()
 
     def _enter(self, loop: _Reading, lane: int) -> None:
-        """``lane`` has gone on in ``loop``: since the last event of that, or of the loop that it was in before."""
+        """``lane`` has gone on in ``loop``: since its last event, or that of the loop in which it was before."""
         self._close(self._stands.get(lane, loop), lane)
         self._stands[lane] = loop
 
@@ -719,22 +729,22 @@ class PlaceIndex:
         self._counts[lane].append(count)
 
     def of(self, lane: int) -> tuple[array[int], array[int]]:
-        """Events in their order, and how many callbacks of ``lane`` may run since its own last event before each."""
+        """Return events in order, and how many callbacks ``lane`` may run since its own last event before each."""
         return self._until[lane], self._counts[lane]
 
     def ended_before(self, seq: int) -> Sequence[int]:
-        """The lanes whose last callbacks ran between the loop's event before and ``seq``: nothing says how many."""
+        """Return the lanes whose last callbacks ran between the loop's previous event and ``seq``; how many is unknown."""
         return self._ended.get(seq, ())
 
     def is_own(self, lane: int, seq: int) -> bool:
         return self._lane.get(seq) == lane
 
     def step(self, seq: int, lane: int) -> None:
-        """The next step of a lane."""
+        """Add the next step of a lane."""
         self._steps.setdefault(lane, array("Q")).append(seq)
 
     def all_steps(self, seqs: Iterable[int], lane: int) -> None:
-        """The next steps of a lane."""
+        """Add the next steps of a lane."""
         self._steps.setdefault(lane, array("Q")).extend(seqs)
 
     def steps_of(self, lane: int) -> Sequence[int]:
@@ -744,18 +754,19 @@ class PlaceIndex:
         return seq in self._before
 
     def before(self, hop: int) -> int:
-        """How many callbacks of its lane had run before ``hop``, since the lane's own last event."""
+        """Return how many callbacks of its lane had run before ``hop``, since the lane's own last event."""
         return self._before.get(hop, 0)
 
     def held_for(self, seq: int) -> list[int]:
-        """The lanes that may go on when ``seq`` has come."""
+        """Return the lanes that may go on when ``seq`` has come."""
         own = self._lane.get(seq)
         others = self._ends.get(seq, [])
         return others if own is None else [own, *others]
 
 
 class _Reading:
-    """A loop of a recording while its places are read: how far its lanes are, and since which of its events; whose task has ended."""
+    """A loop of a recording while its places are read: how far its lanes are, since which of its events, and whose task
+    has ended."""
 
     __slots__ = ("ended", "last", "number", "ready")
 

@@ -973,8 +973,7 @@ class Recording:
     def _agent(self, scope: Scope) -> bytes:
         return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
 
-    # -- one-entry steps, clock and random numbers
-    # -----------------------------------------------------------------------
+    # -- one-entry steps, clock and random numbers ---------------------------------------------------------------------
 
     def note(
         self,
@@ -1153,8 +1152,7 @@ class Recording:
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         pass
 
-    # -- lanes and blobs
-    # -------------------------------------------------------------------------------------------------
+    # -- lanes and blobs -----------------------------------------------------------------------------------------------
 
     def starts(self, lane: Lane) -> None:
         """Log that a process is about to be started in ``lane``: after a crash the log must show it, even if the
@@ -1231,8 +1229,7 @@ class Recording:
     def undo_log(self) -> UndoLog | None:
         return None
 
-    # -- the run's own entries
-    # -------------------------------------------------------------------------------------------
+    # -- the run's own entries -----------------------------------------------------------------------------------------
 
     def validated(self, scope: Scope, spec: Spec) -> None:
         said = self._validated
@@ -1297,8 +1294,7 @@ class Recording:
     def warnings(self) -> list[str]:
         return [*self.report.noted, *self.report.warnings, *self.report.quiet]
 
-    # -- warnings and late steps
-    # -------------------------------------------------------------------------------------------
+    # -- warnings and late steps ---------------------------------------------------------------------------------------
 
     def _unnoted(self) -> None:
         self.log.journal.lost += 1

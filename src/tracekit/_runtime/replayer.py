@@ -224,8 +224,7 @@ class ReplayedStep(Step):
             return True  # by a person, after everything else
         return self.seq in self.session.index.waited
 
-    # -- structural steps
-    # ------------------------------------------------------------------------------------------------
+    # -- structural steps ----------------------------------------------------------------------------------------------
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         seq = self._chunk
@@ -757,8 +756,7 @@ class Replay:
             self.schedule.skip(one)
             self._used[one] = 1 if consumed else 2
 
-    # -- processes
-    # -------------------------------------------------------------------------------------------------------
+    # -- processes -----------------------------------------------------------------------------------------------------
 
     def has_process(self, path: str) -> bool:
         """Return whether the recording has the process at this path as a step."""
@@ -799,8 +797,7 @@ class Replay:
                     self._processes.setdefault(self._process_of(self.trace.entry(seq)), []).append(seq)
         return self._processes.get(path, [])
 
-    # -- steps
-    # -----------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def begin(self, scope: Scope, request: Request) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
@@ -923,8 +920,7 @@ class Replay:
                     self.report.skipped += 1
                 used[seq] = 2
 
-    # -- lanes and their windows
-    # -----------------------------------------------------------------------------------------
+    # -- lanes and their windows ---------------------------------------------------------------------------------------
 
     def open_lanes(self) -> list[Lane]:
         """Return the lanes whose task, thread or call has not ended."""
@@ -1043,8 +1039,7 @@ class Replay:
         name = f" {entry['name']!r}" if "name" in entry else ""
         self.report.inexact("reordered", f"entry {seq} ({entry['type']}{name}) {what} in another order", step=seq)
 
-    # -- reads
-    # -----------------------------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         with self._lock:
@@ -1155,8 +1150,7 @@ class Replay:
             raise self.failed.by(divergence.clock_never_read(self.run_id, function))
         return self._clocks[function]
 
-    # -- one-entry steps and timers
-    # --------------------------------------------------------------------------------------
+    # -- one-entry steps and timers ------------------------------------------------------------------------------------
 
     def note(
         self,
@@ -1310,8 +1304,7 @@ class Replay:
             if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
                 self.schedule.skip(seq)
 
-    # -- outcomes
-    # --------------------------------------------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
         """Return the entry ``seq`` decoded, and count it as delivered."""
@@ -1395,8 +1388,7 @@ class Replay:
             next_action=failure.next_action,
         )
 
-    # -- failures
-    # --------------------------------------------------------------------------------------------------------
+    # -- failures ------------------------------------------------------------------------------------------------------
 
     @property
     def failure(self) -> ReplayError | None:
@@ -1485,8 +1477,7 @@ class Replay:
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
 
-    # -- the end
-    # ---------------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def account(self) -> None:
         """Bring the report up to date."""

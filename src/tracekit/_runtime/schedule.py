@@ -1,4 +1,4 @@
-"""The order in which a replay hands out recorded events to threads, coroutines and callbacks."""
+"""The schedule: the order in which a replay hands out recorded events to threads, coroutines and callbacks."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
 # -- schedule ----------------------------------------------------------------------------------------------------------
 #
-# The order in which a replay hands out what was recorded: a discrete-event simulation.
+# A discrete-event simulation. An *event* is an outcome, a chunk of a stream, or a timer that fired. Code that asks for
+# an event is held until the event is next: all events recorded before it have been handed out, all steps recorded
+# before it have begun, and the program has reached the event's place (in an event loop: see ``progress``). However long
+# the program computes on the way to an earlier event, or sleeps in native code, the schedule waits. Only when nothing
+# in the process can move any more (see ``threads``), lanes held at their places go on, and then the earliest event
+# asked for is handed out nevertheless, and listed in ``reordered``: the program's own locks forbid the recorded order.
+# If no event was asked for, the program is stuck.
 #
-# An *event* is an outcome, a chunk of a stream, or a timer that fired. Whoever asks for one is held until its turn has
-# come: all events that were recorded before it have been handed out, all steps that were recorded before it have begun, and the
-# program is at the place where it came (in an event loop: see ``progress``). However long the program computes on the way to an
-# earlier event, or sleeps in native code, it is waited for. Only where nothing in the process can move any more (see ``threads``)
-# do the lanes go on that are held at their places, and then the earliest of those that were asked for is handed out all the same,
-# and listed in ``reordered``: an order that the program's own locks forbid. If there is none, the program is stuck.
-#
-# A lane that has run more callbacks, since its own last event, than any lane of the recording polls for something that does not come
-# as it came then. It can move, and yet brings nothing about: it is held, and looks again whenever something else has moved since.
+# A lane that has run more callbacks since its own last event than any lane of the recording is polling for something
+# that will not come as it did then. It can move, but causes nothing: it is held, and looks again whenever something
+# else has moved.
 
-#: What threads share without a queue or a future is not recorded, so it has no place. Most programs come out the same if those
-#: that run get to their next wait before an event that is due is handed out. For so long (ns of processor time) it is left to them.
-#: Nothing that is recorded depends on it: a thread owes its steps before the event anyway. No bound at all would be a wait for ever
-#: where one of them looks at a variable until the event has come.
+#: State shared between threads without a queue or a future is not recorded, so accesses have no place. Most programs
+#: behave the same if running threads may reach their next wait before an event that is due is handed out: they are
+#: given this much time (ns of processor time). No recorded order depends on it, since a thread owes its steps before
+#: the event anyway. Without a bound, a thread that polls a variable until the event has come would block forever.
 _COURTESY: Final = 100_000_000
-#: A program may make calls in threads, in which nothing is captured, that the recorded one did not make: a cache is empty. After so many
-#: of them, one upon the other with nothing else between, it polls by them.
+#: A program may make calls in threads, in which nothing is captured, that the recorded one did not make: a cache is
+#: empty, say. After this many in a row, with nothing else between them, it is polling with them.
 _UNHEARD_OF: Final = 10_000
-#: In place of an event's number: nothing can be handed out any more.
+#: Instead of an event's number: nothing can be handed out any more.
 _NONE: Final = 0
-#: After so long (ns) it is reported whom everybody waits for.
+#: After this time (ns), the replay reports what everybody is waiting for.
 _LONG_WAIT: Final = 10_000_000_000
-#: For so long (ns) after its failure whoever waits for another thread of a replay waits for that, however long it takes.
+#: For this time (ns) after its failure, a wait for another thread of a replay goes on, however long that thread takes.
 _PATIENCE: Final = 10_000_000_000
-#: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
+#: How long the observer sleeps between two looks (s): at first, at most while events are asked for, and at most
+#: otherwise.
 _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 
 
 class Ticket:
-    """Somebody who asked for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
+    """A request for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
 
     __slots__ = ("act", "at_rest", "future", "gate", "lane", "loop", "member", "seq", "thread")
 
@@ -66,39 +67,39 @@ class Ticket:
         #: The thread that asked.
         self.thread: Final = thread
         self.member: MonitoredThread | None = None
-        #: Whose event it is, where an event loop brings it.
+        #: The lane whose event it is, if an event loop delivers it.
         self.lane: Lane | None = None
         self.loop: AbstractEventLoop | None = None
-        #: What to do when its turn has come: one of a lock to release, a future to set, a callback.
+        #: What to do when the event is next: release a lock, set a future, or make a call; one of the three is set.
         self.gate: Any = None
         self.future: Future[None] | None = None
         self.act: Callable[[], object] | None = None
-        #: Whether that is left until the thread is asleep, or held, however long it computes.
+        #: Whether to wait until the thread is asleep, or held, however long it computes.
         self.at_rest = False
 
     def call(self) -> None:
-        """Its turn has come. What it has of the program's is not kept: not by whoever has the ticket still."""
+        """Call ``act``, and drop the reference to it, so that a ticket does not keep the program's objects alive."""
         act, self.act = self.act, None
         assert act is not None
         act()
 
 
 class Schedule:
-    """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
+    """Hands out the recorded events, given by ``seq`` in ascending order, to threads, coroutines and callbacks.
 
-    ``places`` says where those belong that an event loop brought; ``hops`` are the events that the program may go on without, with the
-    lane whose they are, and ``skip_hop`` skips one with what belongs to it.
+    - ``places``: the places of events that an event loop delivered. ``hops``: events that the program may go on
+      without, with their lanes; ``skip_hop`` skips one with what belongs to it.
+    - ``steps``: the recorded intent records (ascending); ``made`` says of each whether the program has reached it, or
+      never will.
+    - ``thread_of``: returns the thread that runs the lane of a step or an event, or 0.
+    - ``patience``: after this many callbacks a lane counts as polling, if the recording does not say how far it went.
+    - ``failure``: creates the exception for waiting code when ``fail`` is called.
+    - ``stuck``: called without any lock held, with a line for each task and thread, when nothing in the process can
+      move and nothing is left to be handed out; if it returns ``None``, the replay goes on. ``slow``: called with the
+      awaited event and such lines when that takes long.
 
-    ``steps`` are the recorded intent records (ascending), ``made`` says of each whether the program has come to it, or never will.
-
-    ``thread_of`` says which thread runs the lane of a step or an event, or 0.
-
-    After ``patience`` callbacks a lane counts as one that polls where the recording does not say how far it went.
-
-    ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
-    without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
-    it: it goes on all the same); ``slow`` with the event that is waited for, and such lines, when that takes long.
-    ``threads`` hears from the hooks which threads take part, if there are any (``hooked``), ``progress`` what the event loops have to run.
+    ``threads`` learns from the hooks, if there are any (``hooked``), which threads take part; ``progress`` learns what
+    event loops have to run.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Schedule:
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
-        #: 1: handed out or skipped. ``_next`` is the index of the first that is neither, and was not overtaken.
+        #: 1: handed out or skipped. ``_next`` is the index of the first event that is neither, and was not overtaken.
         self._done: Final = bytearray(self._count + 1)
         self._next = 0
         self._failure: Final = failure
@@ -127,28 +128,29 @@ class Schedule:
         self._slow: Final = slow
         self._steps: Final = steps
         self._made: Final = made
-        #: The index of the first step that the program has not come to.
+        #: The index of the first step that the program has not reached.
         self._step = 0
         #: The event that its loop need not hold back for other threads.
         self._granted: int | None = None
         self._hops: Final = hops or {}
         self._skip_hop: Final = skip_hop
         self._thread_of: Final = thread_of
-        #: The hops that the program has made: they are waited for.
+        #: The hops that the program has made, which are waited for.
         self.made_hops: Final[set[int]] = set()
         self.progress: Final = Progress(self, places or PlaceIndex(), patience)
-        #: How many calls in threads that the recording knows nothing of went on since what was recorded came about the n-th time.
+        #: How many unrecorded calls in threads went on since the recorded progress reached its n-th event, and n.
         self._let = 0, 0
-        #: What had been seen to move when those that poll last looked, and in which threads they do, since something recorded came about.
+        #: What had been seen to move when polling lanes last looked, and the threads in which they poll, since
+        #: something recorded happened.
         self._looked: tuple[int, int, object] | None = None
         self._looking: Final[set[int]] = set()
         self._failed = False
         self._failed_at = 0
         self._closed = False
-        #: Whether the replay has ended. What was waited for and has not come is left to the real world from then on: a time goes on as a
-        #: real one, and does not run out because the replay is over.
+        #: Whether the replay has ended. Waits that have not ended are left to the real world from then on: a time limit
+        #: continues in real time, and does not expire because the replay is over.
         self.over = False
-        #: Whether what was never recorded comes at once.
+        #: Whether waits for things that were never recorded end at once.
         self._released = False
         self.threads: Final = ThreadMonitor(self._observe, failure, hooked=hooked)
         self._lock: Final = self.threads.lock
@@ -157,33 +159,36 @@ class Schedule:
         self._never: set[Ticket] = set()
         self._observing = False
         self._still_since = 0
-        #: The processor time of the process when the observer first looked since an event was handed out, or none was asked for; or 0.
+        #: The process's processor time when the observer first looked since an event was handed out, or none was asked
+        #: for; or 0.
         self._since = 0
         self._reported = False
-        #: The native id of the thread that looks at the others, where there was one.
+        #: The native id of the observer thread, if there was one.
         self.observer = 0
-        #: Events that need nothing more of their lane: a thread brings them to its caller's loop, or another process brings them about.
+        #: Events that need nothing more from their lane: a thread delivers them to its caller's loop, or another
+        #: process causes them.
         self._brought: Final[set[int]] = set()
-        #: Those that another process brings about, which comes to them in its own time.
+        #: Those that another process causes, in its own time.
         self._outside: Final[set[int]] = set()
-        #: Whether no other process could make this one go on.
+        #: Returns whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
-        #: Whether those others can't move either, as far as is known by now, nor could while this process was seen like that.
+        #: Returns whether those other processes can't move either, as far as known, nor could while this process was in
+        #: the given state.
         self.others_rest: Callable[[object], bool] = lambda look: False
-        #: The thread in which the end of a block waits for what lanes owe, by the kernel's number, or 0.
+        #: The native id of the thread in which the end of a block waits for what lanes owe, or 0.
         self.drains_in = 0
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
-        #: The calls of signal handlers that the recording has, where it has some.
+        #: The calls of signal handlers in the recording, if there are any.
         self.signals: SignalCalls | None = None
-        #: Calls in threads, or results of theirs, that the recording knows nothing of: they go on when nothing else can.
+        #: Calls in threads, or their results, that are not in the recording: they go on when nothing else can.
         self.held_calls: list[Callable[[], object]] = []
-        #: The events before which lanes went on that should have been held: nothing else could.
+        #: The events before which lanes went on that should have been held, because nothing else could.
         self.passed: list[int] = []
 
     def begin(self) -> None:
-        """The replay begins here: a task that it begins in is the run's."""
+        """Begin the replay; a task that it begins in belongs to the run."""
         if (task := running_task()) is not None:
             self.threads.created(task)
         if self.signals is not None:
@@ -199,10 +204,10 @@ class Schedule:
         """Whether every recorded event has been handed out, skipped or overtaken."""
         return self._next >= self._count
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
+    # -- asking --------------------------------------------------------------------------------------------------------
 
     def wait(self, seq: int | None) -> None:
-        """Hold the calling thread until the turn of ``seq`` has come."""
+        """Hold the calling thread until ``seq`` is next."""
         if self._failed:
             raise self._failure()
         if self.signals is not None:
@@ -223,7 +228,7 @@ class Schedule:
             self.signals.passed()
 
     def _is_due_here(self, seq: int) -> bool:
-        """Hand out event ``seq`` to the calling thread at once, where ``_wait`` would find that it is due. Whether it was."""
+        """Hand out event ``seq`` to the calling thread at once if ``_wait`` would find it due; return whether it did."""
         with self._lock:
             if self._closed or self._failed or self._awaited() != seq or self._owing(seq):
                 return False
@@ -236,7 +241,8 @@ class Schedule:
             return True
 
     async def wait_async(self, seq: int | None, suspended: bool = True, lane: Lane | None = None) -> None:
-        """Suspend the calling task, of ``lane``, until the turn of ``seq`` has come; not at all if it did not ``suspended`` then."""
+        """Suspend the calling task, of ``lane``, until ``seq`` is next; don't suspend it if it did not (``suspended``)
+        in the recording."""
         if self._failed:
             raise self._failure()
         if self.signals is not None:
@@ -249,7 +255,7 @@ class Schedule:
                     self._skip_absent_before(seq)
                     self._hand_out(seq, overtake=False)
             if not at_once:
-                self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
+                self._wait(seq)  # what another thread has to do first; nothing of this loop was done in between
             if self.signals is not None:
                 self.signals.passed()
             return
@@ -258,7 +264,7 @@ class Schedule:
         ticket.loop, future = loop, loop.create_future()
         ticket.future, ticket.lane = future, lane
         scope = current.get()
-        # Who waits for an event is where it was inside the live call: what wakes it counts for nobody.
+        # Waiting for an event is inside the live call: the callback that wakes the task counts for no lane.
         token = None if scope is None else enter(scope.inside(scope.parent or 1, live=True))
         if seq is not None:
             self.progress.queue(loop).expect(future)
@@ -269,7 +275,7 @@ class Schedule:
             if ticket.seq is None or not self._taken(ticket):
                 self._withdraw(ticket, delivered=True)
                 raise
-            # What a cancellation led to is what was recorded.
+            # the consequences of a cancellation were recorded
         finally:
             if token is not None:
                 current.reset(token)
@@ -287,9 +293,9 @@ class Schedule:
         lane: Lane | None = None,
         at_rest: bool = False,
     ) -> Ticket:
-        """Call ``act`` when the turn of ``seq`` has come: in the running loop; without one, or ``anywhere``, from any thread.
+        """Call ``act`` when ``seq`` is next: in the running loop; without one, or with ``anywhere``, from any thread.
 
-        ``lane`` is whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
+        ``lane`` is the lane whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
         """
         ticket = Ticket(seq, get_ident())
         ticket.at_rest = at_rest
@@ -301,13 +307,14 @@ class Schedule:
         return ticket
 
     def cancel(self, ticket: Ticket | int) -> None:
-        """Take back what ``callback`` asked for."""
+        """Cancel a request made with ``callback``."""
         found = ticket if isinstance(ticket, Ticket) else self._asked.get(ticket)
         if found is not None:
             self._withdraw(found, delivered=False)
 
     def hold(self, let_go: Callable[[], object]) -> None:
-        """Call ``let_go`` when nothing else can go on, or nobody is held any more: something that never came about in the recording."""
+        """Call ``let_go`` when nothing else can go on, or nothing is held any more; for things that never happened in
+        the recording."""
         with self._lock:
             at_once = self._failed or self._closed or self._released
             if not at_once:
@@ -317,10 +324,10 @@ class Schedule:
         else:
             self._observe()
 
-    # -- what else happens -----------------------------------------------------------------------------------------------
+    # -- other events --------------------------------------------------------------------------------------------------
 
     def skip(self, seq: int) -> None:
-        """Event ``seq`` will not be asked for: it belongs to what replay does not run."""
+        """Skip event ``seq``: it belongs to something that the replay does not run."""
         events = self._events
         with self._lock:
             i = self._next
@@ -332,17 +339,17 @@ class Schedule:
                 self._advance(self._next)
 
     def fail(self) -> None:
-        """The replay has failed: wake everybody who is held. Who asked for what was recorded raises, timers fire; who waits for another
-        thread waits on, for as long as one of the run's can move (``ThreadMonitor.failed``)."""
+        """Wake everything that is held: the replay has failed. Requests for recorded events raise, timers fire; waits
+        for other threads go on as long as a thread of the run can move (``ThreadMonitor.failed``)."""
         self._failed_at = monotonic_ns()
         self.threads.failed = True
         self._failed = True
         self._wake_all()
 
     def end(self, *, with_process: bool = False) -> None:
-        """The replay is over: nothing is handed out any more, and whoever waits for a time waits for it in the real world.
+        """End the replay: nothing is handed out any more, and timed waits continue in the real world.
 
-        ``with_process``: the process ends with it, as the recorded one did, and whoever waits waits until then.
+        ``with_process``: the process ends with the replay, as the recorded one did, and waits last until then.
         """
         self.over = True
         if not with_process:
@@ -354,7 +361,7 @@ class Schedule:
         self._nudge()
 
     def close(self) -> None:
-        """Nobody is held any more."""
+        """Stop holding anything."""
         self._closed = True
         self._wake_all()
         with self._lock:
@@ -362,7 +369,7 @@ class Schedule:
         self._nudge()
 
     def release(self) -> None:
-        """What was never recorded may come now: whoever asked for it goes on, and whoever asks for it later."""
+        """Let things happen that were never recorded: requests for them, present and future, end."""
         with self._lock:
             self._released = True
             self.progress.let_poll()
@@ -394,7 +401,7 @@ class Schedule:
             self._release(ticket)
         self._nudge()
 
-    # -- threads ---------------------------------------------------------------------------------------------------------
+    # -- threads -------------------------------------------------------------------------------------------------------
 
     def _wait(self, seq: int | None) -> None:
         gate = allocate_lock()
@@ -416,35 +423,35 @@ class Schedule:
             self._settle(due, ticket)
             with off_loop():
                 gate.acquire()
-        except BaseException:  # a signal's handler raised
+        except BaseException:  # a signal handler raised
             self._withdraw(ticket, delivered=False)
             raise
         if self._failed:
             raise self._failure()
 
     def _is_alone_before(self, seq: int) -> bool:
-        """Whether nobody could bring an event before ``seq``: there is one thread, and it asks for that."""
+        """Return whether nobody could cause an event before ``seq``: there is only one thread, and it asks for that."""
         first = self._first()
         return bool(self.threads.solo) and (first is None or first > seq or not self._asked[first].at_rest)
 
     def _settle(self, due: Ticket | None, ticket: Ticket) -> None:
-        """After somebody asked: hand out what is due, or have the observer look."""
+        """After a request: hand out what is due, or have the observer look."""
         while due is not None:
             self._release(due)
             if due is ticket:
                 return
-            with self._lock:  # the call of a signal handler, in this thread, may have come before
+            with self._lock:  # a signal handler called in this thread may have come first
                 due = self._due_now() if due.at_rest and self._asked.get(ticket.seq or 0) is ticket else None
         self._observe()
 
     def _due_now(self) -> Ticket | None:
-        """Taken out: the next recorded event, if it is asked for and all others are known to be asleep."""
+        """Take out the next recorded event if it is asked for and all other threads are known to be asleep."""
         first = self._first()
         if first is None or self._asked[first].loop is not None:
             return None
         return self._take() if self._in_order() and not self._owing(first) and self.threads.asleep(None) else None
 
-    # -- loops -----------------------------------------------------------------------------------------------------------
+    # -- loops ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, ticket: Ticket) -> None:
         with self._lock:
@@ -494,17 +501,17 @@ class Schedule:
         return due is not None
 
     def is_next(self, seq: int) -> bool:
-        """Whether event ``seq`` is the next one, and all steps before it have begun."""
+        """Return whether event ``seq`` is the next one, and all steps before it have begun."""
         with self._lock:
             return self._awaited() == seq and not self._owing(seq)
 
     def take(self, seq: int) -> None:
-        """Event ``seq`` comes about here and now."""
+        """Hand out event ``seq`` here and now."""
         with self._lock:
             self._hand_out(seq)
 
     def look_again(self) -> None:
-        """The call of a signal handler has come about: what comes next may."""
+        """Reconsider what comes next: the call of a signal handler has happened."""
         with self._lock:
             self._notify_loop()
         self._nudge()
@@ -526,13 +533,14 @@ class Schedule:
 
     @property
     def has_next(self) -> bool:
-        """Whether the next event is asked for: it will be handed out."""
+        """Return whether the next event is asked for, so that it will be handed out."""
         with self._lock:
             return self._next_asked() is not None
 
     @property
     def may_hand_out(self) -> bool:
-        """Whether an event that is asked for may be handed out: nobody has looked since it was asked for, or its turn has come since."""
+        """Whether an event that is asked for may be handed out: nobody has looked since the request, or it has become
+        next since."""
         with self._lock:
             first = self._first()
             if first is None or not self._still_since:
@@ -551,7 +559,8 @@ class Schedule:
         return seq in self._asked or seq in self._brought
 
     def brings(self, seq: int, lane: Lane, *, outside: bool = False) -> None:
-        """A thread, or (``outside``) another process, is at work that brings event ``seq`` of ``lane``, which does nothing more for it."""
+        """Note that a thread, or (``outside``) another process, will cause event ``seq`` of ``lane``, which does
+        nothing more for it."""
         self._brought.add(seq)
         if outside:
             self._outside.add(seq)
@@ -568,7 +577,8 @@ class Schedule:
             return ticket is not None and ticket.loop is loop and not self._owing(ticket.seq)
 
     def _let_held_go(self, *, past_places: bool = True) -> bool:
-        """Nothing can go on any more: what was never recorded does, and lanes that are held at their places. Whether there were some."""
+        """Nothing can go on: release things that were never recorded, and lanes held at their places. Return whether
+        there were any."""
         while (absent := self._absent_hop()) is not None:
             self._skip_hop(absent)
             if self._next_asked() is not None:
@@ -595,7 +605,7 @@ class Schedule:
         return bool(passed)
 
     def _let_look(self) -> bool:
-        """Let lanes that poll look again, if anything else has moved since they did; whether one does."""
+        """Let polling lanes look again if anything else has moved since they last did; return whether one does."""
         polling = [queue for queue in self.progress.queues if queue.polls and not self.threads.holds(queue.thread)]
         if not polling:
             return False
@@ -612,9 +622,9 @@ class Schedule:
         return True
 
     def _is_locked_out(self) -> bool:
-        """Where nothing moves: whether what comes next is to be done by a thread that waits for another one.
+        """When nothing moves: return whether what comes next has to be done by a thread that waits for another one.
 
-        Who is held at his place in a loop can't help it: in the recording he had done before whatever it waits for.
+        A lane held at its place in a loop can't help: in the recording it acted before whatever that thread waits for.
         """
         self._owing(None)
         steps, i = self._steps, self._step
@@ -625,18 +635,20 @@ class Schedule:
         return self.threads.waits(ident) and not any(queue.thread == ident for queue in self.progress.queues)
 
     def _absent_hop(self) -> int | None:
-        """The next recorded event, if it is a hop that the program has not made so far."""
+        """Return the next recorded event if it is a hop that the program has not made so far."""
         seq = self._awaited()
         absent = seq in self._hops and seq not in self.made_hops and seq not in self._asked
         return seq if absent else None
 
     def _skip_absent_before(self, seq: int) -> None:
-        """There is one thread, and it waits for ``seq``: the hops before that nobody has made, nobody makes."""
+        """Skip the hops before ``seq`` that nobody has made: there is one thread, it waits for ``seq``, and so nobody
+        will."""
         while (absent := self._absent_hop()) is not None and absent < seq:
             self._skip_hop(absent)
 
     def _leaves_out(self, hop: int, queue: LoopQueue) -> bool:
-        """Whether the lane of a hop, in a loop that has nothing to run but what is held, can't make it any more."""
+        """Return whether the lane of a hop, in a loop that has nothing to run but held callbacks, can't make it any
+        more."""
         return not queue.out and self.progress.is_lane_of(self._hops[hop], queue)
 
     def _deliver(self, queue: LoopQueue, ticket: Ticket) -> None:
@@ -650,14 +662,14 @@ class Schedule:
             ticket.call()
 
     def _notify_loop(self) -> None:
-        """The next event may be one that a loop at rest waits for."""
+        """Notify the loop that waits for the next event, if it is at rest."""
         ticket = self._next_asked()
         if ticket is not None and ticket.loop is not None:
             for queue in self.progress.queues:
                 if queue.loop is ticket.loop and queue.resting:
                     queue.kick_from_anywhere()
 
-    # -- the observer: a thread that looks at the others, from when somebody may wait to the end of the replay -------------
+    # -- the observer: a thread that watches the others, from when something may wait to the end of the replay ---------
 
     def _observe(self) -> None:
         with self._lock:
@@ -725,7 +737,7 @@ class Schedule:
                 elif choice is not None:
                     due = self._take(choice)
                 waits = left or drained is not None or (due is None and self._first() is not None)
-                # Where nobody waits for us, all may sleep in native code: that ends, or does not.
+                # If nothing waits for us, all may be asleep in native code, which may or may not end.
                 asleep = quiet and not self._released and self._ahead() is not None
                 if not (quiet and (waits or (asleep and self.threads.closed_off and self.alone()))):
                     self._still_since = 0
@@ -748,37 +760,39 @@ class Schedule:
                 pause = _SHORT
 
     def _waited_for(self, left: bool) -> tuple[int | None, list[Waiting]] | None:
-        """The event that a long wait is for, and who waits; ``None`` where somebody debugs the program, who may take any time."""
+        """Return the event that a long wait is for, and what waits; ``None`` if somebody debugs the program, who may
+        take any time."""
         if self.threads.debugged():
             return None
         return self._ahead(), self.threads.waiting() + (self.threads.others() if left else [])
 
     @property
     def stalled(self) -> float:
-        """For how long (s) what was recorded has been waited for while nobody had a processor: in native code, or outside, nobody knows
-        for what.
+        """Return for how long (s) a recorded event has been awaited while nothing ran, in native code or outside, for
+        reasons unknown.
 
-        0 until it has been reported who is waited for.
+        0 until the wait has been reported.
         """
         since = self._still_since
         return (monotonic_ns() - since) / 1e9 if since and self._reported else 0.0
 
     def _nothing_moves(self, *, here: bool = False) -> bool:
-        """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
-        # In this order: the end of a process wakes who waits for it before that process is seen to be gone.
+        """Return whether nothing in this process can move by itself and no other process can make it go on (ignored
+        with ``here``)."""
+        # In this order: the end of a process wakes its waiters before the process is seen to be gone.
         if (here or self.alone()) and self.threads.blocked():
             return True
         look = self.threads.at_rest(by_processes=True)
-        # Once more afterwards, since a process that has ended meanwhile is none of the others that rest, and has woken somebody here.
+        # Check again: a process that has ended meanwhile is not among the resting others, and has woken a thread here.
         if look is not None and self.others_rest(look) and self.threads.at_rest(by_processes=True) == look:
-            self.threads.wakes += 1  # by what comes of this
+            self.threads.wakes += 1  # by what follows from this
             return True
         return False
 
     def _choice(self, quiet: bool) -> int | None:
-        """The event that is to be handed out now, of those that were asked for; ``_NONE``: none of them ever can be.
+        """Return the event to hand out now, of those asked for; ``_NONE`` if none of them ever can be.
 
-        ``quiet``: nothing is gained by a moment's wait.
+        ``quiet``: a short wait would gain nothing.
         """
         first = self._first()
         assert first is not None
@@ -792,7 +806,7 @@ class Schedule:
             return first if not ticket.at_rest or self.threads.is_at_rest(ticket.thread) else None
         if due:
             self._granted = first
-            self._notify_loop()  # which knows when the program is at the place of it
+            self._notify_loop()  # which knows when the program has reached its place
         if not self._nothing_moves(here=self._in_order() or not self._abroad()):
             return None
         if self._let_held_go(past_places=not self._is_locked_out()):
@@ -813,7 +827,7 @@ class Schedule:
         elif self._stuck(waiting) is not None:
             self.fail()
 
-    # -- the events; all with the lock held ------------------------------------------------------------------------------
+    # -- the events; all with the lock held ----------------------------------------------------------------------------
 
     def _enter(self, ticket: Ticket) -> None:
         seq = ticket.seq
@@ -835,7 +849,7 @@ class Schedule:
         return first is not None and (self._next >= self._count or first <= self._events[self._next])
 
     def _owing(self, seq: int | None) -> bool:
-        """Whether the program has yet to begin a step that was recorded before event ``seq``."""
+        """Return whether the program has yet to begin a step that was recorded before event ``seq``."""
         steps, made, i = self._steps, self._made, self._step
         while i < len(steps) and made[steps[i]]:
             i += 1
@@ -843,30 +857,30 @@ class Schedule:
         return i < len(steps) and seq is not None and steps[i] < seq
 
     def _next_asked(self) -> Ticket | None:
-        """Who has asked for the next recorded event, or for one that was overtaken."""
+        """Return the request for the next recorded event, or for one that was overtaken."""
         first = self._first()
         return self._asked[first] if first is not None and self._in_order() else None
 
     def _awaited(self) -> int | None:
-        """The event that is waited for: the next recorded one."""
+        """Return the next recorded event."""
         return self._events[self._next] if self._next < self._count else None
 
     def _ahead(self) -> int | None:
-        """What comes next in the recording: an event, or a step."""
+        """Return what comes next in the recording: an event, or a step."""
         self._owing(None)
         return min((seq for seq in (self._awaited(), *self._steps[self._step : self._step + 1]) if seq), default=None)
 
     def _drained(self) -> object:
-        """How far the program is while the end of its block waits for what lanes owe, else ``None``."""
+        """Return the program's progress while the end of its block waits for what lanes owe, else ``None``."""
         moved = sum(queue.moved for queue in self.progress.queues)
         return (self.progress.news, moved) if self.drains_in else None
 
     def _abroad(self) -> bool:
-        """Whether the next recorded event is another process's to bring about."""
+        """Return whether another process causes the next recorded event."""
         return self._next < self._count and self._events[self._next] in self._outside
 
     def _take(self, seq: int | None = None) -> Ticket:
-        """Take the event ``seq`` out, or the first that is asked for."""
+        """Take out the request for event ``seq``, by default the first one."""
         if seq is None:
             seq = self._first()
             assert seq is not None
@@ -879,7 +893,7 @@ class Schedule:
 
     def _hand_out(self, seq: int, *, overtake: bool = True, reported: bool = True) -> None:
         i = self._next
-        if i >= self._count or seq < self._events[i]:  # overtaken before
+        if i >= self._count or seq < self._events[i]:  # overtaken earlier
             i = bisect_left(self._events, seq)
             if i < self._count and self._events[i] == seq:
                 self._done[i] = 1
@@ -926,7 +940,7 @@ class Schedule:
                 ticket.member.moved()
 
     def _release(self, ticket: Ticket) -> None:
-        """Let go of a ticket that has been taken out; without the lock, for it may run the program's code."""
+        """Grant a ticket that has been taken out; without the lock, since that may run the program's code."""
         try:
             self._let_go(ticket)
         finally:
@@ -949,26 +963,26 @@ class Schedule:
         self._deliver(self.progress.queue(ticket.loop), ticket)
 
     def _taken(self, ticket: Ticket) -> bool:
-        """Whether its event has been handed out to ``ticket``."""
+        """Return whether its event has been handed out to ``ticket``."""
         with self._lock:
             return ticket.seq is not None and ticket.seq not in self._asked and not self._failed
 
 
 # -- beside ------------------------------------------------------------------------------------------------------------
 #
-# Letting the other tasks of an event loop go on from inside a call that does not await.
+# Running the other tasks of an event loop from inside a call that does not await.
 
 
 def can_go_on(loop: AbstractEventLoop) -> bool:
-    """Whether ``go_on`` works with this loop: those of the standard library."""
+    """Return whether ``go_on`` supports this loop: those of the standard library."""
     return hasattr(loop, "_run_once") and hasattr(loop, "_ready")
 
 
 def go_on(loop: Any, until: Callable[[], bool]) -> None:
     """Run the loop's other tasks until ``until()``; the calling task stays where it is.
 
-    A round of the loop takes what is ready one by one, and counts it first: it is inside such a round that this is called. So it
-    finds as much to take, when that round goes on, as there was.
+    A round of the loop counts the ready callbacks first and then takes them one by one; this function is called inside
+    such a round. So it leaves as many ready callbacks as there were.
     """
     from asyncio import tasks
 

@@ -259,8 +259,7 @@ class Step(Protocol):
         """Note the method's own object, which the call may change. Called right after the step has begun."""
         raise AssertionError("nobody makes this step")
 
-    # -- live: the capture point makes the call and reports the outcome
-    # --------------------------------------------------
+    # -- live: the capture point makes the call and reports the outcome ------------------------------------------------
     def body(self) -> Scope:
         """Return the scope to set (``current.set``) around the live call and each resumption of a generator, and to
         reset afterwards."""
@@ -290,8 +289,7 @@ class Step(Protocol):
         """Log that the call raised ``error``; ``output`` is what there was besides it (a status, headers)."""
         raise AssertionError("its caller does not make this step")
 
-    # -- deferred: the log has no answer, and the program has not yet followed it to its end (a resumed run)
-    # ---------------
+    # -- deferred: the log has no answer, and the program has not yet followed it to its end (a resumed run) -----------
     @property
     def deferred(self) -> bool:
         """Whether a step that is not ``live`` has to be made after all; ``go`` returns the live step."""
@@ -304,8 +302,7 @@ class Step(Protocol):
     async def go_async(self) -> Step:
         raise AssertionError("this step is not deferred")
 
-    # -- not live: the log answers
-    # ---------------------------------------------------------------------------------------
+    # -- not live: the log answers -------------------------------------------------------------------------------------
     def answer(self) -> Outcome:
         """Return the recorded outcome. Blocks the calling thread until it is next in the schedule."""
         raise AssertionError("the log does not answer this step")

@@ -1,18 +1,20 @@
-"""The calls of signal handlers as events of a run: where in the program one was made, and how a replay brings it about there.
+"""Calls of signal handlers as events of a run: where in the program one was made, and how a replay repeats it there.
 
-The interpreter calls a handler in the main thread, between two instructions of whatever runs there. Such a call is an event of the run, in
-a line of execution of its own, with its place:
+The interpreter calls a handler in the main thread, between two instructions of whatever runs there. Such a call is an
+event of the run, in a lane of its own, with its place:
 
-- ``sent``: the main thread has sent itself the signal: the handler runs before that call returns;
-- ``step``: inside a live step, whose body a replay does not run: what the handler raised there is in the step's outcome;
+- ``sent``: the main thread has sent itself the signal; the handler runs before that call returns;
+- ``step``: inside a live step, whose body a replay does not run; an exception from the handler is in the step's
+  outcome;
 - ``wait``: while the main thread waited in something that a replay waits in, too;
 - ``loop``: by its event loop, or while that waited;
-- ``after``: right after a captured call, in the line that made it. A signal that comes while tracekit itself is at work, before or after
-  such a call, is kept until that is over: the handler finds no half-made entry, and what it raises leaves none;
+- ``after``: right after a captured call, in the line that made it. A signal that arrives while tracekit itself is
+  working, before or after such a call, is kept until that is over, so that the handler finds no half-made entry, and
+  its exception leaves none;
 - ``between``: anywhere else, at a line of the program.
 
-In a replay no timer is set that comes as a signal, and what the program sends itself is not sent: when the turn of a recorded call has
-come, tracekit sends the signal itself.
+A replay sets no timer that sends a signal, and suppresses signals that the program sends itself: when a recorded call
+is next, tracekit sends the signal.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOP_SIGNAL", "SIGNAL", "SignalCalls", "at_next", "in_loop", "is_at_work", "line_of", "name_of", "place_of"]
 
-#: What the entries of handlers' calls are called: outside of event loops, and in them.
+#: The names of the entries of handlers' calls, outside event loops and in them.
 SIGNAL: Final = "signal"
 LOOP_SIGNAL: Final = "loop.signal"
 
 
 def name_of(number: int) -> str:
-    """``SIGTERM`` for 15."""
+    """Return ``SIGTERM`` for 15, say."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of those in real time
+    except ValueError:  # a real-time signal
         return str(int(number))
 
 
@@ -58,7 +60,7 @@ def number_of(name: str) -> int:
 # -- where a handler is called -----------------------------------------------------------------------------------------
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-#: Our own code that keeps the books of a run, and does nothing for long: it neither waits for what is outside nor runs the program's code.
+#: Our own bookkeeping code, which finishes soon: it neither waits for anything outside nor runs the program's code.
 _BOOKS: Final = tuple(os.path.join(_PACKAGE, room, "") for room in ("_journal", "_native", "_runtime", "_values"))
 _AT_WORK: Final = frozenset(
     os.path.join(_PACKAGE, "_capture", name)
@@ -77,15 +79,15 @@ _ASYNCIO: Final = os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep
 
 
 def _own(frame: FrameType | None) -> FrameType | None:
-    """``frame``, or the one that has called what it has of the standard library, where that is tracekit's."""
+    """Return ``frame``, or the caller of its standard library code, if that is tracekit's."""
     while frame is not None and is_python(frame.f_code.co_filename):
         frame = frame.f_back
     return frame if frame is not None and is_own(frame.f_code.co_filename) else None
 
 
 def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
-    """Whether tracekit is at work where ``frame`` was interrupted, before or after what a program calls: not while that runs, or is waited
-    for."""
+    """Return whether tracekit itself was working where ``frame`` was interrupted, before or after a call of the
+    program, not during it."""
     own = _own(frame)
     at_work = own is not None and (own is frame or own.f_code.co_filename.startswith(_BOOKS))
     while at_work and own is not None and is_own(file := own.f_code.co_filename):
@@ -112,7 +114,7 @@ def _waits(frame: FrameType | None) -> bool:
 
 
 def in_loop(frame: FrameType | None) -> bool:
-    """Whether the event loop of this thread is what was interrupted, and none of the callbacks that it runs."""
+    """Return whether the event loop of this thread itself was interrupted, not one of its callbacks."""
     from asyncio import current_task, events
 
     if events._get_running_loop() is None or current_task() is not None:
@@ -131,7 +133,7 @@ def in_loop(frame: FrameType | None) -> bool:
 
 
 def place_of(frame: FrameType | None, scope: Scope) -> str:
-    """Where a handler is called that interrupts ``frame``."""
+    """Return the place of a handler's call that interrupts ``frame``."""
     if "asyncio" in sys.modules and in_loop(frame):
         return "loop"
     if scope.live:
@@ -140,7 +142,7 @@ def place_of(frame: FrameType | None, scope: Scope) -> str:
 
 
 def line_of(frame: FrameType | None) -> str | None:
-    """The line that was interrupted, by the name of its file and of its function: it may lie elsewhere in a replay."""
+    """Return the interrupted line, by its file's and function's names: its directory may differ in a replay."""
     while frame is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
@@ -150,7 +152,7 @@ def line_of(frame: FrameType | None) -> str | None:
 
 
 class _Watch:
-    """Calls ``act`` in this thread as soon as it executes what ``meets`` says, of a frame that is about to go on."""
+    """Calls ``act`` in this thread as soon as it reaches a frame for which ``meets`` returns true."""
 
     def __init__(
         self,
@@ -160,13 +162,14 @@ class _Watch:
     ) -> None:
         self._meets: Final = meets
         self._act: Final = act
-        #: Which functions are looked at line by line.
+        #: Returns whether a function is traced line by line.
         self._follows: Final = follows
         self._marked: Final[list[tuple[FrameType, Any, bool]]] = []
         self.over = False
 
     def begin(self, frame: FrameType | None, *, precisely: bool) -> bool:
-        """From ``frame`` outwards. Not where a debugger, or a tool that measures coverage, traces the program itself."""
+        """Begin tracing, from ``frame`` outwards. Does nothing if a debugger or a coverage tool traces the program
+        itself."""
         if sys.gettrace() is not None:
             return False
         while frame is not None:
@@ -193,7 +196,7 @@ class _Watch:
         return None if self.over else self._line
 
     def end(self) -> None:
-        """In the thread that it has begun in."""
+        """End tracing; to be called in the same thread."""
         if self.over:
             return
         self.over = True
@@ -205,7 +208,8 @@ class _Watch:
 
 
 def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool:
-    """Call ``act`` as soon as tracekit is no longer at work: when the program's code goes on. Whether that can be."""
+    """Call ``act`` as soon as tracekit has finished its work and the program's code goes on; return whether that is
+    possible."""
     if _outside(frame) is None:
         return False
     watch = _Watch(lambda found: not is_at_work(found, current.get()), act, lambda found: True)
@@ -220,7 +224,7 @@ def _outside(frame: FrameType | None) -> FrameType | None:
 
 # -- in a replay -------------------------------------------------------------------------------------------------------
 
-#: Those that come at a line of the program.
+#: Places that are lines of the program.
 _AT_LINES: Final = ("after", "between")
 
 
@@ -247,7 +251,7 @@ class _Call:
         return line_of(frame) == self.line
 
     def is_in(self, frame: FrameType) -> bool:
-        """Whether the line is in the function of this frame."""
+        """Return whether the line is in the function of this frame."""
         if self.line is None:
             return False
         file, _, function = self.line.split(":", 2)
@@ -256,26 +260,26 @@ class _Call:
 
 
 class SignalCalls:
-    """The calls of handlers that a recording has, which a replay brings about in their order by signals of its own to the main thread."""
+    """The recorded calls of handlers, which a replay repeats in order by sending signals to the main thread."""
 
     def __init__(self, trace: Trace, calls: list[int], schedule: Any, report: Report) -> None:
         self._schedule: Final = schedule
         self._report: Final = report
         self._left: Final = deque(_Call(seq, trace.entry(seq)["input"]) for seq in calls)
-        #: The signals that the recorded program was called for.
+        #: The signals for which the recorded program's handlers were called.
         self.names: Final = frozenset(call.name for call in self._left)
         self._main = 0
         self._ticket: Any = None
         self._watch: _Watch | None = None
-        #: The one whose signal is under way, and whether others wait for that.
+        #: The call whose signal has been sent, and whether others wait for it.
         self._sent: _Call | None = None
         self._waited_for = False
-        #: What was seen of the main thread when that was looked at last, and how many signals too many were sent.
+        #: The last seen state of the main thread, and how many surplus signals were sent.
         self._seen: object = None
         self._too_many = 0
 
     def begin(self) -> None:
-        """The replay begins, in this thread."""
+        """Begin the replay, in this thread."""
         if threading.main_thread().ident != get_ident():
             for call in self._left:
                 self._report.inexact(
@@ -288,10 +292,10 @@ class SignalCalls:
         self._main = get_ident()
         self._next()
 
-    # -- its turn --------------------------------------------------------------------------------------------------------
+    # -- scheduling ----------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Ask for the next one, or see whether it comes in the line that is about to go on."""
+        """Ask for the next call, or check whether it is in the line that is about to go on."""
         if not self._left:
             return
         call = self._left[0]
@@ -301,7 +305,7 @@ class SignalCalls:
             self._ticket = self._schedule.callback(call.seq, lambda: self._due(call), anywhere=True, at_rest=True)
 
     def _due(self, call: _Call) -> None:
-        """The turn of ``call`` has come: in whatever thread, and the main thread waits."""
+        """``call`` is next: called in whatever thread, while the main thread waits."""
         self._ticket = None
         if self._schedule.has_failed or self._schedule.is_closed or not self._left or self._left[0] is not call:
             return
@@ -310,7 +314,7 @@ class SignalCalls:
             self._send(call)
             return
         threads = self._schedule.threads
-        with threads.lock:  # whoever calls this counts as somebody who is being woken
+        with threads.lock:  # the caller counts as being woken
             threads.woken()
         try:
             self._send(call)
@@ -319,7 +323,8 @@ class SignalCalls:
                 threads.waking(None)
 
     def passed(self) -> None:
-        """Something recorded has come about in this thread: if a handler was called in the code that follows, it is now."""
+        """Something recorded has happened in this thread: a handler that was called in the code that follows may be
+        called now."""
         if self._watch is not None or self._sent is not None or get_ident() != self._main or not self._left:
             return
         call = self._left[0]
@@ -343,7 +348,8 @@ class SignalCalls:
         self._take(call)
 
     def comes_to(self, seq: int | None) -> None:
-        """The program comes to what was recorded at ``seq``, in this thread (``None``: to what never comes): what was before is late."""
+        """The program reaches what was recorded at ``seq`` in this thread (``None``: something that never comes);
+        earlier calls are late."""
         if get_ident() != self._main:
             return
         while self._left and self._sent is None:
@@ -374,7 +380,7 @@ class SignalCalls:
         self._send(call)
 
     def sent(self, number: int) -> bool:
-        """The program sends this process the signal. Whether that is not to be done: what came of it is in the recording."""
+        """The program sends itself the signal. Return whether to suppress it, because its result is in the recording."""
         if name_of(number) not in self.names:
             return False
         if get_ident() == self._main and self._left and self._sent is None:
@@ -385,7 +391,7 @@ class SignalCalls:
                 self._send(call)
         return True
 
-    # -- its signal ------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def _send(self, call: _Call) -> None:
         if not callable(signal.getsignal(call.number)):
@@ -405,11 +411,12 @@ class SignalCalls:
 
     @property
     def under_way(self) -> bool:
-        """Whether a signal has been sent, and its handler has yet to be called."""
+        """Return whether a signal has been sent whose handler has yet to be called."""
         return self._sent is not None
 
     def taken(self, number: int) -> _Call | None:
-        """The handler is called, in the main thread: for which recorded call. ``None``: the signal comes from elsewhere."""
+        """The handler is called, in the main thread. Return the recorded call it belongs to, or ``None`` if the signal
+        comes from elsewhere."""
         call = self._sent
         if call is None or call.number != number or get_ident() != self._main:
             return None
@@ -426,15 +433,15 @@ class SignalCalls:
         return call
 
     def returned(self, call: _Call) -> None:
-        """The handler has returned, or raised: what it interrupted goes on."""
+        """The handler has returned, or raised; the interrupted code continues."""
         with self._schedule.threads.lock:
             self._schedule.threads.join().held = call.held
         self._schedule.look_again()
 
     def look(self) -> bool:
-        """From time to time, while a signal is under way: whether it is.
+        """Check a sent signal from time to time; return whether one is pending.
 
-        One that comes when the interpreter is about to wait does not keep it from that. Then it is sent once more.
+        A signal that arrives just when the interpreter begins to wait does not prevent the wait. Then it is sent again.
         """
         call = self._sent
         if call is None or get_ident() == self._main:
@@ -446,12 +453,12 @@ class SignalCalls:
         return True
 
     def came(self, number: int) -> bool:
-        """The signal came from outside the program. Whether its handler is called."""
+        """The signal came from outside the program. Return whether to call its handler."""
         if self._too_many:
             self._too_many -= 1
             return False
         if number == getattr(signal, "SIGCHLD", None):
-            return False  # what a process of the replay came to is told where the recorded program was told of it
+            return False  # the end of a child process is reported where the recorded program noticed it
         self._report.inexact(
             "other_signal",
             f"{name_of(number)} came from outside, and its handler was called: the recording has no such call here",
@@ -459,7 +466,7 @@ class SignalCalls:
         return True
 
     def comes_again(self, number: int) -> bool:
-        """Whether the signal came while the main thread had the lock of the schedule, so that it is sent once more."""
+        """Return whether the signal came while the main thread held the schedule's lock, so that it is sent again."""
         if not self._schedule.threads.lock._is_owned():
             return False
         start_new_thread(self._again, (number,))

@@ -1,22 +1,22 @@
 """What the threads of a replay are doing, and whether any of them can still move.
 
-There is one definition. A thread is
+There is a single definition. A thread is
 
-- *held*: the schedule holds it until the turn of what it asked for has come;
-- *blocked*: it waits, without a time limit, for something that only another thread of this process can give it: a Python
-  lock (and so a condition, an event, a future, a queue), the end of a thread, work for a pool. An event loop is blocked where it
-  has nothing to run, no timer and no file but the pipe by which threads wake it. In a process whose replay nothing from outside
-  has a part in (``closed_off``), a thread is blocked, too, that waits for pipes and sockets, as a server does: what may come there is
-  not what was recorded;
-- else it counts as *computing*: it runs, or it waits for a processor, or it is in native code of which nobody knows what it
-  waits for (a sleep, a database's lock, a socket).
+- *held*: the schedule holds it until the event that it asked for is next;
+- *blocked*: it waits, without a time limit, for something that only another thread of this process can provide: a
+  Python lock (and so a condition, an event, a future, a queue), the end of a thread, work for a pool. An event loop is
+  blocked if it has nothing to run, no timer, and no file but the pipe with which threads wake it. If nothing outside
+  the process takes part in the replay (``closed_off``), a thread that waits for pipes and sockets, as a server does, is
+  blocked, too: what may arrive there is not what was recorded;
+- otherwise *computing*: it runs, or waits for a processor, or is in native code that waits for something unknown (a
+  sleep, a database's lock, a socket).
 
-On Linux the kernel says which: what system call a thread is in, at which address or for which files it waits, and how often it
-has run. The address of a Python lock is known, so that a mutex of some native library is not taken for one. On other systems only
-waits that Python frames show are known, and everything else counts as computing.
+On Linux the kernel says which: what system call a thread is in, at which address or for which files it waits, and how
+often it has run. The addresses of Python locks are known, so that a native library's mutex is not mistaken for one. On
+other systems only waits visible in Python frames are recognised, and everything else counts as computing.
 
-A thread that is held or blocked is moved only by another one. So two looks at all threads between which none has run, and in
-which each is held or blocked, prove that nothing in the process can move.
+A held or blocked thread can only be moved by another one. So two looks at all threads, between which none has run, and
+in which each is held or blocked, prove that nothing in the process can move.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 #: Whether the kernel says how often a thread has run.
 _PRECISE: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
 _ASLEEP: Final = b"S"
-#: Whether it says in which of its functions a thread is; and what that is of one that runs, or wants to.
+#: Whether it says in which kernel function a thread sleeps; and its answers for a thread that runs or is runnable.
 _WCHAN: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/wchan")
 _NOWHERE: Final = (b"0", b"")
 _CLOSED: Final = (-1, -1, -1)
-#: The system calls in which a native event loop waits, by machine, and their time limit where there is none.
+#: The system calls in which a native event loop waits, by machine, and the value that means no time limit.
 _EPOLL: Final = {"x86_64": (232, 281), "aarch64": (22,)}.get(os.uname().machine if hasattr(os, "uname") else "", ())
 _FOREVER: Final = 0xFFFFFFFF
-#: The system calls that end by the clock, by machine, and where their limit stands; ``None``: they have one always.
+#: The system calls with a timeout, by machine, and the position of that argument; ``None``: they always have one.
 _LIMITED: Final[Mapping[int, int | None]] = {
     "x86_64": {35: None, 230: None, 219: None, 202: 4, 7: 3, 271: 3, 23: 5, 270: 5, 232: 4, 281: 4, 441: 4, 128: 3},
     "aarch64": {101: None, 115: None, 128: None, 98: 4, 73: 3, 72: 5, 22: 4, 441: 4, 137: 3},
@@ -78,15 +78,15 @@ _LIMITED: Final[Mapping[int, int | None]] = {
 _WAITPID: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
-#: The system calls that read from a file descriptor, or write to one: their first argument.
+#: The system calls that read from or write to a file descriptor, which is their first argument.
 _TRANSFERS: Final = {"x86_64": (0, 1, 19, 20), "aarch64": (63, 64, 65, 66)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
-#: Those that wait for one file descriptor to have something (a connection, data), their first argument.
+#: The system calls that wait until a file descriptor, their first argument, has something (a connection, data).
 _RECEIVES: Final = {"x86_64": (0, 19, 43, 45, 47, 288), "aarch64": (63, 65, 202, 207, 212, 242)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
-#: Those that wait for several, and how a thread says which: ``epoll``, ``poll``, ``select``.
+#: The system calls that wait for several descriptors, and how these are specified: ``epoll``, ``poll``, ``select``.
 _POLLS: Final[Mapping[int, str]] = {
     "x86_64": {232: "epoll", 281: "epoll", 441: "epoll", 7: "poll", 271: "poll", 23: "select", 270: "select"},
     "aarch64": {22: "epoll", 441: "epoll", 73: "poll", 72: "select"},
@@ -100,14 +100,14 @@ _WAITS: Final = frozenset(
     )
     for name in names
 )
-#: Where an event loop of asyncio waits, by file and name.
+#: The function in which an asyncio event loop waits, by file and name.
 _RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_once"
-#: No less than what the interpreter has once a process takes.
+#: A lower bound for the size of the interpreter's per-process state.
 _INTERPRETER_SIZE: Final = 1 << 20
 
 
 class Waiting(NamedTuple):
-    """A task or thread that waits, the line that it is at, and the call by which it sleeps, where it does."""
+    """A task or thread that waits, its current line, and the function with which it sleeps, if it does."""
 
     who: str
     where: str
@@ -117,17 +117,19 @@ class Waiting(NamedTuple):
         return f"{self.who} at {self.where}{f', in {self.sleep}: no such sleep ended in the recording' if self.sleep else ''}"
 
 
-#: Whether a thread that is asleep, of which this was seen, can be moved only by what is no concern.
+#: Whether a sleeping thread, of which this was seen, can be moved only by things that don't matter.
 _Waits = Callable[[int, "_Stack", object], bool]
 
 
-#: What interrupts a main thread that is blocked for ever. A program may have a handler of its own for the first, and one that a shell
-#: has put into the background ignores it; the other does nothing by itself, and nearly nobody uses it.
+#: What interrupts a main thread that is blocked forever. A program may have its own handler for the first signal, and
+#: ignores it if a shell has put it into the background; the second has no default effect, and hardly any program uses
+#: it.
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGURG) if hasattr(signal, "SIGURG") else (signal.SIGINT,)
 
 
 def _arm() -> bool:
-    """Make the second of ``_INTERRUPTS`` raise ``KeyboardInterrupt``, where it is nobody's and the calling thread may say so."""
+    """Make the second of ``_INTERRUPTS`` raise ``KeyboardInterrupt``, if it is unused and the calling thread may set
+    handlers."""
     own = _INTERRUPTS[-1]
     if own is signal.SIGINT or threading.current_thread() is not threading.main_thread():
         return False
@@ -135,7 +137,7 @@ def _arm() -> bool:
         return False
     try:
         signal.signal(own, signal.default_int_handler)
-    except ValueError:  # a main thread of an interpreter beside the first
+    except ValueError:  # the main thread of a subinterpreter
         return False
     return True
 
@@ -150,7 +152,7 @@ def _disarm() -> bool:
 
 
 class MonitoredThread:
-    """One thread of a replay: ``held`` while the schedule holds it."""
+    """One thread of a replay; ``held`` while the schedule holds it."""
 
     __slots__ = ("_files", "_opens_later", "held", "ident", "last", "native", "proven")
 
@@ -158,11 +160,12 @@ class MonitoredThread:
         self.native: Final = native
         self.ident: Final = ident
         self.held = False
-        #: The last look at it, and the one in which it was seen asleep twice in a row.
+        #: The latest look at it, and the look in which it was seen asleep twice in a row.
         self.last: object = None
         self.proven: object = None
         self._files: tuple[int, int, int] | None = None
-        # The number of the main thread is nobody else's as long as the process lives: opened when somebody asks. Mostly nobody does.
+        # The main thread's number is not reused while the process lives, so its files can be opened when they are
+        # needed, which they mostly are not.
         self._opens_later = _PRECISE and native == os.getpid()
         if not self._opens_later:
             self._open()
@@ -180,7 +183,8 @@ class MonitoredThread:
                 self._files = _CLOSED
 
     def look(self) -> object:
-        """Equal looks mean that it has not run in between; ``True``: it runs; ``None``: it has ended."""
+        """Return the thread's state: equal values mean that it has not run in between; ``True``: it runs; ``None``: it
+        has ended."""
         if self._opens_later:
             self._open()
         if self._files is None:
@@ -196,12 +200,12 @@ class MonitoredThread:
             return None
 
     def sleeps_on(self) -> bool:
-        """Whether it is asleep as it was when it was ``proven`` to be."""
+        """Return whether it is still in the sleep in which it was when ``proven``."""
         if self.proven is None or self._files is None:
             return False
         try:
-            # One that has not run since is in that sleep, or waits for a processor: then it is in no function of the kernel. Where the
-            # kernel does not tell in which, its state is looked up, which takes longer.
+            # A thread that has not run since is in that sleep, or waits for a processor and is then in no kernel
+            # function. If the kernel does not say in which, its state is read, which takes longer.
             if not _WCHAN or system.pread(self._files[2], 64, 0) in _NOWHERE:
                 return self.look() == self.proven
             return system.pread(self._files[1], 64, 0) == self.proven
@@ -221,11 +225,11 @@ class MonitoredThread:
 
 
 class ThreadMonitor:
-    """The threads of one replay. What the hooks report takes ``lock`` by itself; all else is called with it held.
+    """The threads of one replay. Methods called by hooks take ``lock`` themselves; all others are called with it held.
 
-    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. Where threads
-    may take part that nobody reports (``hooked`` is false), no thread is known to be alone. ``watch`` is called
-    when somebody may come to wait for another thread or task: from then on it is to be noticed where nothing can move any more.
+    ``solo`` is the ident of the only thread there is, or 0: a lone thread never has to wait. If threads may take part
+    without being reported (``hooked`` is false), no thread is known to be alone. ``watch`` is called when some code may
+    begin to wait for another thread or task: from then on somebody must notice when nothing can move any more.
     """
 
     def __init__(
@@ -234,53 +238,58 @@ class ThreadMonitor:
         self._watch: Final = watch
         self._failure: Final = failure
         self._hooked: Final = hooked
-        #: Child processes from before the replay: it can't speak with them, so they are like any other process.
+        #: Child processes from before the replay: they can't communicate with it, so they are like any other process.
         with off_loop():
             self._processes_before: Final = frozenset(child_processes())
         self.lock: Final = RLock()
         self._members: dict[int, MonitoredThread] = {}
-        #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
+        #: Threads being started, live steps, and wake-ups in progress: nothing counts as blocked meanwhile.
         self._moving = 0
-        #: How often somebody was woken by the replay.
+        #: How often the replay has woken something.
         self.wakes = 0
-        #: Whether calls were handed to a pool, whose threads need not be members yet.
+        #: Whether calls were submitted to a pool, whose threads need not be members yet.
         self._pooled = False
-        #: Whether threads were started, or calls handed to pools, but by the import of a library; and the threads that were started so.
+        #: Whether threads were started, or calls submitted to pools, other than by the import of a library; and the
+        #: threads started by imports.
         self._shared = False
         self._beside: Final[set[int]] = set()
         self.solo = 0
-        #: The tasks of the run: named where they wait, cancelled where nothing can move and the replay has failed.
+        #: The tasks of the run: named where they wait, cancelled when nothing can move and the replay has failed.
         self._tasks: Final[WeakSet[Any]] = WeakSet()
         #: The lanes of threads, and of calls in them, that have begun.
         self.lanes: Final[set[Lane]] = set()
         self._disbanded = self._left_failed = False
-        #: The locks that were released because nothing can move and the replay has failed, and whether the main thread was interrupted.
+        #: The locks released because nothing can move and the replay has failed, and whether the main thread was
+        #: interrupted.
         self._interrupted: Final[set[Any]] = set()
         self._main_interrupted = False
-        #: Whether the signal that interrupts the main thread is ours, until the end.
+        #: Whether the handler of the signal that interrupts the main thread is ours, until the end.
         self._armed = _arm()
-        #: The locks in which waits of the run wait: in which thread, and whether the program gave that a time limit.
+        #: The locks in which waits of the run wait: the thread, and whether the program's wait has a time limit.
         self._gates: Final[dict[Any, tuple[int, bool]]] = {}
-        #: Whether the replay has failed, and is not over: threads wait for one another as they are, and nothing comes in an order.
+        #: Whether the replay has failed but is not over: threads then really wait for one another, and nothing is
+        #: ordered.
         self.failed = False
-        #: Whether nothing from outside this process has a part in the replay: it is reached by nobody, and reaches nobody.
+        #: Whether nothing outside this process takes part in the replay, in either direction.
         self.closed_off = False
-        #: The calls of signal handlers that the replay brings about.
+        #: The calls of signal handlers that the replay repeats.
         self.signals: SignalHooks | None = None
-        #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
+        #: Python locks by the address at which the kernel sees a thread wait for them; kept alive so that the address
+        #: stays theirs.
         self._locks: dict[int, Any] = {}
         self._strange: set[int] = set()
-        #: The call by which a thread sleeps, where it never woke up from such a sleep in the recording.
+        #: The function with which each thread sleeps that never woke from such a sleep in the recording.
         self._sleeps: Final[dict[int, str]] = {}
 
     @property
     def several(self) -> bool:
-        """Whether another thread takes part, or has: one that a library keeps since it was imported counts for none."""
+        """Whether another thread takes part, or did; a thread that a library started when it was imported does not
+        count."""
         with self.lock:
             return self._shared or len(self._members.keys() - self._beside) > 1
 
     def join(self) -> MonitoredThread:
-        """The calling thread takes part from now on."""
+        """Make the calling thread take part from now on."""
         return self.add(get_native_id(), get_ident())
 
     def add(self, native: int, ident: int) -> MonitoredThread:
@@ -292,7 +301,7 @@ class ThreadMonitor:
             self._count()
         return member
 
-    # -- what the hooks report -------------------------------------------------------------------------------------------
+    # -- called by hooks -----------------------------------------------------------------------------------------------
 
     def launching(self) -> None:
         """The calling thread starts a thread; until ``launched`` nothing counts as blocked."""
@@ -315,24 +324,25 @@ class ThreadMonitor:
             self._count()
 
     def away(self) -> None:
-        """A thread goes out into the real world (a step that is live in a replay, a debugger) until ``back``."""
+        """A thread does something in the real world (a step that is live in a replay, a debugger) until ``back``."""
         self.launching()
 
     def back(self) -> None:
         self.launched(None, None)
 
     def debugged(self) -> bool:
-        """Whether a thread of the process is stopped in a debugger: nobody knows for how long."""
+        """Return whether a thread of the process is stopped in a debugger, for an unknown time."""
         return any(map(in_debugger, sys._current_frames().values()))
 
     def processes(self) -> None:
-        """The calling thread starts a process: somebody may come to wait for it."""
+        """The calling thread starts a process, for which somebody may begin to wait."""
         with self.lock:
             self.join()
         self._watch()
 
     def submitted(self, *, beside: bool = False) -> None:
-        """The calling thread hands a call to a pool: another thread will run it. ``beside``: it does so where a library is imported."""
+        """The calling thread submits a call to a pool: another thread will run it. ``beside``: during the import of a
+        library."""
         with self.lock:
             self.join()
             self._pooled = True
@@ -341,7 +351,7 @@ class ThreadMonitor:
         self._watch()
 
     def begun(self, lane: Lane) -> None:
-        """A call that was handed to a pool, or a thread's own, is begun by the calling thread, in this lane."""
+        """The calling thread begins a call submitted to a pool, or a thread's own, in this lane."""
         with self.lock:
             self.join()
             self.lanes.add(lane)
@@ -354,13 +364,14 @@ class ThreadMonitor:
         self._watch()
 
     def task(self, owner: int) -> Any:
-        """The task of the run with this ``id()``, or ``None``."""
+        """Return the task of the run with this ``id()``, or ``None``."""
         return next((task for task in [*self._tasks] if id(task) == owner), None)
 
     def wait_in(self, gate: Any, *, limited: bool = False) -> None:
-        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure.
+        """Wait until another thread releases ``gate``. Raises the replay's failure once it has failed and nothing can
+        move.
 
-        ``limited``: the wait has a time limit. Where the replay is over it returns, and goes on as a real one.
+        ``limited``: the wait has a time limit; it returns when the replay is over, and continues as a real one.
         """
         with self.lock:
             if self._left_failed:  # while the thread was on its way here
@@ -385,28 +396,29 @@ class ThreadMonitor:
         self.solo = next(iter(self._members.values())).ident if alone else 0
 
     def holds(self, ident: int) -> bool:
-        """Whether the schedule holds the thread: a loop that is inside a call which does not await runs nothing meanwhile."""
+        """Return whether the schedule holds the thread: a loop inside a call that does not await runs nothing
+        meanwhile."""
         return any(member.ident == ident and member.held for member in self._members.values())
 
     def is_at_rest(self, ident: int) -> bool:
-        """Whether the thread is held, or asleep as it was when it was ``settled``."""
+        """Return whether the thread is held, or still in the sleep in which it was ``settled``."""
         return any(one.ident == ident and (one.held or one.sleeps_on()) for one in self._members.values())
 
     def seen_of(self, ident: int) -> object | None:
-        """What is seen of a thread that is asleep; ``None`` of one that is not, or does not take part. Equal answers mean that it has not
-        run in between."""
+        """Return the state of a thread that is asleep, ``None`` if it is not, or does not take part. Equal states mean
+        that it has not run in between."""
         with self.lock:
             look = next((one.look() for one in self._members.values() if one.ident == ident), None)
         return None if look is True else look
 
     def waits(self, ident: int) -> bool:
-        """Where nothing moves: whether the thread takes part, and is not held but waits for another one."""
+        """When nothing moves: return whether the thread takes part, and is not held but waits for another one."""
         return any(member.ident == ident and not member.held for member in self._members.values())
 
-    # -- waking ----------------------------------------------------------------------------------------------------------
+    # -- waking --------------------------------------------------------------------------------------------------------
 
     def waking(self, member: MonitoredThread | None) -> None:
-        """Somebody who is held, or a loop, is about to be woken: nothing is blocked until ``woken``."""
+        """A held thread, or a loop, is about to be woken: nothing counts as blocked until ``woken``."""
         self._moving += 1
         self.wakes += 1
         if member is not None:
@@ -416,10 +428,11 @@ class ThreadMonitor:
         self._moving -= 1
 
     def interrupt(self) -> None:
-        """Nothing can move, and the replay has failed: a wait raises, or tasks are cancelled and a blocked main thread interrupted.
+        """Nothing can move, and the replay has failed: make a wait raise, or cancel the tasks and interrupt a blocked
+        main thread.
 
-        Of several waits that of the thread which came last: those that were there before wait for it, as a rule, and for what it does
-        on its way out.
+        Of several waits, that of the youngest thread: older ones usually wait for it, and for what it does on its way
+        out.
         """
         with self.lock:
             youngest = [*self._members][::-1]
@@ -434,7 +447,7 @@ class ThreadMonitor:
         number = next((one for one in _INTERRUPTS if signal.getsignal(one) is signal.default_int_handler), None)
         if tasks or number is None:
             return
-        with self.lock:  # the end of the replay waits for it: whoever comes after that is not interrupted
+        with self.lock:  # the end of the replay waits for this: a later caller is not interrupted
             main = threading.main_thread().ident
             blocked = any(member.ident == main and not member.held for member in self._members.values())
             if main is not None and blocked and not self._main_interrupted:
@@ -442,21 +455,21 @@ class ThreadMonitor:
                 signal.pthread_kill(main, number)
 
     def end_waits(self) -> None:
-        """The replay has failed long ago: whatever may still move, waits raise that."""
+        """Make all waits raise: the replay failed long ago, whatever may still move."""
         with self.lock:
             self._let_go([*self._gates])
 
     def _let_go(self, gates: Iterable[Any]) -> None:
-        """Waits raise the failure of the replay."""
+        """Make waits raise the failure of the replay."""
         for gate in gates:
             del self._gates[gate]
             self._interrupted.add(gate)
             _release(gate)
 
-    # -- what can be seen ------------------------------------------------------------------------------------------------
+    # -- what can be seen ----------------------------------------------------------------------------------------------
 
     def asleep(self, me: MonitoredThread | None) -> bool:
-        """Whether all others are asleep as they were when ``none_runs`` was asked, from one look at each."""
+        """Return whether all others are still in the sleep that ``none_runs`` saw, with a single look at each."""
         if self._moving:
             return False
         for member in self._members.values():
@@ -467,9 +480,10 @@ class ThreadMonitor:
         return True
 
     def none_runs(self, *, but: int = 0) -> bool:
-        """Whether no thread of the run (``but`` this one) has had a processor since the last time that this was asked, or wants one.
+        """Return whether no thread of the run (except ``but``) has had a processor since the last call, or wants one.
 
-        What sleeps in native code does not run, and yet may move: this says only that nothing is gained by a moment's wait.
+        A thread that sleeps in native code does not run, and yet may move: this only says that a short wait would gain
+        nothing.
         """
         if self._moving:
             return False
@@ -490,19 +504,20 @@ class ThreadMonitor:
         return resting
 
     def blocked(self) -> bool:
-        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
+        """Return whether nothing in this process can move by itself: each thread is held or blocked, and none has run
+        since."""
         return self._rest(self._waits_here) is not None
 
     def left_to_others(self) -> bool:
-        """Whether no thread of the run can move by itself: only others may make it go on."""
+        """Return whether no thread of the run can move by itself, so that only others may make it go on."""
         return self._rest(self._waits_here, ours_only=True) is not None
 
     def at_rest(self, *, by_processes: bool = False) -> object | None:
-        """What is seen of the run's threads where nothing in this process can move by itself, else ``None``. Equal answers, at whatever
-        times: none of them has run in between.
+        """Return the states of the run's threads if nothing in this process can move by itself, else ``None``. Equal
+        results, at whatever times, mean that none has run in between.
 
-        ``by_processes``: or is moved only by the end of a child process or by what goes through a pipe to one, or an event loop by what
-        comes out of a pipe.
+        With ``by_processes``, threads also rest if they are moved only by the end of a child process, by data through a
+        pipe to one, or (an event loop) by data from a pipe.
         """
         return self._rest(self._waits_beside_processes if by_processes else self._waits_for_us)
 
@@ -514,9 +529,10 @@ class ThreadMonitor:
         return self.wakes, ours
 
     def seen(self, but: Collection[int]) -> dict[int, object] | None:
-        """What is seen of each thread that takes part, without these idents; ``None`` where one of them runs, or is about to.
+        """Return the state of each thread that takes part, except these idents; ``None`` if one of them runs, or is
+        about to.
 
-        Equal answers mean that none of them has run in between.
+        Equal results mean that none of them has run in between.
         """
         if self._moving:
             return None
@@ -524,10 +540,11 @@ class ThreadMonitor:
         return None if any(look is True for look in looks.values()) else looks
 
     def _looks(self, waits: _Waits, ours_only: bool) -> tuple[dict[int, object], dict[int, object]] | None:
-        """What was seen of each thread that is not held, of those that take part and of others; ``None`` if one of them can move."""
+        """Return the states of all threads that are not held, of those that take part and of others; ``None`` if one of
+        them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
-        ours_only = ours_only or self.failed  # what others may yet bring makes no failure undone
+        ours_only = ours_only or self.failed  # what others may still bring does not undo a failure
         looks: dict[int, tuple[int, object]] = {}
         for native, ident in self._threads():
             member = self._members.get(native)
@@ -545,7 +562,7 @@ class ThreadMonitor:
         for native, (ident, look) in looks.items():
             stack, takes_part = stacks.get(ident), native in self._members
             if stack is None:
-                if takes_part:  # it ends, or is in native code that called Python
+                if takes_part:  # it is ending, or is in native code that has called Python
                     return None
                 others[native] = look
                 continue
@@ -561,24 +578,25 @@ class ThreadMonitor:
         return ours, others
 
     def _waits_here(self, native: int, stack: _Stack, look: object) -> bool:
-        """Whether a thread that is asleep can be moved by another thread of this process only, or by what no replay waits for."""
+        """Return whether a sleeping thread can be moved only by another thread of this process, or by things that no
+        replay waits for."""
         return self._waits_for_us(native, stack, look) or (
             self.closed_off and child_processes() <= self._processes_before and _waits_for_files(native, stack, look)
         )
 
     def _waits_beside_processes(self, native: int, stack: _Stack, look: object) -> bool:
-        """Whether a thread that is asleep can be moved by other threads and processes of the run only."""
+        """Return whether a sleeping thread can be moved only by other threads and processes of the run."""
         return self._waits_for_us(native, stack, look) or _waits_for_process(native, stack, look)
 
     def _ends(self, stack: _Stack) -> bool:
-        """Whether the main thread has come to its end, and waits only until a thread that is none of the run's does."""
+        """Return whether the main thread has reached its end, and only waits for threads that are not the run's."""
         return stack.ends and any(
             not thread.daemon and ident != _main() and thread.native_id not in self._members
             for ident, thread in _known_threads()
         )
 
     def _threads(self) -> Iterator[tuple[int, int]]:
-        """All threads but the calling one, by the kernel's number and Python's."""
+        """Yield all threads except the calling one, as native id and ident."""
         here = get_native_id()
         natives = {ident: thread.native_id for ident, thread in _known_threads()}
         natives.update((member.ident, member.native) for member in self._members.values())
@@ -592,7 +610,7 @@ class ThreadMonitor:
                 yield native, idents.get(native, 0)
 
     def _waits_for_us(self, native: int, stack: _Stack, look: object) -> bool:
-        """Whether a thread that is asleep can be moved by another thread of this process only."""
+        """Return whether a sleeping thread can be moved only by another thread of this process."""
         if stack.loop is not None and len(_watched(stack.loop)) <= 1:
             call = _call(native) if _PRECISE else [0]
             return bool(call) and call[0] != _futex() and (not _PRECISE or _glance(native) == look)
@@ -608,11 +626,12 @@ class ThreadMonitor:
         if call[0] != _futex() or call[4] != 0:
             return False
         if self._is_of_who_looks(call[1]) or (_interpreter() and _is_of_interpreter(call[1])):
-            return False  # it has that as soon as who has it now goes on, wherever in our code it asks for it
+            return False  # it gets the lock as soon as its holder goes on, wherever in our code it waits
         return by_frame or self._is_lock(call[1])
 
     def _rests(self, native: int, stack: _Stack, look: object) -> bool:
-        """Whether a library's thread that is none of the run's is asleep for reasons of its own: not for the interpreter, or for us."""
+        """Return whether a library's thread that does not belong to the run sleeps for reasons of its own: not for the
+        interpreter, nor for us."""
         if not _PRECISE or not _futex():
             return stack.code.co_name != "_worker" or stack.waits
         call = _call(native)
@@ -625,22 +644,23 @@ class ThreadMonitor:
         return call[4] == 0 or self._is_lock(call[1]) or not _is_of_interpreter(call[1])
 
     def _is_of_who_looks(self, address: int) -> bool:
-        """Whether a thread that waits there waits for who looks at it: for this replay, or for another one in this process."""
+        """Return whether a thread that waits there waits for a thread that observes it: for this replay, or another one
+        in this process."""
         return any(lock is not None and address == _address(lock) for lock in (self.lock, *process.observers.values()))
 
     def _is_lock(self, address: int) -> bool:
         if address not in self._locks and address not in self._strange:
-            # Not ``get_objects``: a tuple that another thread is just filling must not be held by anybody else.
+            # Not ``get_objects``: a tuple that another thread is just filling must not be referenced by anybody else.
             kinds = _lock_types()
             self._locks = {_address(one): one for one in gc.get_referrers(*kinds) if type(one) in kinds}
             if address not in self._locks:
                 self._strange.add(address)
         return address in self._locks
 
-    # -- for people ------------------------------------------------------------------------------------------------------
+    # -- for people ----------------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[Waiting]:
-        """Each task and thread of the run, and the line of the user's code that it is at."""
+        """Return each waiting task and thread of the run, with its line in the user's code."""
         found = [
             Waiting(f"task {task.get_name()!r} ({_qualname(task.get_coro())})", line, _sleep_of(task.get_coro()))
             for task in sorted((task for task in [*self._tasks] if not task.done()), key=lambda task: task.get_name())
@@ -657,7 +677,7 @@ class ThreadMonitor:
 
     @contextmanager
     def sleeping(self, sleep: str) -> Iterator[None]:
-        """The calling thread sleeps by this call."""
+        """A block in which the calling thread sleeps with this function."""
         ident = get_ident()
         self._sleeps[ident] = sleep
         try:
@@ -666,7 +686,7 @@ class ThreadMonitor:
             del self._sleeps[ident]
 
     def others(self) -> list[Waiting]:
-        """The threads that are none of the run's and that run user code, each with its line."""
+        """Return the threads that don't belong to the run but run user code, each with its line."""
         frames = _frames()
         return [
             Waiting(f"thread {thread.name!r}, which is none of the run's,", line, None)
@@ -677,9 +697,10 @@ class ThreadMonitor:
         ]
 
     def disband(self, *, wake: bool = True) -> None:
-        """The replay is over. Where it has failed, whoever waits raises that; else waits with a limit return, to go on as real ones.
+        """End monitoring: the replay is over. If it has failed, waits raise that; otherwise waits with a limit return,
+        to continue as real ones.
 
-        Without ``wake`` nobody who waits goes on.
+        Without ``wake``, no wait ends.
         """
         for member in self._members.values():
             member.dismiss()
@@ -700,10 +721,11 @@ class ThreadMonitor:
 
 
 def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
-    """What is seen of the threads of this process, without these, where all of them sleep; ``None`` where one runs, or may begin to.
+    """Return the states of this process's threads, except these, if all of them sleep; ``None`` if one runs, or may
+    begin to.
 
-    Equal answers mean that none has run in between. The second part: no thread of the program's own sleeps with a time limit, so
-    that only what comes from outside can wake one.
+    Equal results mean that none has run in between. The second part says that no thread of the program sleeps with a
+    time limit, so that only something from outside can wake one.
     """
     if threading._limbo:  # type: ignore[attr-defined]  # one is being started
         return None
@@ -715,7 +737,7 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
         if native in but or native == here:
             continue
         look = _glance(native)
-        if look is True:  # an observer's, too: somebody may wait for what it holds
+        if look is True:  # also an observer's: somebody may wait for what it holds
             return None
         if look is not None and native not in process.observers:
             looks[native] = look
@@ -728,38 +750,38 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
 
 
 class _Stack(NamedTuple):
-    """What is known of a thread by its frames."""
+    """What a thread's frames reveal."""
 
-    #: That of the innermost function.
+    #: The code of the innermost function.
     code: CodeType
-    #: Whether it runs code of the user's: what a library does beside the program brings nothing of the run about.
+    #: Whether it runs user code: what a library does by itself causes nothing in the run.
     of_user: bool
     #: Whether it is stopped in a debugger.
     debugged: bool
-    #: Whether it is the main thread at the interpreter's end.
+    #: Whether it is the main thread at interpreter shutdown.
     ends: bool
-    #: The event loop of the standard library that waits in it without a time limit, with nothing to run.
+    #: The standard library event loop that waits in it without a time limit and with nothing to run.
     loop: Any
-    #: What it looks at files with.
+    #: The selector with which it waits for files.
     selector: Any
-    #: Whether a wait of the standard library waits in it for what has not come, without a time limit; known only where the kernel does
-    #: not say.
+    #: Whether a wait of the standard library, without a time limit, waits in it for something that has not happened;
+    #: determined only if the kernel does not say.
     waits: bool
 
 
 def _stacks() -> dict[int, _Stack]:
-    """What is known of all threads by their frames, by ident.
+    """Return what the frames of all threads reveal, by ident.
 
-    Whoever has a frame keeps all that its function has, and what that was called by: if that function returns meanwhile, its objects
-    live on, which a program notices (a cursor of a database that is still open). So no frame is handed on, nothing in here lets another
-    thread run, and it is asked only where all are asleep.
+    A reference to a frame keeps alive all of its function's locals, and those of its callers: if the function returns
+    meanwhile, its objects live on, which a program may notice (a database cursor that stays open). So no frame leaves
+    this function, nothing in here lets another thread run, and it is called only when all are asleep.
     """
     by_frame = not _PRECISE or not _futex()
     return {ident: _stack(frame, by_frame) for ident, frame in _frames().items()}
 
 
 def _frames() -> dict[int, FrameType]:
-    """The frames of all other threads, by ident. With that of the caller, who has them, they would keep one another."""
+    """Return the frames of all other threads, by ident. Including the caller's frame would create a reference cycle."""
     frames = sys._current_frames()
     del frames[get_ident()]
     return frames
@@ -780,7 +802,7 @@ def _stack(frame: FrameType, by_frame: bool) -> _Stack:
 
 
 def _waits_for_files(native: int, stack: _Stack, look: object) -> bool:
-    """Whether a thread that is asleep waits, without a time limit, for pipes and sockets."""
+    """Return whether a sleeping thread waits, without a time limit, for pipes and sockets."""
     call = _call(native)
     if len(call) < 5:
         return False
@@ -805,10 +827,10 @@ def _is_pipe_or_socket(fd: int) -> bool:
 
 
 def _gives_up(fd: int) -> bool:
-    """Whether a socket was given a time limit for what it receives."""
+    """Return whether a socket has a receive timeout."""
     if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
         return False
-    import _socket  # what runs beside sockets has it
+    import _socket  # a process with sockets has it loaded
 
     copy = _socket.socket(fileno=os.dup(fd))
     try:
@@ -818,13 +840,13 @@ def _gives_up(fd: int) -> bool:
 
 
 def _epolled(epoll: int) -> list[int]:
-    """The descriptors that an ``epoll`` waits for."""
+    """Return the descriptors that an ``epoll`` waits for."""
     lines = _contents(f"/proc/self/fdinfo/{epoll}").decode().splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
 
 
 def _polled(call: Sequence[int]) -> list[int]:
-    """The descriptors that a ``poll`` or ``select`` waits for: its arguments, in the memory of this process."""
+    """Return the descriptors that a ``poll`` or ``select`` waits for: its arguments, in the memory of this process."""
     if _POLLS[call[0]] == "poll":
         found = (struct.unpack_from("=iHH", _memory(call[1], 8 * call[2]), 8 * i)[0] for i in range(call[2]))
         return [fd for fd in found if fd >= 0]
@@ -834,7 +856,7 @@ def _polled(call: Sequence[int]) -> list[int]:
 
 
 def _memory(at: int, size: int) -> bytes:
-    """A piece of this process's memory, by the kernel: it may be gone by now."""
+    """Read a piece of this process's memory through the kernel, since it may be gone by now."""
     file = system.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return system.pread(file, size, at)
@@ -843,7 +865,7 @@ def _memory(at: int, size: int) -> bytes:
 
 
 def in_debugger(frame: FrameType | None) -> bool:
-    """Whether a thread is stopped in a debugger."""
+    """Return whether a thread is stopped in a debugger."""
     while frame is not None and not _is_debugger(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None
@@ -852,7 +874,7 @@ def in_debugger(frame: FrameType | None) -> bool:
 _is_users: Final = lru_cache(4096)(is_user_code)
 
 
-#: Where a program stands still whose steps are debugged.
+#: Where a program stops whose steps are being debugged.
 _OWN_DEBUGGER: Final = os.path.join(_PACKAGE, "_runs", "debugging.py")
 
 
@@ -862,7 +884,7 @@ def _is_debugger(name: str) -> bool:
 
 
 def _waits_for_process(native: int, stack: _Stack, look: object) -> bool:
-    """Whether a thread that is asleep can be moved by another process only."""
+    """Return whether a sleeping thread can be moved only by another process."""
     call = _call(native)
     if not call or _glance(native) != look:
         return False
@@ -878,7 +900,8 @@ def _waits_for_process(native: int, stack: _Stack, look: object) -> bool:
 
 
 def _is_pipe(fd: int) -> bool:
-    """Whether the other end of a descriptor is in a process of this machine, as far as it has one: a pipe, or a socket without a name."""
+    """Return whether the other end of a descriptor is in a process of this machine, if anywhere: a pipe, or a socket
+    without a name."""
     try:
         kind, _, inode = os.readlink(f"/proc/self/fd/{fd}").partition(":")
         return kind in ("pipe", "anon_inode") or (kind == "socket" and _is_nameless(inode.strip("[]")))
@@ -887,7 +910,7 @@ def _is_pipe(fd: int) -> bool:
 
 
 def _leads_below(fd: int) -> bool:
-    """Whether a descriptor is one end of a pipe whose other end a child process of this one holds."""
+    """Return whether a descriptor is one end of a pipe whose other end a child process holds."""
     try:
         pipe, writes = os.readlink(f"/proc/self/fd/{fd}"), _writes("self", str(fd))
         return pipe.startswith("pipe:") and any(_holds(child, pipe, not writes) for child in child_processes())
@@ -896,13 +919,13 @@ def _leads_below(fd: int) -> bool:
 
 
 def others_run_user_code() -> bool:
-    """Whether user code runs, or waits, in another thread of this process."""
+    """Return whether user code runs, or waits, in another thread of this process."""
     stacks, here = _stacks(), get_ident()
     return any(ident != here and ident in stacks and stacks[ident].of_user for ident, _ in _known_threads())
 
 
 def child_processes() -> set[int]:
-    """The processes that this one has started and that are still there, whoever of its threads did; those that nobody awaited too."""
+    """Return the child processes of all threads of this process that still exist, including zombies."""
     found: set[int] = set()
     for task in system.listdir(_TASKS) if _PRECISE and has_children() else ():
         with suppress(OSError):  # that thread has ended
@@ -920,18 +943,18 @@ def _holds(pid: int, pipe: str, writes: bool) -> bool:
 
 
 def _writes(pid: int | str, fd: str) -> bool:
-    """Whether a descriptor was opened for writing."""
+    """Return whether a descriptor was opened for writing."""
     info = dict(line.split(":", 1) for line in _contents(f"/proc/{pid}/fdinfo/{fd}").decode().splitlines())
     return int(info["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _is_endless(limit: int) -> bool:
-    """Whether a time limit is none: no pointer to one, or a negative number of milliseconds."""
+    """Return whether a time limit means none: a null pointer, or a negative number of milliseconds."""
     return limit == 0 or limit & _FOREVER == _FOREVER
 
 
 def _is_limited(native: int) -> bool:
-    """Whether a thread is in a system call that ends by the clock; so it counts where that is not to be seen."""
+    """Return whether a thread is in a system call with a time limit; true if that can't be seen."""
     call = _call(native)
     if not call:
         return True
@@ -940,7 +963,7 @@ def _is_limited(native: int) -> bool:
 
 
 def _release(gate: Any) -> None:
-    with suppress(RuntimeError):  # somebody else did
+    with suppress(RuntimeError):  # somebody else has released it
         gate.release()
 
 
@@ -970,7 +993,7 @@ def _read(native: int, name: str) -> bytes:
 
 
 def _glance(native: int, ident: int = 0) -> object:
-    """As ``MonitoredThread.look``, of any thread."""
+    """Like ``MonitoredThread.look``, for any thread."""
     if not _PRECISE:
         return _frame_of(ident)
     try:
@@ -984,7 +1007,7 @@ def _glance(native: int, ident: int = 0) -> object:
 
 
 def _call(native: int) -> list[int]:
-    """The number of the system call that a thread is in and its arguments; empty where it runs."""
+    """Return the number and the arguments of the system call that a thread is in; empty if it runs."""
     try:
         return [int(word, 0) for word in _read(native, "syscall").split()]
     except (OSError, ValueError):
@@ -992,20 +1015,20 @@ def _call(native: int) -> list[int]:
 
 
 def _address(lock: Any) -> int:
-    """Where a thread waits that wants the lock: its first field."""
+    """Return the address at which a thread waits for the lock: its first field."""
     found: int | None = ctypes.c_void_p.from_address(id(lock) + object.__basicsize__).value
     return found or 0
 
 
 def _is_of_interpreter(address: int) -> bool:
-    """Whether a thread that waits there may wait for the interpreter."""
+    """Return whether a thread that waits there may be waiting for the interpreter."""
     begin = _interpreter()
     return not begin or begin <= address < begin + _INTERPRETER_SIZE
 
 
 @cache
 def _interpreter() -> int:
-    """Where what the interpreter has once a process begins, or 0."""
+    """Return the address of the interpreter's per-process state, or 0."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     except (AttributeError, ValueError):
@@ -1013,14 +1036,14 @@ def _interpreter() -> int:
 
 
 def _lock_types() -> tuple[type, ...]:
-    """The types of which an object is a lock as the kernel sees it: its first field says where a thread waits for it."""
+    """Return the types that are locks as the kernel sees them: the first field is the address at which a thread waits."""
     queue = getattr(sys.modules.get("_queue"), "SimpleQueue", None)
     return (LockType, RLock) if queue is None or not _is_like_a_lock(queue) else (LockType, RLock, queue)
 
 
 @cache
 def _is_like_a_lock(kind: Any) -> bool:
-    """Whether who gets from an empty queue of this type waits where a thread that wants a lock would."""
+    """Return whether getting from an empty queue of this type waits at the address at which a lock would."""
     queue = kind()
     natives: list[int] = []
     start_new_thread(_get_from, (natives, queue))
@@ -1038,13 +1061,14 @@ def _get_from(natives: list[int], queue: Any) -> None:
 @cache
 @off_loop()
 def _futex() -> int:
-    """The number of the system call in which a thread waits for a Python lock, at its address; 0 where that is not to be seen."""
+    """Return the number of the system call in which a thread waits for a Python lock, at its address; 0 if that can't
+    be seen."""
     found = {_waited_for(lock) for lock in (allocate_lock(), RLock())}
     return found.pop() if len(found) == 1 else 0
 
 
 def _waited_for(lock: Any) -> int:
-    """The number of the system call in which a thread waits for this lock, as soon as it does."""
+    """Return the number of the system call in which a thread waits for this lock."""
     lock.acquire()
     natives: list[int] = []
     start_new_thread(_wait_in, (natives, lock))
@@ -1055,15 +1079,16 @@ def _waited_for(lock: Any) -> int:
 
 
 def _waited_in(natives: list[int], address: int) -> int:
-    """The number of the system call in which a thread, which says its number in ``natives``, waits at ``address`` once it sleeps for good;
-    0: it waits elsewhere."""
+    """Return the number of the system call in which a thread (its number appears in ``natives``) waits at ``address``
+    once it sleeps for good; 0 if it waits elsewhere."""
     before: object = None
     while True:
         look = _glance(natives[0]) if natives else True
         call = [] if look is True else _call(natives[0])
         if len(call) > 4 and call[1] == address:
             return call[0]
-        # Who sleeps with a time limit waits for the interpreter, and gets it; else this system does not say where it waits.
+        # A thread that sleeps with a time limit waits for the interpreter and will get it; otherwise this system does
+        # not reveal where it waits.
         if look is not True and look == before and (len(call) < 5 or call[4] == 0):
             return 0
         before = look
@@ -1077,7 +1102,8 @@ def _wait_in(natives: list[int], lock: Any) -> None:
 
 
 def _waits_by_its_frame(frame: FrameType) -> bool:
-    """Where the kernel does not say: whether what a wait of the standard library waits for has not come, without a time limit."""
+    """For systems without kernel information: return whether a wait of the standard library, without a time limit,
+    waits for something that has not happened."""
     names = frame.f_locals
     if frame.f_code.co_name == "_worker":
         return bool(names["work_queue"].empty())
@@ -1093,12 +1119,14 @@ def _waits_by_its_frame(frame: FrameType) -> bool:
 
 
 def _watched(loop: Any) -> Collection[int]:
-    """The descriptors that a loop of the standard library waits for; of one that is just being closed, some that say nothing."""
+    """Return the descriptors that a standard library loop waits for; for one that is just being closed, some
+    meaningless ones."""
     return (-1, -1) if loop._selector is None else _registered(loop._selector) or (-1, -1)
 
 
 def _registered(selector: Any) -> list[int]:
-    """The descriptors that a selector waits for, as they are now: its thread may change them at any time. None where it is closed."""
+    """Return the descriptors that a selector waits for at present: its thread may change them at any time. Empty if it
+    is closed."""
     found = selector.get_map()
     return [] if found is None else list(found._selector._fd_to_key)
 
@@ -1108,7 +1136,8 @@ def _selects(frame: FrameType) -> bool:
 
 
 def _resting_loop(frame: FrameType) -> Any:
-    """The event loop of the standard library that waits in ``frame`` without a time limit, with nothing to run, or ``None``."""
+    """Return the standard library event loop that waits in ``frame`` without a time limit and with nothing to run, or
+    ``None``."""
     if not _selects(frame):
         return None
     caller: FrameType | None = frame
@@ -1131,13 +1160,14 @@ def _resting_loop(frame: FrameType) -> Any:
 
 
 def _is_nameless(*inodes: str) -> bool:
-    """Whether these are sockets of a pair: UNIX ones without a name."""
+    """Return whether these sockets belong to socket pairs: UNIX sockets without a name."""
     lines = _contents("/proc/self/net/unix").decode("utf-8", "replace").splitlines() if inodes else []
     return {line.split()[6] for line in lines[1:] if len(line.split()) == 7}.issuperset(inodes)
 
 
 def _polls_nothing(epoll: int) -> bool:
-    """Whether a native event loop (uvloop) looks at nothing but what wakes it: at most an eventfd, a pipe, a socket pair."""
+    """Return whether a native event loop (uvloop) watches nothing but its wake-up: at most an eventfd, a pipe, a socket
+    pair."""
     try:
         info = _contents(f"/proc/self/fdinfo/{epoll}").decode()
         found = [
@@ -1166,7 +1196,8 @@ def _contents(path: str) -> bytes:
 
 
 def _known_threads() -> list[tuple[int, Any]]:
-    """The threads that ``threading`` knows by their ident, without its lock: who is looked at may hold that. And tracekit's own."""
+    """Return the threads known to ``threading``, by ident, without taking its lock, which an observed thread may hold;
+    and tracekit's own."""
     return [*threading._active.copy().items(), *own_threads.copy().items()]  # type: ignore[attr-defined]
 
 
@@ -1177,7 +1208,7 @@ def _line(frame: FrameType | None) -> str | None:
 
 
 def _line_or_nearest(frame: FrameType) -> str:
-    """The line that a thread is at; see ``_most_telling``."""
+    """Return the line that a thread is at; see ``_most_telling``."""
     frames = [frame]
     while (outer := frames[-1].f_back) is not None:
         frames.append(outer)
@@ -1185,7 +1216,8 @@ def _line_or_nearest(frame: FrameType) -> str:
 
 
 def _most_telling(frames: Sequence[FrameType]) -> FrameType:
-    """Of frames, the innermost first, that of the user's code; where there is none, of a package, or else one that is not tracekit's."""
+    """Return, of these frames (innermost first), that of user code; else that of a package, or else one that is not
+    tracekit's."""
     kinds: list[Callable[[FrameType], bool]] = [
         is_user_frame,
         lambda frame: is_package(frame.f_code.co_filename),
@@ -1203,8 +1235,8 @@ def _place(frame: FrameType) -> str:
 
 
 def _line_of_task(task: Any) -> str | None:
-    """Where a task waits: the line of the innermost of its coroutines that is the user's; see ``_most_telling``. Where all of them are the
-    standard library's, that of who runs its loop."""
+    """Return the line at which a task waits: that of its innermost coroutine in user code; see ``_most_telling``. If
+    all belong to the standard library, that of the code that runs its loop."""
     frames = _frames_of(task.get_coro())
     if frames and all(is_python(frame.f_code.co_filename) for frame in frames):
         frame = _frames().get(getattr(task.get_loop(), "_thread_id", None) or 0)
@@ -1215,7 +1247,7 @@ def _line_of_task(task: Any) -> str | None:
 
 
 def _frames_of(coroutine: Any) -> list[FrameType]:
-    """The frames of a coroutine and of those that it awaits, the innermost first."""
+    """Return the frames of a coroutine and of those that it awaits, innermost first."""
     frames: list[FrameType] = []
     while coroutine is not None:
         for kind in ("cr", "gi", "ag"):
@@ -1230,7 +1262,7 @@ def _frames_of(coroutine: Any) -> list[FrameType]:
 
 
 def _sleep_of(coroutine: Any) -> str | None:
-    """The call by which a task sleeps; ``None``: it waits for something else."""
+    """Return the function with which a task sleeps; ``None`` if it waits for something else."""
     frame = next(iter(_frames_of(coroutine)), None)
     if frame is None or frame.f_code is not sys.modules["asyncio"].sleep.__code__:
         return None

@@ -622,8 +622,7 @@ class Report:
         self.isolation: str | None = None
         self.cost = 0.0
 
-    # -- added by sessions
-    # -------------------------------------------------------------------------------------------------
+    # -- added by sessions ---------------------------------------------------------------------------------------------
 
     def inexact(self, code: str, text: str, **facts: Any) -> None:
         """Add a reason that makes the replay inexact."""
@@ -663,8 +662,7 @@ class Report:
         below["processes"] += own
         self._below += below
 
-    # -- results
-    # -----------------------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     @property
     def exact(self) -> bool:

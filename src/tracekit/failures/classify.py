@@ -79,8 +79,7 @@ def by_status(status: int) -> Meaning | None:
     return _BY_STATUS.get(status) or (_REFUSED if status < 500 else _SERVER)
 
 
-# -- by the provider's error code
-# ---------------------------------------------------------------------------------------
+# -- by the provider's error code --------------------------------------------------------------------------------------
 
 _BY_CODE: Final = {
     "insufficient_quota": Meaning(T.AGENT_UNAVAILABLE, "quota", S.MANUAL_INTERVENTION),
