@@ -1,12 +1,12 @@
 """Request bodies that begin like an earlier one of the run: a conversation sends its history again with each turn.
 
-Only what is new in such a body is parsed. Its value is what parsing all of it gives, and it says which elements of which list an
-earlier body had already.
+Only the new part of such a body is parsed. The result equals that of parsing all of it, and says which elements of
+which list an earlier body had already.
 
-A body is taken apart at the list in which it first differed from another: what stands before the list's first element, the
-elements, and the rest. One that has the same bytes up to the end of an element is parsed without them. JSON can be read in one
-way only, so that is exact where the remainder, with the known elements left out, is JSON that orjson writes just so; else all of
-it is parsed.
+A body is split at the list in which it first differed from another: what precedes the list's first element, the
+elements, and the rest. A body with the same bytes up to the end of an element is parsed without them. JSON has only one
+reading, so this is exact if the remainder, without the known elements, is JSON exactly as orjson writes it; otherwise
+all of it is parsed.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ import orjson
 
 __all__ = ["Bodies", "Continuation", "SentBody"]
 
-#: What two bodies begin with, at least. A shorter body is parsed sooner than looked for.
+#: The minimum common beginning of two bodies. A shorter body is parsed faster than looked up.
 _START: Final = 512
 _LEAST: Final = 1024
 #: A longer body is not remembered.
 _LARGEST: Final = 4 << 20
-#: How many are, and how many bytes of them.
+#: How many bodies are remembered, and how many bytes of them.
 _MOST: Final = 16
 _BYTES: Final = 8 << 20
-#: Objects and arrays in the elements of a list: with more of them a value may not be plain JSON to the log.
+#: The maximum of objects and arrays in a list's elements; with more of them the log may not treat a value as plain
+#: JSON.
 _CONTAINERS: Final = 40_000
 
 
 class SentBody:
-    """A body that was sent. ``key`` names the list at which it is taken apart; empty until another one begins like it.
+    """A body that was sent. ``key`` names the list at which it is split; empty until another body begins like it.
 
-    ``known`` are its bytes up to the end of the list's last element, ``head`` is where the first begins, ``ends`` where each ends, ``tail``
-    what comes after them. ``items`` are the elements. ``worked`` is for whoever works on them: what came of it.
+    ``known`` are its bytes up to the end of the list's last element, ``head`` is the offset of the first element,
+    ``ends`` the offsets of their ends, ``tail`` the bytes after them, ``items`` the elements. ``worked`` is for the
+    results of processing them.
     """
 
-    # What it has before it is taken apart; then it has ``items``, and their ``ends``, too.
+    # The state before it is split; afterwards it also has ``items`` and ``ends``.
     key = ""
     head = 0
     containers = 0
@@ -70,14 +72,15 @@ class SentBody:
         return made
 
     def apart(self, content: bytes) -> SentBody | None:
-        """This body taken apart where ``content`` first differs; ``None`` where there is no list of objects at which to do that."""
+        """Return this body split where ``content`` first differs; ``None`` if there is no list of objects at that
+        place."""
         whole = self.known
         common = _common(whole, content)
         if common == len(whole):
             return None
         found, at = None, 0
         for key, item in self.value.items():
-            start = at + 2 + len(orjson.dumps(key))  # after a brace or a comma, before a value the colon
+            start = at + 2 + len(orjson.dumps(key))  # after a brace or a comma; the value follows a colon
             if start > common:
                 break
             if type(item) is list and item and key.isidentifier() and all(type(one) is dict for one in item):
@@ -92,13 +95,13 @@ class SentBody:
         return SentBody.in_parts(whole, self.value, key, items, start + 1, ends, _containers(whole, start, ends[-1]))
 
     def shared(self, content: bytes) -> int:
-        """How many elements ``content`` begins with."""
+        """Return with how many of the elements ``content`` begins."""
         known, ends = self.known, self.ends
         if content.startswith(known):
             return len(ends)
         if content[: ends[0]] != known[: ends[0]]:
             return 0
-        low, high, at = 1, len(ends) - 1, ends[0]  # at least so many, at most
+        low, high, at = 1, len(ends) - 1, ends[0]  # minimum and maximum
         while low < high:
             middle = (low + high + 1) // 2
             end = ends[middle - 1]
@@ -110,7 +113,8 @@ class SentBody:
 
 
 class Continuation:
-    """A body that begins like an earlier one, ``base``, up to the end of the first ``count`` elements of the list ``body.key``."""
+    """A body that begins like an earlier one, ``base``, up to the end of the first ``count`` elements of the list
+    ``body.key``."""
 
     __slots__ = ("base", "body", "count", "value")
 
@@ -118,29 +122,30 @@ class Continuation:
         self.base: Final = base
         self.body: Final = body
         self.count: Final = count
-        #: Of the whole body. Its parts are those of ``base``: not to be changed.
+        #: The whole body's value. It shares parts with ``base``: don't modify it.
         self.value: Final = body.value
 
 
 class Bodies:
-    """The bodies that a run sent last. Callable from any thread: a race forgets one, no more."""
+    """The bodies that a run sent last. Thread-safe: a race at worst forgets one."""
 
     def __init__(self) -> None:
         self._recent: list[SentBody] = []
-        #: What they begin with.
+        #: Their beginnings.
         self._starts: list[bytes] = []
-        #: Whether one of them has more than its share.
+        #: Whether one of them exceeds its share.
         self._large = False
 
     def remember(self, content: bytes, value: Any) -> None:
-        """A body was sent, and parsed: orjson writes ``value`` as these very bytes, and the log as well."""
+        """Remember a body that was sent, and its parsed ``value``; orjson, and the log, write ``value`` as exactly
+        these bytes."""
         if _LEAST <= len(content) <= _LARGEST and type(value) is dict:
             self._keep([SentBody(content, value)], None)
 
     def continued(self, content: bytes, plain: Callable[[bytes, Any], bool]) -> Continuation | None:
-        """What ``content`` continues; ``None`` where all of it is to be parsed.
+        """Return what ``content`` continues; ``None`` if all of it has to be parsed.
 
-        ``plain`` says of a part, and what was parsed of it, whether the log writes that value as these bytes.
+        ``plain`` returns whether the log writes a parsed part as exactly these bytes.
         """
         if not _LEAST <= len(content) <= _LARGEST:
             return None

@@ -1,4 +1,4 @@
-"""The line of the user's code that made a call."""
+"""Finds the line of the user's code that made a call, and prints messages and warnings."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ __all__ = [
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
-# Which files are the user's own, for messages: neither the standard library, nor installed, nor tracekit.
+# Which files are the user's own, for messages: not the standard library's, not installed, not tracekit's.
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# What ``sysconfig`` says, without all that it reads to say it: the second is another one on some systems (``lib64``).
+# The paths from ``sysconfig``, without loading all it needs to compute them; the second differs on some systems
+# (``lib64``).
 _STDLIB: Final = (
     os.path.dirname(os.__file__) + os.sep,
     os.path.join(sys.exec_prefix, sys.platlibdir, f"python{sys.version_info[0]}.{sys.version_info[1]}", ""),
@@ -47,7 +48,7 @@ _STDLIB: Final = (
 @lru_cache(maxsize=4096)
 @_reality.off_loop()
 def is_user_code(filename: str) -> bool:
-    """Whether a file is the user's own: neither the standard library's, nor installed, nor tracekit's."""
+    """Return whether a file is the user's own: not the standard library's, not installed, not tracekit's."""
     if filename.startswith("<"):
         return False
     path = os.path.abspath(filename)
@@ -57,18 +58,19 @@ def is_user_code(filename: str) -> bool:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Whether a frame is of the user's own code: of a file of his, or typed at a prompt, after ``-c``, piped in or run by ``exec``."""
+    """Return whether a frame is of the user's own code: in a file of theirs, or typed at a prompt, after ``-c``, piped
+    in or run by ``exec``."""
     name = frame.f_code.co_filename
     return is_user_code(name) or (name.startswith("<") and _is_typed(name, frame.f_globals))
 
 
-#: What runs code that has no file names its module so: the interpreter, and a console in it.
+#: The module names of code without a file: the interpreter, and a console in it.
 _PROMPTS: Final = ("__main__", "__console__")
 
 
 def _is_typed(name: str, names: dict[str, object]) -> bool:
     if names.get("__file__", name) != name or name.startswith("<frozen "):
-        return False  # generated for a module that has a file: whoever calls it has the line
+        return False  # generated for a module that has a file: its caller has the line
     module = names.get("__name__")
     return module in _PROMPTS or (module in (None, "builtins") and name == "<string>")
 
@@ -76,7 +78,8 @@ def _is_typed(name: str, names: dict[str, object]) -> bool:
 @lru_cache(maxsize=4096)
 @_reality.off_loop()
 def is_package(filename: str) -> bool:
-    """Whether a file is of an installed package: neither the user's own, nor the standard library's, nor tracekit's."""
+    """Return whether a file belongs to an installed package: not the user's own, not the standard library's, not
+    tracekit's."""
     path = os.path.abspath(filename)
     return ("/site-packages/" in path or "/dist-packages/" in path) and not _is_own(path)
 
@@ -84,7 +87,7 @@ def is_package(filename: str) -> bool:
 @lru_cache(maxsize=4096)
 @_reality.off_loop()
 def is_python(filename: str) -> bool:
-    """Whether a file is of the standard library."""
+    """Return whether a file belongs to the standard library."""
     if filename.startswith("<frozen "):
         return True
     path = os.path.abspath(filename)
@@ -94,7 +97,7 @@ def is_python(filename: str) -> bool:
 @lru_cache(maxsize=4096)
 @_reality.off_loop()
 def is_own(filename: str) -> bool:
-    """Whether a file is tracekit's, or one of its integrations'."""
+    """Return whether a file belongs to tracekit or one of its integrations."""
     return _is_own(os.path.abspath(filename))
 
 
@@ -109,12 +112,12 @@ def _is_of_python(path: str) -> bool:
     return path.startswith((*_STDLIB, sys.prefix + os.sep + "lib"))
 
 
-#: Where an event loop calls what it has to run: who runs the loop is below.
+#: The file in which an event loop calls its callbacks: below that frame is whatever runs the loop.
 _EVENTS: Final = os.path.join(os.path.dirname(os.__file__), "asyncio", "events.py")
 
 
 def raised_at(error: BaseException) -> str | None:
-    """The line of user code, ``file:line``, that an exception comes from: the innermost one."""
+    """Return the innermost line of user code, ``file:line``, of an exception's traceback."""
     trace, place = error.__traceback__, None
     while trace is not None:
         if is_user_frame(trace.tb_frame):
@@ -124,8 +127,8 @@ def raised_at(error: BaseException) -> str | None:
 
 
 def caller() -> str | None:
-    """``file:line`` of the innermost frame of the user's code; in a task or thread that runs none (``create_task(client.get(url))``), of
-    the line that made it, where a replay knows that. ``None``: there is none."""
+    """Return ``file:line`` of the innermost frame of the user's code, or ``None``. In a task or thread that runs none
+    (``create_task(client.get(url))``), it is the line that created it, if a replay knows that."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_frame(frame):
         code = frame.f_code
@@ -141,7 +144,7 @@ def _made_at() -> str | None:
 
 
 def say(sentence: str) -> None:
-    """A line on standard error, now; where there is none, nothing."""
+    """Print a line on standard error immediately; do nothing if there is none."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError), _reality.off_loop():  # it is closed
             sys.stderr.write(f"tracekit: {sentence}\n")
@@ -149,8 +152,9 @@ def say(sentence: str) -> None:
 
 
 def warn(sentence: str, *, error: BaseException | None = None) -> None:
-    """A ``RuntimeWarning`` of a recording, of the line of code that called tracekit. It never raises: where a filter makes an error of it,
-    or it can't be shown, it is a line on standard error, and a note of ``error``, which the program leaves the block with."""
+    """Issue a ``RuntimeWarning`` of a recording, at the line that called tracekit. Never raises: if a filter turns it
+    into an error, or it can't be shown, it becomes a line on standard error, and a note on ``error``, with which the
+    program leaves the block."""
     try:
         _warn(f"tracekit: {sentence}", RuntimeWarning)
     except Exception:
@@ -158,8 +162,8 @@ def warn(sentence: str, *, error: BaseException | None = None) -> None:
 
 
 def warn_of_replay(sentence: str, category: type[Warning], error: BaseException | None) -> None:
-    """A warning of a replay, where a filter may make an error of it: it raises, unless ``error`` is what the program leaves the block
-    with."""
+    """Issue a warning of a replay. If a filter turns it into an error, this raises, unless ``error`` is the error with
+    which the program leaves the block."""
     try:
         _warn(f"tracekit: {sentence}", category)
     except Exception:
@@ -184,13 +188,14 @@ def _say_instead(sentence: str, error: BaseException | None) -> None:
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 #
-# What is typed at the prompt of a debugger is no part of the run.
+# Code typed at the prompt of a debugger is not part of the run.
 
 _at_prompt: Final[ContextVar[bool]] = ContextVar("tracekit_at_prompt", default=False)
 
 
 def at_prompt() -> bool:
-    """Whether the running code was typed at the prompt of a debugger: what it may not do is refused, and no failure of the program."""
+    """Return whether the running code was typed at a debugger's prompt: what it may not do is refused, without failing
+    the program."""
     return _at_prompt.get()
 
 

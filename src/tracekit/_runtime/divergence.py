@@ -1,4 +1,4 @@
-"""Divergences of a replay: the errors that report them, in words that an engineer can act on, and what comes of each."""
+"""The divergences of a replay: their error messages, and what follows from each."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ __all__ = [
     "without_outcome",
 ]
 
-#: Steps that a client of the network makes, which is captured where an integration patches it.
+#: Steps made by network clients, which are captured if an integration patches the client.
 _BY_A_CLIENT: Final = ("llm", "http")
-#: A message shows at most this many differing fields and lines of a text.
+#: How many differing fields, and lines of a text, a message shows at most.
 _FIELDS: Final = 12
 _LINES: Final = 24
 _WIDTH: Final = 160
-#: How many recorded steps are looked at to find the nearest one for a message.
+#: How many recorded steps are examined to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
 _MISSING: Final = object()
 
 
 def describe(found: list[dict[str, Any]]) -> str:
-    """The differences field by field, texts as a unified diff, equal parts left out."""
+    """Describe the differences field by field; texts as a unified diff, equal parts left out."""
     lines: list[str] = []
     for one in found[:_FIELDS]:
         recorded, actual = one.get("recorded", _MISSING), one.get("actual", _MISSING)
@@ -100,11 +100,11 @@ def _is_long(recorded: str, actual: str) -> bool:
 
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
-    """A unified diff; of long lines only what is around their first difference."""
+    """Return a unified diff; of long lines, only the part around their first difference."""
     import difflib
 
     diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
-    lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ in line ends only
+    lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ only in line ends
     shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
     if len(lines) > _LINES:
         shown.append(f"    … and {len(lines) - _LINES} more lines")
@@ -112,7 +112,7 @@ def _text_diff(recorded: str, actual: str) -> list[str]:
 
 
 def _narrowed(diff: list[str]) -> list[str]:
-    """The lines of a diff; where as many are taken out as put in, each pair is cut to where it differs."""
+    """Return the lines of a diff; if as many are removed as added, each pair is cut to where it differs."""
     lines: list[str] = []
     i = 0
     while i < len(diff):
@@ -136,7 +136,7 @@ def _block(diff: list[str], start: int, sign: str) -> list[str]:
 
 
 def _window(one: str, other: str) -> tuple[str, str]:
-    """Two long lines from shortly before their first difference on."""
+    """Return two long lines from shortly before their first difference on."""
     if max(len(one), len(other)) < _WIDTH:
         return one, other
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
@@ -155,7 +155,7 @@ def _clip(text: str, width: int) -> str:
 
 
 def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], bytes]]) -> tuple[int, bool] | None:
-    """Of recorded steps ``(seq, entry, input)`` the one most like ``actual``, and whether it is equal."""
+    """Return the recorded step ``(seq, entry, input)`` most like ``actual``, and whether it is equal."""
     import difflib
 
     best: tuple[float, int] | None = None
@@ -172,11 +172,11 @@ def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], by
 
 
 def looks_like_a_read(found: list[dict[str, Any]]) -> bool:
-    """Whether a difference looks like an instant, an id or a draw that was not captured."""
+    """Return whether a difference looks like a time, an id or a random number that was not captured."""
     return any(_volatile(one.get("recorded"), one.get("actual")) for one in found)
 
 
-#: Words that a clock, a generator of ids or of random numbers makes.
+#: Text as produced by clocks, id generators and random number generators.
 _MADE: Final = expression(
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"  # a UUID
     r"|[0-9a-f]{24,64}"  # hex of urandom
@@ -206,9 +206,9 @@ def _is_made(value: Any) -> bool:
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 #
-# The failures of a replay, each in words that say what, where and what next.
+# The failures of a replay: what happened, where, and what to do next.
 
-#: Said beside a difference where several threads take part.
+#: Added to a difference if several threads take part.
 THREAD_ORDER = (
     "\n  thread order may differ: other threads take part, and what they share without a future or a queue "
     "(a list, a lock, a flag) is not recorded"
@@ -222,18 +222,18 @@ _CHANGED = (
 _ONCE: Final = "record and replay alike: each in a new process (`tracekit run` and `tracekit replay` are), or each after a first call"
 
 
-#: Said of a failure at the end of a log without an end.
+#: The advice for a failure at the end of an incomplete log.
 _LOG_ENDS: Final = "this is where the recorded process died; nothing is known of what came after"
 
 
 def headline(failure: BaseException) -> str:
-    """What a failure means for the replay: it has failed, or came to the end of what is known."""
+    """Return what a failure means for the replay: it failed, or reached the end of what is known."""
     ended = isinstance(failure, ReplayError) and failure.at_log_end
     return "the replay has come to where the log of a process that died ends" if ended else "the replay has failed"
 
 
 def asks_for_more(error: ReplayError) -> bool:
-    """Whether the program asks for something beyond what is recorded, and nothing recorded is another."""
+    """Return whether the program only goes beyond what is recorded, without contradicting it."""
     if isinstance(error, DivergenceError):
         facts = error.__dict__
         return error.step is None and facts.get("recorded") is None and not facts.get("differences")
@@ -241,7 +241,7 @@ def asks_for_more(error: ReplayError) -> bool:
 
 
 def _cut_off(skipped: str | None) -> str:
-    """Said where the recorded program was cut off in a call that a library makes once in a process."""
+    """Return a note for the case that the recorded program was cut off in a call that a library makes once per process."""
     if skipped is None:
         return ""
     return (
@@ -250,7 +250,7 @@ def _cut_off(skipped: str | None) -> str:
     )
 
 
-# -- steps -------------------------------------------------------------------------------------------------------------------
+# -- steps -------------------------------------------------------------------------------------------------------------
 
 
 def another_step(
@@ -263,9 +263,11 @@ def another_step(
     near: str,
     skipped: str | None = None,
 ) -> DivergenceError:
-    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it, ``named`` the run.
+    """The program's step differs from the recorded step ``seq``; ``near`` names the one most like it, ``named`` the
+    run.
 
-    ``skipped`` names the library's call in a thread in which the recorded program was cut off, where this one has made none.
+    ``skipped`` names the library's call in a thread in which the recorded program was cut off, and which this one has
+    not made.
     """
     text = (
         f"the program's {actual['kind']} {actual['name']!r} is not the recorded step {seq} "
@@ -293,7 +295,8 @@ def another_step(
 def another_result(
     run_id: str, what: str, seq: int, recorded: Any, actual: Any, found: list[dict[str, Any]], where: str | None = None
 ) -> DivergenceError:
-    """The program came to something else than the recorded one, after equal steps; the line ``where`` ended it, where one did."""
+    """The program's result differs from the recorded one although all steps are equal; ``where`` is the line that ended
+    it, if any."""
     look = "look for what decides the result and is not captured (`tracekit docs not-captured`)"
     if where is not None:
         look = f"look at what ends the program there; record again if the change is meant; else {look.removeprefix('look ')}"
@@ -323,7 +326,7 @@ def now_refused(run_id: str, seq: int, kind: str, name: str, error: TracekitErro
 
 
 def after_the_end(run_id: str, family: str, name: str, effect: bool) -> TraceExhaustedError | RunEndedError:
-    """A thread, task or handler of the program makes a step when the block of the replay has ended."""
+    """A thread, task or handler of the program makes a step after the replay's block has ended."""
     kind = RunEndedError if effect else TraceExhaustedError
     return kind(
         f"{family} {name!r} was called after the end of the replayed run; it was not executed",
@@ -334,7 +337,7 @@ def after_the_end(run_id: str, family: str, name: str, effect: bool) -> TraceExh
 
 
 def no_more(run_id: str, kind: str, name: str, used: str, skipped: str | None = None) -> TraceExhaustedError:
-    """The program asks for a step beyond the last recorded one of its kind and lane; ``skipped`` as in ``another_step``."""
+    """The program makes a step beyond the last recorded one of its kind and lane; ``skipped`` as in ``another_step``."""
     changed = "look at what changed in the code before this call; record again if the change is meant"
     return TraceExhaustedError(
         f"the program asks for {kind} {name!r}, and the recording has no more: {used}{_cut_off(skipped)}",
@@ -347,7 +350,7 @@ def no_more(run_id: str, kind: str, name: str, used: str, skipped: str | None = 
 
 
 def not_captured(run_id: str, kind: str, name: str, crossing: Crossing) -> TraceExhaustedError:
-    """The program asks for what the recorded one asked for as well, at this line, and no step has it."""
+    """The program makes a request that the recorded one made at the same line, but that was not captured."""
     return TraceExhaustedError(
         f"the program asks for {kind} {name!r}, which was not captured when it was recorded: entry {crossing.entry} is {crossing.text}",
         run_id=run_id,
@@ -366,9 +369,10 @@ def not_answered(
     found: list[dict[str, Any]],
     side_effect: str | None,
 ) -> TraceExhaustedError:
-    """After something live the program makes a call that the recording has not, so that nothing answers it.
+    """After something live, the program makes a call that is not in the recording, so that nothing answers it.
 
-    ``near`` is the recorded step of this name that it did not make, if there is one, and ``found`` what differs from that.
+    ``near`` is the recorded step of the same name that it has not made, if there is one, and ``found`` the differences
+    to it.
     """
     name = actual["name"]
     named = f"live={{{f'{kind}:{name}'!r}}}"
@@ -388,7 +392,7 @@ def not_answered(
 
 
 def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhaustedError:
-    """The program asks for a step, and the run was given up before it."""
+    """The program makes a step before which the recorded run was aborted."""
     return TraceExhaustedError(
         f"the program asks for {kind} {name!r}, and the recorded run was aborted before that",
         run_id=run_id,
@@ -400,7 +404,7 @@ def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhauste
 
 
 def without_outcome(trace: Trace, run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
-    """A step of which the log has the intent record alone: the recorded process died there, or went on without an outcome of it."""
+    """A step has only an intent record: the recorded process died there, or went on without an outcome."""
     return (_left if trace.entry(len(trace))["type"] in ENDS else _ends_inside)(run_id, seq, kind, name)
 
 
@@ -427,7 +431,7 @@ def _ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedE
 
 
 def sleeps_too_often(run_id: str, sleeping: Sequence[Waiting]) -> DivergenceError:
-    """Whatever still goes on in the program sleeps, where no such sleep came to its end in the recording."""
+    """All that still runs in the program sleeps, and no such sleep ended in the recording."""
     one = sleeping[0]
     what = f"the program sleeps here ({one.sleep}), and the recording has no such sleep at this point"
     if len(sleeping) > 1:
@@ -448,7 +452,7 @@ def _lines_of(waiting: Sequence[Waiting]) -> str:
 
 
 def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> TraceExhaustedError:
-    """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``.
+    """Every task and thread of the program waits, at the lines ``waiting``, for something that was never recorded.
 
     ``several``: threads take part, and may wait for one another.
     """
@@ -469,7 +473,7 @@ def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> 
 
 
 def left_over(steps: int, of: str = "") -> str:
-    """A sentence that so many recorded steps are left, of a process for instance (``" of it"``)."""
+    """Return a sentence about the number of recorded steps that are left, ``of`` a process, say (``" of it"``)."""
     return (
         f"1 recorded step{of} was never asked for" if steps == 1 else f"{steps} recorded steps{of} were never asked for"
     )
@@ -508,7 +512,7 @@ def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
 
 
 def nothing_recorded(run_id: str) -> NotReplayableError:
-    """A recording that has nothing to give the program."""
+    """The recording has nothing to give to the program."""
     return NotReplayableError(
         "the recording holds no step, no read and no input: a replay of it shows nothing",
         run_id=run_id,
@@ -518,7 +522,7 @@ def nothing_recorded(run_id: str) -> NotReplayableError:
 
 
 def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
-    """A step comes that was recorded after another one of its line of execution, which has not come yet."""
+    """The program makes a step although an earlier recorded one of its lane has not been made."""
     return DivergenceError(
         f"the program comes to a later step, and {entry['type']} {entry.get('name')!r} (step {entry['seq']}) "
         "was recorded before it",
@@ -532,11 +536,11 @@ def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
     )
 
 
-# -- clock, random numbers, identity ------------------------------------------------------------------------------------
+# -- clock, random numbers, identity -----------------------------------------------------------------------------------
 
 
 def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
-    """A step comes before the program has made all draws that were made before it then."""
+    """The program makes a step before it has drawn all random numbers recorded before it."""
     return DivergenceError(
         f"the recording draws {entry['name']} {left} more time(s) here than the program does now",
         run_id=entry["run_id"],
@@ -550,7 +554,8 @@ def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
 
 
 def draw_too_many(run_id: str, function: str, surplus: Mapping[str, Any] | None, beside: str) -> DivergenceError:
-    """The program makes a draw that was not made at this place. ``surplus``: a clock that it has read here, and the recording has not."""
+    """The program draws a random number not recorded at this place. ``surplus``: a clock read here that is not in the
+    recording."""
     what = f"the program draws {function} here, and the recording has no such draw left before the next step"
     if surplus is not None:
         at = f" at {surplus['where']}" if surplus.get("where") else ""
@@ -560,20 +565,20 @@ def draw_too_many(run_id: str, function: str, surplus: Mapping[str, Any] | None,
 
 
 def draw_of_another_size(run_id: str, function: str, recorded: int, now: int) -> DivergenceError:
-    """The program draws more bytes, or fewer, than the recorded one did."""
+    """The program draws more or fewer bytes than recorded."""
     found = [{"path": "bytes", "recorded": recorded, "actual": now}]
     what = f"the program draws {now} bytes by {function} here, and the recorded one drew {recorded}"
     return _one_too_many(run_id, what, function, found)
 
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:
-    """The program asks how a process stands where the recorded one did not."""
+    """The program checks a process's status where the recorded one did not."""
     what = f"the program asks here how the process {process} stands, and the recorded one did not ask (again)"
     return _one_too_many(run_id, what, process)
 
 
 def clock_stands_still(run_id: str, function: str) -> TraceExhaustedError:
-    """The program waits for a clock to go on, of which the recording has no more readings here."""
+    """The program waits for a clock to advance of which the recording has no more reads here."""
     return TraceExhaustedError(
         f"the program reads {function} here again and again, and the recording has no more readings of it before the next step",
         run_id=run_id,
@@ -597,7 +602,7 @@ def _one_too_many(
 
 
 def clock_never_read(run_id: str, function: str) -> DivergenceError:
-    """A clock for which the recording has no instant at all."""
+    """The recording has no reading at all of a clock."""
     return DivergenceError(
         f"the program reads {function} here, and the recording has no read of it at all",
         run_id=run_id,
@@ -609,7 +614,7 @@ def clock_never_read(run_id: str, function: str) -> DivergenceError:
 def another_identity(
     run_id: str, seq: int | None, agent: str, recorded: Any, actual: Any, found: list[dict[str, Any]]
 ) -> DivergenceError:
-    """An agent acts under another identity than the recorded one."""
+    """An agent acts under another identity than recorded."""
     return DivergenceError(
         f"the agent {agent!r} is not who it was in the recording\n" + describe(found),
         run_id=run_id,
@@ -622,14 +627,14 @@ def another_identity(
     )
 
 
-# -- what comes of them ------------------------------------------------------------------------------------------------------
+# -- consequences ------------------------------------------------------------------------------------------------------
 
 
 class FirstFailure:
-    """The failure of a replay: the first one stays, and whatever the program asks for afterwards raises it again.
+    """The first failure of a replay, which every later request of the program raises again.
 
-    ``stop`` is called once, with that one; ``log_ended`` says whether it is only that a log without an end has been followed to its last
-    entry, so that nobody can know whether the replay is exact.
+    ``stop`` is called once, with that failure. ``log_ended`` returns whether it only means that an incomplete log has
+    been followed to its end, so that it is unknown whether the replay is exact.
     """
 
     def __init__(
@@ -648,7 +653,7 @@ class FirstFailure:
         self._log_ended: Final = log_ended
 
     def by(self, error: ReplayError, code: str | None = None) -> ReplayError:
-        """Make ``error`` the failure, unless there is one; returns what to raise here. ``code`` is for the verdict."""
+        """Make ``error`` the failure, unless there is one; return the error to raise here. ``code`` is for the verdict."""
         if at_prompt():
             return error
         with self._lock:
@@ -659,9 +664,9 @@ class FirstFailure:
             self.error = self._report.failure = error
             if self._log_ended(error):
                 error.at_log_end, error.next_action = True, _LOG_ENDS
-            elif not isinstance(error, InexactReplayError):  # that is the verdict's own
+            elif not isinstance(error, InexactReplayError):  # an inexact replay has its reasons already
                 self.blame(error, code)
-            # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
+            # The program still has to unwind, and may not survive that; at its end, the block raises the error.
             early = not self._state.ended or code == "late"
             if early and not process.role.tell_failure(error):
                 brief = error.fresh()
@@ -671,7 +676,7 @@ class FirstFailure:
         return error
 
     def blame(self, error: ReplayError, code: str | None = None) -> None:
-        """A failure is a reason of the verdict; ``code`` where its own class does not say enough."""
+        """Add a failure to the verdict's reasons; ``code`` if the error's own code is not specific enough."""
         steps = error.__dict__.get("steps")
         if isinstance(error, UnconsumedStepsError) and steps and "child" not in error.__dict__:
             self._report.never_asked_for(steps)
@@ -680,7 +685,7 @@ class FirstFailure:
         self._report.inexact(code, error.what.partition("\n")[0], step=error.step, where=error.location)
 
     def again(self) -> ReplayError:
-        """The failure, for one more who is to hear of it."""
+        """Return a copy of the failure, to be raised again."""
         assert self.error is not None
         copy = self.error.fresh()
         assert isinstance(copy, ReplayError)
@@ -693,9 +698,11 @@ class FirstFailure:
 
 
 class Divergences:
-    """What comes of a step, or an end, that is not the recorded one: the replay fails, or notes it where it may go on (``warns``).
+    """Decides what follows from a step, or an end, that differs from the recording: the replay fails, or notes it if it
+    may go on (``warns``).
 
-    ``used`` says which recorded entries the program has come to, ``made_again`` which calls of libraries that were cut off.
+    ``used`` says which recorded entries the program has reached, ``made_again`` which cut-off library calls it has
+    made.
     """
 
     def __init__(
@@ -723,10 +730,10 @@ class Divergences:
         self._made_again: Final = made_again
         self._warns: Final = warns
         self._run_id: Final = report.run_id
-        #: Which variables by which SDKs decide what they ask have changed since the recording.
+        #: Environment variables that configure SDKs and have changed since the recording.
         self.settings_changed: Sequence[str] = ()
 
-    # -- steps -------------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         """The next recorded step is ``seq``, and the program makes another one."""
@@ -747,7 +754,8 @@ class Divergences:
         found = self._nearest(spec.family, data, seq)
         another = recorded["name"] != rendered.name and spec.family != "llm"
         near = ""
-        # The same step with another field is what changed there: no other step has to do with it, and no order of steps.
+        # The same step with another field: the change is in that field, and no other step or order of steps is
+        # involved.
         if another or (found is not None and found[1]):
             near = self._nearest_text(found)
         if skipped is None and (near or another or _is_reordered(dumps(recorded["input"]), data)):
@@ -758,7 +766,7 @@ class Divergences:
         self.another(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
     def note(self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any]) -> None:
-        """The same of a step of one entry."""
+        """The same for a step of one entry."""
         if not self.are_ignored(kind, seq, recorded, actual):
             self.another(kind, seq, recorded, actual, "", harmless=recorded["name"] == actual["name"])
 
@@ -773,7 +781,7 @@ class Divergences:
         harmless: bool,
         skipped: str | None = None,
     ) -> None:
-        """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
+        """A step of ``kind`` is not the recorded step ``seq``: fail, or note it if the replay may go on."""
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
         if self._warns and harmless:
             text = (
@@ -788,7 +796,7 @@ class Divergences:
         )
 
     def are_ignored(self, kind: str, seq: int, recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-        """Whether a step is the recorded one ``seq`` but for the fields that the caller left out of the comparison; that is noted."""
+        """Return whether a step equals the recorded step ``seq`` except for excluded fields, and note it."""
         found = self._comparison.but_for_ignored(kind, recorded, actual)
         if found is None:
             return False
@@ -798,7 +806,7 @@ class Divergences:
         return True
 
     def exhausted(self, lane: Lane, kind: str, name: str, data: bytes, number: int) -> ReplayError:
-        """``lane``, the recorded one of this number, asks for one more step of a kind than it has."""
+        """``lane`` (the recorded lane ``number``) makes more steps of a kind than recorded."""
         if self._trace.entry(len(self._trace))["type"] == "run.aborted":
             return self._failed.by(aborted_here(self._run_id, shown_as(self._trace.path), kind, name))
         if kind in _BY_A_CLIENT and (crossing := self._crossed_here()) is not None:
@@ -812,13 +820,14 @@ class Divergences:
         return self._failed.by(no_more(self._run_id, kind, name, used, skipped))
 
     def _crossed_here(self) -> Crossing | None:
-        """What the recorded program asked the network for at this line, outside every step."""
+        """Return the recorded boundary crossing with which the program used the network at this line, outside every
+        step."""
         where = caller()
         found = uncaptured(crossings_of(self._trace.entries(damaged=True)))
         return next((one for one in found if one.where == where and reaches_the_network(one)), None)
 
     def unanswered(self, scope: Scope, request: Request, left: Iterable[int]) -> ReplayError:
-        """Off the recorded way, a step that none of those that are ``left`` answers."""
+        """Off the recorded path, none of the steps that are ``left`` answers a request."""
         spec = request.spec
         rendered, tree = spec.render(self._redactor), self._comparison.input(request)[0]
         near = next((one for one in left if self._trace.entry(one).get("name") == rendered.name), None)
@@ -836,7 +845,8 @@ class Divergences:
         return self._failed.by(not_answered(self._run_id, spec.family, about, near, found, spec.side_effect))
 
     def _not_made_here(self, lane: Lane) -> str | None:
-        """The name of the call of a library in a thread in which the recorded program was cut off here, where this one has made none."""
+        """Return the name of the library call in a thread in which the recorded program was cut off here, if this
+        program has not made it."""
         found = self._index.cut_off.get((lane.id, lane.last), {})
         return next((name for seq, name in found.items() if seq not in self._made_again), None)
 
@@ -859,13 +869,14 @@ class Divergences:
 
     @property
     def thread_order(self) -> str:
-        """What to think of where several threads take part."""
+        """Return advice for the case that several threads take part."""
         return THREAD_ORDER if self._threads.several else ""
 
-    # -- ends --------------------------------------------------------------------------------------------------------------
+    # -- ends ----------------------------------------------------------------------------------------------------------
 
     def end(self, code: str, what: str, seq: int, value: object, where: str | None = None) -> None:
-        """Compare what the program came to, by the line ``where`` if one ended it, with the output of the entry ``seq``."""
+        """Compare the program's result with the output of the entry ``seq``; ``where`` is the line that ended the
+        program, if any."""
         recorded = self._trace.expand(self._trace.entry(seq).get("output"))
         actual = self._redactor.redact(to_json(value))[0]
         found = differences(recorded, actual)
@@ -873,7 +884,7 @@ class Divergences:
             self.another_end(code, another_result(self._run_id, what, seq, recorded, actual, found, where))
 
     def another_end(self, code: str, error: ReplayError, cause: BaseException | None = None) -> None:
-        """The program came to another end than the recorded one. Raises that, unless the caller asked to go on."""
+        """The program ended differently. Raises that, unless the caller asked to go on."""
         if self._warns:
             self._failed.blame(error, code)
             return
@@ -881,5 +892,5 @@ class Divergences:
 
 
 def _is_reordered(one: bytes, other: bytes) -> bool:
-    """Whether two inputs are made of the same in another order, as of a list that threads share."""
+    """Return whether two inputs have the same content in another order, like a list shared by threads."""
     return len(one) == len(other) and sorted(one) == sorted(other)

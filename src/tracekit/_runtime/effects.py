@@ -1,4 +1,4 @@
-"""The effects of open calls: what has happened below a call that may be made again, and what is in doubt."""
+"""The effects of open calls: what has happened below a call that may be repeated, and what is in doubt."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ __all__ = [
 
 # -- effects -----------------------------------------------------------------------------------------------------------
 #
-# The open calls of the process, and one question about each: has something irreversible happened below it, or may it have?
+# The open calls of the process, with one question about each: has something irreversible happened below it, or may it
+# have?
 #
-# A call is kept here while somebody may make it again, put another in its place, or undo it: an attempt at a tool with retries or
-# fallbacks, a compensation, an agent that another may replace. In a run the scope carries it, so that tasks, threads and pools
-# do; outside every run a context variable does, and what has lost its context there counts in every call that is open. What it
-# came to goes into the log with the call's outcome: a replay and a resumption read it there.
+# A call is kept here as long as it may be repeated, replaced or undone: an attempt at a tool with retries or fallbacks,
+# a compensation, an agent that another may replace. In a run the scope carries it, so that tasks, threads and pools
+# inherit it. Outside every run a context variable does; code that has lost its context there counts against every open
+# call. The result is logged with the call's outcome, where replays and resumed runs read it.
 
-#: The side-effect classes of what is no mere look.
+#: The side-effect classes other than read-only.
 EFFECTS: Final = frozenset(("reversible", "irreversible"))
-#: The innermost open call of code outside every run; in a run it is the scope's.
+#: The innermost open call of code outside every run; inside a run, the scope has it.
 outside: Final[ContextVar[OpenCall | None]] = ContextVar("tracekit.open_call", default=None)
 
 
 class Below(NamedTuple):
-    """What has happened below a call: the first step that can't be undone, and the first that may take effect yet, by name."""
+    """What has happened below a call: the first irreversible step, and the first that may still take effect, by name."""
 
     irreversible: str | None = None
     in_doubt: str | None = None
@@ -58,23 +59,23 @@ class EffectTree:
     __slots__ = ("lock", "open")
 
     def __init__(self) -> None:
-        #: Every open call, those included whose threads go on though they were given up. Empty: nobody asks, and nothing is to be counted.
+        #: Every open call, including abandoned ones whose threads still run. If empty, nothing needs to be counted.
         self.open: Final[set[OpenCall]] = set()
         self.lock = threading.Lock()
 
     def forked(self) -> None:
-        """In a forked child: nobody else holds the lock here."""
+        """Reset the lock in a forked child, where nobody else holds it."""
         self.lock = threading.Lock()
 
     def awaited(self, run_id: str) -> set[int]:
-        """The steps of a run whose end an abort of it waits for, or which undo others, while their bodies run."""
+        """Return the steps of a run whose end its abort waits for, or which undo others, while their bodies run."""
         return {one.seq for one in [*self.open] if one.awaited and one.run_id == run_id}
 
     def begins_outside(self, name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
-        """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
+        """Announce an effect outside every run. Raises ``RunEndedError`` if it comes too late.
 
-        A thread or callback that has lost its context may be of any call that is open, and then none of them is made again: one time
-        too few is better than one too many.
+        A thread or callback that has lost its context may belong to any open call; then none of them is repeated: once
+        too few is better than once too many.
         """
         if side_effect not in EFFECTS:
             return None
@@ -89,9 +90,9 @@ class EffectTree:
 
 
 class OpenCall:
-    """One open call in ``tree``; ``outer`` is the one around it. ``seq`` is its step in the run ``run_id``, where it is one.
+    """An open call in ``tree``; ``outer`` encloses it. ``seq`` is its step in the run ``run_id``, if it is one.
 
-    What happens below a call that ``undoes`` another counts beyond it only if the undoing fails.
+    Effects below a call that ``undoes`` another count beyond it only if the undoing fails.
     """
 
     __slots__ = (
@@ -119,7 +120,8 @@ class OpenCall:
         awaited: bool = False,
     ) -> None:
         self._tree: Final = tree
-        #: Whether its body runs, and an abort of the run waits for its end, or it undoes another: what it does then may begin.
+        #: Whether its body runs and an abort of the run waits for it, or it undoes another call: then effects in it may
+        #: begin.
         self.awaited = awaited or undoes
         self.outer: Final = outer
         self.run_id: Final = run_id
@@ -127,35 +129,35 @@ class OpenCall:
         self.undoes: Final = undoes
         self._irreversible: str | None = None
         self._in_doubt: str | None = None
-        #: The effects below it that have begun and not ended, in the order of their beginnings.
+        #: The effects below it that have begun and not ended, in order.
         self._under_way: Final[dict[Begun, None]] = {}
-        #: The files of the processes that were started below it, and write what they do there.
+        #: The trace files of processes started below it, which record what they do.
         self._files: list[str] = []
-        #: Where nobody waits for it any longer: whether its thread still goes on.
+        #: For an abandoned call: returns whether its thread still runs.
         self._working: Callable[[], bool] | None = None
         tree.open.add(self)
 
-    # -- where it is -----------------------------------------------------------------------------------------------------
+    # -- position ------------------------------------------------------------------------------------------------------
 
     def around(self) -> Iterator[OpenCall]:
-        """This one and those around it, innermost first."""
+        """Yield this call and the enclosing ones, innermost first."""
         one: OpenCall | None = self
         while one is not None:
             yield one
             one = one.outer
 
     def steps(self, run_id: str) -> list[int]:
-        """The steps of this one and those around it in the run ``run_id``, innermost first."""
+        """Return the steps of this call and the enclosing ones in the run ``run_id``, innermost first."""
         return [one.seq for one in self.around() if one.seq and one.run_id == run_id]
 
-    # -- what happens below it -------------------------------------------------------------------------------------------
+    # -- effects below it ----------------------------------------------------------------------------------------------
 
     def begins(
         self, name: str, side_effect: str, once: object = None, run_id: str | None = None, *, undoes: bool = False
     ) -> Begun:
-        """An effect is about to begin below it. ``RunEndedError`` if it comes too late.
+        """Announce an effect below it. Raises ``RunEndedError`` if it comes too late.
 
-        ``once``: whether a second call is answered by the first, in the run ``run_id`` or (``"store"``) everywhere.
+        ``once``: repeated calls are answered by the first, within the run ``run_id`` or (``"store"``) across runs.
         """
         with self._tree.lock:
             reached = self._reached(name, side_effect)
@@ -168,7 +170,7 @@ class OpenCall:
         return begun
 
     def _reached(self, name: str, side_effect: str) -> list[OpenCall]:
-        """The calls that it counts in."""
+        """Return the calls against which the effect counts."""
         reached: list[OpenCall] = []
         counts = True
         for one in self.around():
@@ -180,18 +182,18 @@ class OpenCall:
         return reached
 
     def given_up(self, working: Callable[[], bool]) -> None:
-        """Nobody waits for it any longer; while its thread is ``working``, no effect begins below it."""
+        """Abandon the call; while its thread is ``working``, no effect may begin below it."""
         with self._tree.lock:
             self._working = working
 
     def note_in_doubt(self, name: str) -> None:
-        """Something below it was given up, and may take effect yet."""
+        """Note that something below it was abandoned, and may still take effect."""
         with self._tree.lock:
             for one in self.around():
                 one._in_doubt = one._in_doubt or name
 
     def recall(self, entries: Iterable[Mapping[str, Any]], run_id: str) -> None:
-        """Count what a log says of a step below it, and of all that happened inside: a resumed run is answered from there."""
+        """Count a logged step below it with everything inside, which answers a resumed run."""
         bodies: dict[int, OpenCall] = {}
         begun: dict[int, Begun] = {}
         for entry in entries:
@@ -224,12 +226,12 @@ class OpenCall:
         return Below(self._irreversible or undoing, self._in_doubt or under_way)
 
     def started(self, path: str) -> None:
-        """A process was started below it, whose part of the run is the file at ``path``."""
+        """Note that a process was started below it, whose part of the run is the file at ``path``."""
         for one in self.around():
             one._files = [*one._files, path]
 
     def end(self, *, failed: bool = False) -> Below:
-        """Its body is over; returns what happened in it, in the processes that it has started too where it ``failed``."""
+        """End its body; return what happened in it, and, if it ``failed``, in the processes that it started."""
         self.awaited = False
         with self._tree.lock:
             below = self._below()
@@ -243,19 +245,19 @@ class OpenCall:
             if self.undoes and failed and self.outer is not None:
                 for one in self.outer.around():
                     one._irreversible = one._irreversible or below.irreversible
-        if self._working is None or not self._working():  # else when its thread has come to its end
+        if self._working is None or not self._working():  # otherwise once its thread has ended
             self.over()
         if outside.get() is self:
             outside.set(self.outer)
         return below
 
     def over(self) -> None:
-        """Nothing goes on in it any more."""
+        """Remove the call: nothing goes on in it any more."""
         self._tree.open.discard(self)
 
 
 class Begun:
-    """An effect that has begun below open calls, until it has ended."""
+    """An effect that has begun below open calls, until it ends."""
 
     __slots__ = ("_reached", "_tree", "name", "undoes")
 
@@ -263,11 +265,11 @@ class Begun:
         self._tree: Final = tree
         self.name: Final = name
         self._reached: Final = reached
-        #: Whether it takes another one back, and can't be taken back itself.
+        #: Whether it undoes another effect and can't be undone itself.
         self.undoes: Final = undoes
 
     def around(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call what it is."""
+        """Call ``function``, and end the effect afterwards."""
         try:
             return function(*args, **kwargs)
         finally:
@@ -280,7 +282,7 @@ class Begun:
             self.end()
 
     def end(self, *, failed: bool = False) -> None:
-        """The effect has ended. One that undoes another is no reason against anything, unless it ``failed``."""
+        """End the effect. One that undoes another counts against nothing, unless it ``failed``."""
         with self._tree.lock:
             for one in self._reached:
                 under_way = one._under_way.pop(self, self) is None
@@ -289,8 +291,11 @@ class Begun:
 
 
 def _in_process(path: str) -> Below:
-    """What a process of the run has done that stands, by its own file; one that has none has captured nothing."""
-    from .._journal.reader import Trace  # orjson: a process that only asks for its effects reads no log
+    """Return the lasting effects of a process of the run, from its own file; a process without one has captured
+    nothing."""
+    from .._journal.reader import (
+        Trace,
+    )  # deferred, as it loads orjson: a process that only counts its effects reads no log
 
     try:
         with Trace(path) as trace:
@@ -315,25 +320,26 @@ def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
 
 # -- the recovered log -------------------------------------------------------------------------------------------------
 #
-# What a log says of its steps after a crash: finished, failed, given up or pending, and inside what.
-#
-# One pass over the entries as they stand in the file (references are not followed), a small object a step.
+# What a log says about its steps after a crash: finished, failed, given up or pending, and inside which others. One
+# pass over the raw entries (references are not resolved), with a small object per step.
 
 State = Literal["pending", "done", "failed", "given_up"]
 
-#: The side-effect classes. A step of any other is as good as one of none.
+#: The known side-effect classes. A step of an unknown class counts as one without a class.
 CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
-#: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
+#: Types that are not effects, whatever their ``meta`` says; ``REFUSALS`` were not executed.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
-#: Types that only announce steps to come, and may name their class.
+#: Types that only announce later steps, and may name their class.
 _ANNOUNCEMENTS: Final = frozenset(("contract.validated", "budget.estimated"))
 
 
 class RecoveredStep:
-    """One step of a log. ``inner`` is the innermost enclosing step that a replay does not run (0: none), ``outcome`` its last outcome.
+    """One step of a log. ``inner`` is the innermost enclosing step that a replay does not run (0: none), ``outcome``
+    its last outcome.
 
-    ``duplicate`` marks a call that was answered by an earlier one, ``settled`` one that a person decided, ``in_doubt`` a failure
-    after which the effect may still have happened. ``hidden`` is ``redacted`` or ``opaque`` where the log does not have the whole output.
+    ``duplicate`` marks a call answered by an earlier one, ``settled`` one that a person decided, ``in_doubt`` a failure
+    after which the effect may still have happened. ``hidden`` is ``redacted`` or ``opaque`` if the log lacks part of
+    the output.
     """
 
     __slots__ = (
@@ -352,56 +358,57 @@ class RecoveredStep:
         self.side_effect: Final = _class(family, meta)
         self.attempt: Final[Any] = info.get("attempt", meta.get("attempt", 1))
         self.duplicate = "duplicate_of" in info
-        #: Whether nobody has said what it does: a process.
+        #: Whether its effect is undeclared: a process.
         self.undeclared: Final = info.get("undeclared") is True
         #: The step that this one undoes (a compensation), or 0.
         self.undoes: Final[int] = info["compensates"] if type(info.get("compensates")) is int else 0
-        #: Of a call that happens once: the secret that its key was made under.
+        #: For an exactly-once call, the fingerprint of the secret under which its key was made.
         self.key_by: Final[Any] = None if self.duplicate else info.get("once_by")
         self.state: State = "pending"
         self.outcome = 0
         self.settled = False
-        #: What a person said of it last; ``None`` where nobody did.
+        #: What a person last declared: done or not done; ``None`` if nobody did.
         self.said_done: bool | None = None
-        #: The step around it that a person has settled, and with it this one; or 0.
+        #: The enclosing step that a person has settled together with this one, or 0.
         self.covered = 0
         self.in_doubt = False
         self.hidden: str | None = None
         self.chunks = 0
         self.first_chunk = 0
         self.went_on = 0
-        #: Whether it failed in a way that says nothing of what it did: its time was over, or its answer was lost.
+        #: Whether it failed inconclusively: it timed out, or its response was lost.
         self.lost = False
-        #: Whether the program has gone on after its failure: where it was called, or around that.
+        #: Whether the program went on after its failure, in the calling lane or around it.
         self.passed = False
 
     @property
     def effect(self) -> bool:
-        """Whether it may have done something that can't be taken back."""
+        """Whether it may have had an irreversible effect."""
         return self.side_effect not in ("read_only", "reversible") and not self.duplicate
 
     @property
     def stands(self) -> bool:
-        """Whether it has done, or may have done, what another call would do again."""
+        """Whether it has had, or may have had, an effect that another call would repeat."""
         return self.effect and self.state != "given_up"
 
     @property
     def may_have_happened(self) -> bool:
-        """Whether its effect may or may not have happened, and can't be taken back: with no end, any failure leaves that open."""
+        """Whether it is unknown if its irreversible effect happened; in an incomplete run, every failure leaves that
+        open."""
         return self.effect and self.open and not self.covered
 
     @property
     def open(self) -> bool:
-        """Whether nothing says what became of it: it has no outcome, or a failure that nobody has looked at."""
+        """Whether its result is unknown: it has no outcome, or a failure that nobody has settled."""
         return self.state == "pending" or (self.state == "failed" and not self.settled)
 
     @property
     def left_in_doubt(self) -> bool:
-        """Whether that is so when its run has ended: its program knows of an ordinary failure, and has gone on with it."""
+        """The same for a run that has ended: its program knows about an ordinary failure and went on."""
         return self.may_have_happened and (self.state == "pending" or self.lost)
 
     def about(self) -> dict[str, Any]:
-        """Its facts, for whoever makes it again."""
+        """Return its facts, for whoever repeats it."""
         return {
             "step": self.seq,
             "type": self.type,
@@ -414,23 +421,24 @@ class RecoveredStep:
         }
 
 
-#: Of a step in ``RecoveredSteps``, by ``seq``: it is none; it has begun, or was simply done, and is not made; it is made.
+#: States of a step in ``RecoveredSteps``, by ``seq``: no step; begun, or plainly done, without an object; with an
+#: object.
 _NONE, _BEGUN, _DONE, _MADE = range(4)
 
 
 class RecoveredSteps(Mapping[int, RecoveredStep]):
-    """The steps of a log, by ``seq``, in order. One of which nothing is to be said but that it was done is made when it is asked for."""
+    """The steps of a log, by ``seq``, in order. The object of a step that was plainly done is created on access."""
 
     __slots__ = ("_inner", "_made", "load", "outcomes", "states")
 
     def __init__(self, inner: array[int]) -> None:
         self._made: dict[int, RecoveredStep] = {}
-        #: By entry: the innermost step around it.
+        #: By entry, the innermost enclosing step.
         self._inner: Final = inner
         self.states: Final = bytearray(1)
-        #: Of those that are not made.
+        #: For steps without an object.
         self.outcomes: Final = array("I", [0])
-        #: Gives an entry of the log, where there are steps that are not made.
+        #: Loads an entry of the log, if there are steps without an object.
         self.load: Callable[[int], Mapping[str, Any]] | None = None
 
     def add(self, step: RecoveredStep) -> None:
@@ -465,11 +473,11 @@ class RecoveredSteps(Mapping[int, RecoveredStep]):
         return len(self.states) - self.states.count(_NONE)
 
     def values(self) -> list[RecoveredStep]:  # type: ignore[override]
-        """All of them, made."""
+        """Return all steps as objects."""
         return [self[seq] for seq in self]
 
     def notable(self) -> Iterable[RecoveredStep]:
-        """All but those that were simply done, where all that is around them has an outcome, too."""
+        """Return all steps except those plainly done whose enclosing steps all have outcomes, too."""
         if self.load is None:
             return self._made.values()
         for seq in _places(self.states, _BEGUN):
@@ -493,14 +501,14 @@ def _places(states: bytearray, state: int) -> list[int]:
     return [*compress(range(len(states)), map(state.__eq__, states))] if state in states else []
 
 
-#: What an entry is to ``RecoveredLog.take``: of no other type is anything known but from the entry itself.
+#: The role of an entry's type in ``RecoveredLog.take``; other types have to be looked at individually.
 _IS_INTENT, _IS_OUTCOME, _IS_NOTHING = 1, 2, 3
 _TAKEN: Final = tuple(
     {
         **{
             kind: number
             for family, types in FAMILIES.items()
-            if family not in ("process", "span")  # a process goes on while its program does
+            if family not in ("process", "span")  # a process goes on as long as its program
             for kind, number in ((types.intent, _IS_INTENT), (types.outcome, _IS_OUTCOME))
         },
         **dict.fromkeys((*FAMILIES["span"], "blob", *sorted(SINGLES | READS)), _IS_NOTHING),
@@ -509,15 +517,15 @@ _TAKEN: Final = tuple(
 
 
 class RecoveredLog:
-    """What a log says of its steps, built from all entries in order.
+    """What a log says about its steps, built from all entries in order.
 
-    ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway. ``crossed`` are ``boundary`` entries, what
-    happened outside all of them; ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery
-    began, ``abort`` is where an operator's abort did (0: nowhere).
+    ``steps`` has tools, model calls and exchanges by ``seq``; the body of a span runs again anyway. ``crossed`` are
+    ``boundary`` entries, outside all steps; ``unknown`` are effects of types that this tracekit does not know;
+    ``recoveries`` counts recoveries; ``abort`` is where an operator's abort began (0: nowhere).
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        #: By entry: the innermost step around it.
+        #: By entry, the innermost enclosing step.
         self._inner: Final = array("Q", [0])
         self.steps: Final = RecoveredSteps(self._inner)
         self.unknown: Final[list[Mapping[str, Any]]] = []
@@ -526,14 +534,14 @@ class RecoveredLog:
         self.abort = 0
         self.durability: Any = None
         self.last_lane = 0
-        #: The processes that were started: each with its name, its lane, and the step that it was started in, or 0.
+        #: The processes that were started: name, lane, and the step in which each was started, or 0.
         self.processes: Final[list[tuple[str, int, int]]] = []
-        #: The lanes of those that are steps themselves.
+        #: The lanes of processes that are steps themselves.
         self.captured: Final[set[int]] = set()
         self._under: Final[dict[int, int]] = {}
-        #: Blobs that hold something opaque.
+        #: Blobs with an opaque part.
         self._opaque: Final[set[int]] = set()
-        #: Streams without an outcome, by the lanes that they were read in.
+        #: Streams without an outcome, by the lanes that read them.
         self._streams: Final[dict[int, set[int]]] = {}
         #: Failed effects, by the lanes in which the program may go on after them.
         self._failed: Final[dict[int, set[int]]] = {}
@@ -542,17 +550,17 @@ class RecoveredLog:
             self.add(entry)
 
     def enclosing(self, step: RecoveredStep) -> Iterable[RecoveredStep]:
-        """The steps around ``step`` that a replay answers as a whole, from the inside out."""
+        """Yield the steps around ``step`` that a replay answers as a whole, inside out."""
         seq = step.inner
         while seq:
             yield (around := self.steps[seq])
             seq = around.inner
 
     def settled_with(self, step: RecoveredStep) -> Iterator[RecoveredStep]:
-        """The steps around ``step`` that a person settles together with it, from the inside out.
+        """Yield the steps around ``step`` that a person settles together with it, inside out.
 
-        A call that happens once is settled by itself, with what it did inside: it answers other calls than the one around it. So is
-        what undoes another step.
+        An exactly-once call is settled by itself, with everything inside: it answers calls other than the enclosing
+        one. So is a step that undoes another.
         """
         for one in (step, *self.enclosing(step)):
             if one is not step:
@@ -561,7 +569,8 @@ class RecoveredLog:
                 return
 
     def _settle(self, step: RecoveredStep, done: bool) -> None:
-        """A person has settled ``step``: that speaks of what was open inside it, unless it is made again with the step."""
+        """A person has settled ``step``, and thereby whatever was open inside it, unless that is repeated with the
+        step."""
         step.settled, step.said_done = True, done
         for inner in self.steps.notable():
             if inner.duplicate or not any(around is step for around in self.settled_with(inner)):
@@ -572,7 +581,7 @@ class RecoveredLog:
                 inner.covered = step.seq
 
     def below(self, step: RecoveredStep) -> Iterator[RecoveredStep]:
-        """What stands of all that was done inside ``step``, but for what undid it."""
+        """Yield the lasting effects inside ``step``, except what undid it."""
         for inner in self.steps.values():
             if inner.stands and inner.undoes != step.seq and any(one.seq == step.seq for one in self.enclosing(inner)):
                 yield inner
@@ -620,7 +629,7 @@ class RecoveredLog:
         elif kind not in _ANNOUNCEMENTS and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
 
-    #: See ``reader.BlockCollector``: what ``add`` looks for in the ``meta`` of entries of the types that are taken.
+    #: See ``reader.BlockCollector``; the keys that ``add`` looks for in the ``meta`` of the types handled in blocks.
     watched: ClassVar = (b"duplicate_of", b"compensates", b"once_by", b"settled", b"in_doubt", b"start", b"redacted")
 
     def take(
@@ -630,7 +639,8 @@ class RecoveredLog:
         load: Callable[[int], Mapping[str, Any]],
         add: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """Take the entries of a block: the same as ``add`` for each, but that no step is made of a call that was simply done."""
+        """Take the entries of a block: like ``add`` for each, but without creating objects for calls that were plainly
+        done."""
         self.steps.load = load
         kinds = block.kinds(_TAKEN)
         marks |= block.OPAQUE
@@ -646,7 +656,7 @@ class RecoveredLog:
                     start += 1
 
     def _take(self, block: EntryBlock, kinds: bytes, start: int, end: int) -> int:
-        """Take usual entries up to ``end``; returns the first that has to be looked at itself, or ``end``."""
+        """Take usual entries up to ``end``; return the first that has to be looked at individually, or ``end``."""
         lanes = block.lanes[start:end]
         busy = {lane for waiting in (self._streams, self._failed) for lane, steps in waiting.items() if steps}
         if not busy.isdisjoint(lanes):
@@ -680,13 +690,13 @@ class RecoveredLog:
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
         if role == "intent":
             self.steps.add(RecoveredStep(entry, family, inner))
-            if family == "process":  # it goes on while its program does
+            if family == "process":  # it goes on as long as its program
                 self._streams.setdefault(entry["lane"], set()).add(entry["seq"])
                 self.captured.add(_meta(entry)[1].get("lane", 0))
             return
         step = self.steps.get(entry.get("step", 0))
         if step is None:
-            return  # an outcome of nothing: no intent record, no effect
+            return  # an outcome without an intent record: no effect
         meta, info = _meta(entry)
         if role == "chunk":
             self._chunk(step, entry, meta)
@@ -703,7 +713,7 @@ class RecoveredLog:
     def _outcome(
         self, step: RecoveredStep, entry: Mapping[str, Any], role: str, meta: Mapping[str, Any], info: Mapping[str, Any]
     ) -> None:
-        """The last outcome counts: a person may settle what had failed."""
+        """The last outcome counts: a person may settle a failed step."""
         settled = "settled" in info or "settled" in meta
         if settled or "output" in entry:
             step.hidden = None if settled or not step.chunks else step.hidden
@@ -712,7 +722,7 @@ class RecoveredLog:
         step.in_doubt = bool(meta.get("in_doubt") or info.get("in_doubt"))
         if role == "skipped" and "output" not in entry and "error" not in entry:
             step.state = "given_up"
-        elif meta.get("start") == "failed":  # a process that was never there
+        elif meta.get("start") == "failed":  # a process that never existed
             step.state = "done"
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
@@ -735,7 +745,8 @@ class RecoveredLog:
             step.hidden = "opaque"
 
     def _went_on(self, seq: int, step: int, inner: int, streams: set[int]) -> None:
-        """Something happened in the lane of a stream whose pieces were read: note it, unless it is the stream's own."""
+        """Something happened in the lane of a stream whose pieces were read: note it, unless it belongs to the stream
+        itself."""
         for stream in streams:
             if step == stream or self.steps[stream].went_on:
                 continue
@@ -761,7 +772,7 @@ class RecoveredLog:
         return inner == step
 
     def _is_opaque(self, tree: Any) -> bool:
-        """Whether something in ``tree``, or in what it refers to, could not be recorded."""
+        """Return whether something in ``tree``, or in what it refers to, could not be recorded."""
         stack = [tree]
         while stack:
             node = stack.pop()
@@ -782,14 +793,14 @@ _NEVER_SENT: Final = frozenset(
 
 
 def never_sent(output: object) -> bool:
-    """Whether what came in place of an HTTP answer says that nothing can have been sent."""
+    """Return whether the result recorded instead of an HTTP response means that nothing can have been sent."""
     return isinstance(output, Mapping) and output.get("raised") in _NEVER_SENT
 
 
 def lost(meta: Mapping[str, Any], output: object) -> bool:
-    """Whether a failure says nothing of what its call did: its time was over, or its answer was lost on the way.
+    """Return whether a failure says nothing about the call's effect: it timed out, or its response was lost.
 
-    ``output`` is what there is beside the error.
+    ``output`` is what was recorded besides the error.
     """
     failure, info = meta.get("failure"), meta.get("info")
     if meta.get("in_doubt") or (isinstance(info, dict) and info.get("in_doubt")):
@@ -804,13 +815,13 @@ def lost(meta: Mapping[str, Any], output: object) -> bool:
 
 
 def _class(family: str, meta: Mapping[str, Any]) -> str | None:
-    """The recorded class; a model call is a read where nothing else is said. ``None`` for one that nobody knows."""
+    """Return the recorded class, by default read-only for a model call; ``None`` if it is unknown."""
     found = meta.get("side_effect", "read_only" if family == "llm" else None)
     return found if isinstance(found, str) and found in CLASSES else None
 
 
 def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """``meta`` and ``meta.info``; a trace may say anything."""
+    """Return ``meta`` and ``meta.info`` of an entry, which may be malformed."""
     meta = entry.get("meta")
     if not isinstance(meta, dict):
         return {}, {}
@@ -824,6 +835,7 @@ def _said_done(entry: Mapping[str, Any]) -> bool:
 
 
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
-    """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
+    """Return the steps whose effect may or may not have happened. ``live``: the run is being executed, so pending steps
+    are in progress."""
     steps = (one for one in log.steps.notable() if one.may_have_happened and not (live and one.state == "pending"))
     return tuple(sorted({*(one.seq for one in steps), *(entry["seq"] for entry in log.unknown)}))

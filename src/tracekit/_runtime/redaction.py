@@ -1,4 +1,4 @@
-"""Takes secrets out of values before they are hashed and written."""
+"""Removes secrets from values before they are hashed and written."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ __all__ = [
 
 # -- known secrets -----------------------------------------------------------------------------------------------------
 #
-# Secrets whose very text is known: the values of secret environment variables, and credentials that an SDK was seen to send.
+# Secrets whose exact text is known: values of secret environment variables, and credentials that an SDK has sent.
 
-#: A shorter text is not looked for: it would be found in ordinary words.
+#: Shorter texts are not searched for: they would be found in ordinary words.
 LEAST: Final = 8
-#: How many credentials are learned while a run goes on.
+#: How many credentials are learned during a run.
 _MOST: Final = 256
 
 _IN_URL: Final = expression(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
 _UNSAFE: Final = expression(r'["\\\x00-\x1f]')
-#: Words that stand in the place of a secret.
+#: Words used in place of a secret.
 _NO_SECRETS: Final = frozenset(
     """
     true false none null enabled disabled required optional default password passw0rd changeme placeholder undefined anonymous unused
@@ -78,7 +78,8 @@ _FOR_TESTS_ONLY: Final = expression(
 
 
 def _no_secret(value: str) -> bool:
-    """Whether a text stands in the place of a secret (``changeme``, ``<your key>``), or is a path, or an address without a password."""
+    """Return whether a text is only a substitute for a secret (``changeme``, ``<your key>``), a path, or an address
+    without a password."""
     text = value.lower()
     if text in _NO_SECRETS or (text[:1] in ("*", "x", ".", "-", "0") and not text.strip(text[0])):
         return True
@@ -98,19 +99,19 @@ def _no_secret(value: str) -> bool:
 
 
 def _worth(value: str) -> bool:
-    """Whether a text can be looked for everywhere: long enough, no placeholder, no path, no sentence."""
+    """Return whether a text can be searched for everywhere: long enough, and not a substitute, a path or a sentence."""
     return LEAST <= len(value) <= 16384 and not _no_secret(value) and value.count(" ") <= 4 and value.isprintable()
 
 
-#: So much of a secret at the end of a text is taken for its beginning.
+#: How many characters at the end of a text count as the beginning of a secret.
 _START: Final = 6
 
 
 class KnownSecrets:
-    """Texts that are secrets, each with its kind, longest first. Immutable: ``plus`` makes another one.
+    """Texts that are secrets, each with its kind, longest first. Immutable: ``plus`` creates another object.
 
-    ``needles`` stand in any encoded JSON (read as Latin-1) that holds one of them, one of ``starts`` in any text that holds one, or ends in
-    its beginning.
+    Any encoded JSON (read as Latin-1) that contains one of them contains one of the ``needles``; any text that contains
+    one, or ends in its beginning, contains one of ``starts``.
     """
 
     __slots__ = ("needles", "starts", "texts")
@@ -124,7 +125,7 @@ class KnownSecrets:
         return bool(self.texts)
 
     def plus(self, found: Iterable[tuple[str, str]]) -> KnownSecrets:
-        """These secrets with those that are found; the same object where none is new."""
+        """Return these secrets and those found; the same object if none is new."""
         texts = dict(self.texts)
         for value, kind in found:
             if len(texts) < _MOST or kind == "environment":
@@ -136,7 +137,7 @@ class KnownSecrets:
         return any(known in text for known in self.texts)
 
     def looker(self, first: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-        """``first``, and then whether encoded JSON may hold one of these."""
+        """Return a function that checks ``first``, and then whether encoded JSON may contain one of these."""
         if len(self.needles) == 1:
             needle = self.needles[0].encode("latin-1")
             return lambda data: first(data) or needle in data
@@ -158,7 +159,7 @@ class KnownSecrets:
                 start = text.find(known, start + 1)
 
     def beginning(self, window: str) -> tuple[int, int, int, str] | None:
-        """What at the end of a text may be the beginning of one: where it stands (twice), where it ends, its kind."""
+        """Return what may be the beginning of a secret at the end of a text: its start (twice), its end, its kind."""
         for known, kind in self.texts.items():
             start = window.rfind(known[:_START], max(0, len(window) - len(known)))
             if start >= 0 and known.startswith(window[start:]):
@@ -167,16 +168,16 @@ class KnownSecrets:
 
 
 def _needle(value: str) -> str:
-    """What of a text looks the same in JSON however often it is encoded."""
+    """Return a part of a text that looks the same in JSON however often it is encoded."""
     return max(_UNSAFE.split(value), key=len).encode().decode("latin-1")
 
 
-#: Without these a key is letters and digits: nothing of it is written otherwise in a URL or in JSON.
+#: Without these, a key consists of letters and digits, which are written the same in URLs and in JSON.
 _SIGNS_OF_KEYS: Final = dict.fromkeys(map(ord, "-._~"))
 
 
 def _forms(value: str) -> set[str]:
-    """A text as it is, in a URL, and in JSON."""
+    """Return a text as it is, URL-encoded, and as in JSON."""
     if value.isascii() and value.translate(_SIGNS_OF_KEYS).isalnum():
         return {value}
     from urllib.parse import quote
@@ -185,7 +186,7 @@ def _forms(value: str) -> set[str]:
 
 
 def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The secrets in environment variables: the values of secret names, and passwords in URLs."""
+    """Yield the secrets in environment variables: values of secret names, and passwords in URLs."""
     for name, value in variables.items():
         if "://" in value:
             for match in _IN_URL.finditer(value):
@@ -199,13 +200,13 @@ def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_variable(name: str, value: str) -> bool:
-    """Whether an environment variable's name says that its value is a secret."""
+    """Return whether an environment variable's name says that its value is a secret."""
     strength = names_secret(name)
     return strength not in ("", "key") or (strength == "key" and key_like(value))
 
 
 def of_header(value: str) -> Iterator[tuple[str, str]]:
-    """The secrets in the value of a credential header: without its scheme; of ``Basic`` the password, too."""
+    """Yield the secrets in the value of a credential header: without its scheme; for ``Basic``, the password, too."""
     scheme, _, rest = value.strip().rpartition(" ")
     if not _worth(rest):
         return
@@ -221,20 +222,22 @@ def of_header(value: str) -> Iterator[tuple[str, str]]:
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
 #
-# What stands in the place of a secret: one text for each value, the same in every run of a store. Its characters come from an HMAC of
-# the value under the store's secret. Where the value had a known form, it has that form, so that whoever checks the form takes it; where it
-# has a character that a bearer token can't have, so has the placeholder, so that whoever refuses it refuses both.
+# The replacements of secrets: one text per value, the same in every run of a store. Its characters come from an HMAC of
+# the value under the store's secret. If the value had a known format, the placeholder has it, too, so that format
+# checks accept it; if the value has a character that a bearer token can't have, so has the placeholder, so that both
+# are refused alike.
 #
-# The text alone makes no placeholder: those of a trace are marked in its entries, as ``[pointer, start, text]``.
+# Text alone does not make a placeholder: those of a trace are marked in its entries, as ``[pointer, start, text]``.
 
-#: Where in an entry a placeholder stands: the JSON pointer of the text (of its name, with ``#`` before), the start in it, the placeholder.
+#: The position of a placeholder in an entry: the JSON pointer of the text (prefixed with ``#`` for its name), the
+#: offset in the text, the placeholder.
 Mark = list[Any]
 
-#: What the replay gives an SDK that does not start without a key, where the process has none.
+#: What a replay gives to an SDK that does not start without a key, if the process has none.
 STAND_IN: Final = "tracekit-replay-no-key"
 _CORE: Final = expression("REDACTED_?([A-Z2-7]{8})")
 _TAG: Final = 16
-#: The head and the payload of a token that says that it is none.
+#: The header and payload of a token that declares itself as none.
 _TOKEN: Final = "eyJhbGciOiJub25lIn0.eyJSRURBQ1RFRCI6MX0."
 
 
@@ -244,7 +247,8 @@ def _key_of_process() -> bytes:
 
 
 def store_key(root: str, *, create: bool) -> Callable[[], bytes]:
-    """What makes the key of a store's placeholders. Where the store can keep none, the process has one of its own."""
+    """Return a function that returns the key of a store's placeholders. If the store can't keep one, the process has
+    its own."""
 
     def key() -> bytes:
         keys = Keys(root)
@@ -259,19 +263,19 @@ def store_key(root: str, *, create: bool) -> Callable[[], bytes]:
 
 
 class Placeholders:
-    """The placeholders of one run: which text stands for which value. Callable from any thread."""
+    """The placeholders of one run, with the values they stand for. Thread-safe."""
 
     def __init__(self, key: Callable[[], bytes] = _key_of_process) -> None:
         self._make_key: Final = key
         self._key: bytes | None = None
         self._of: Final[dict[str, str]] = {}
         self._value: Final[dict[str, str]] = {}
-        #: Those that turned out to stand for another value than their own.
+        #: Placeholders that turned out to stand for another value than the one they are derived from.
         self._taken: Final[dict[str, str]] = {}
-        #: By the first characters of the tag: the placeholders, and where in each the core begins.
+        #: By the first characters of the tag: the placeholders, and the offset of the core in each.
         self._by_tag: Final[dict[str, list[tuple[str, int]]]] = {}
         self._texts: Final[set[str]] = set()
-        #: Where the values are kept too, if anywhere.
+        #: Where the values are kept as well, if anywhere.
         self.vault: Vault | None = None
 
     def __len__(self) -> int:
@@ -281,18 +285,18 @@ class Placeholders:
         return text in self._texts
 
     def of(self, value: str) -> str:
-        """The placeholder of a value."""
+        """Return the placeholder of a value."""
         text = self._of.get(value)
         if text is None:
             if self._key is None:
                 self._key = self._make_key()
             text = _shaped(value, self._tag(value))
-            if self._taken.get(text, value) != value:  # in this process that is the placeholder of another
+            if self._taken.get(text, value) != value:  # in this process it is the placeholder of another value
                 text = _shaped(value, self._tag(f"{value}\0"))
             if len(self._of) < 65536:
                 self._of[value], self._value[text] = text, value
             self.keep(text)
-        vault = self.vault  # a forked process has another one than that in which it began
+        vault = self.vault  # a forked process has another vault than its parent
         if vault is not None and vault.values.get(text) != value:
             vault.keep(text, value)
         return text
@@ -303,7 +307,7 @@ class Placeholders:
         return b32encode(digest).decode().rstrip("=")
 
     def keep(self, text: str) -> None:
-        """``text`` is a placeholder: it stays as it is."""
+        """Note that ``text`` is a placeholder, which is not redacted."""
         core = _CORE.search(text)
         if core is None or text in self._texts:
             return
@@ -311,7 +315,8 @@ class Placeholders:
         self._by_tag[core[1]] = [*self._by_tag.get(core[1], ()), (text, core.start())]
 
     def stand_for(self, value: str, placeholder: str) -> str:
-        """From now on ``placeholder`` is that of ``value`` (or of what ``value`` is the placeholder of); returns that."""
+        """Make ``placeholder`` stand for ``value`` (or for the value whose placeholder ``value`` is); return that
+        value."""
         value = self._value.get(value, value)
         for other in [one for one, text in self._of.items() if text == placeholder]:
             del self._of[other]
@@ -321,14 +326,14 @@ class Placeholders:
         return value
 
     def bring(self, values: Mapping[str, str]) -> None:
-        """These placeholders of a trace stand for these values."""
+        """Note that these placeholders of a trace stand for these values."""
         for text, value in values.items():
             self._of[value], self._value[text] = text, value
             self._taken[text] = value
             self.keep(text)
 
     def within(self, text: str) -> list[tuple[int, str]]:
-        """Where placeholders stand in a text, and which."""
+        """Return the placeholders in a text, with their offsets."""
         if not self._texts or "REDACTED" not in text:
             return []
         found = []
@@ -342,7 +347,7 @@ class Placeholders:
 
 
 def _shaped(value: str, tag: str) -> str:
-    """A placeholder in the form of the value, where that is known."""
+    """Return a placeholder in the format of the value, if that is known."""
     row = form_of(value)
     if row is not None:
         room = max(row.least, min((len(value) - len(row.prefix)) // 8 * 8, 160), 8 + _TAG // 2) - 8
@@ -352,16 +357,17 @@ def _shaped(value: str, tag: str) -> str:
     return f"REDACTED_{tag[:8]}{_odd(value)}{tag[8:_TAG]}"
 
 
-#: What the credentials of a request are made of (RFC 7235, ``token68``).
+#: The characters of a request's credentials (RFC 7235, ``token68``).
 _PLAIN: Final = expression(r"[A-Za-z0-9._~+/-]*=*")
-#: A line break is none of them: keys are written over several lines, and whoever looks for them reads so.
+#: Without line breaks: keys may be written over several lines, which code that checks for them accepts.
 _CONTROL: Final = expression(r"[\0-\x09\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def _odd(value: str) -> str:
-    """A character that says of what kind those are which make a value no token; nothing where it may be one.
+    """Return a character of the kind that makes a value an invalid token; empty if it may be valid.
 
-    It says no more of the value than that: a control character is itself, everything else the one that a token has at its end only.
+    It reveals no more about the value than that: a control character is itself, everything else becomes the character
+    that may only end a token.
     """
     if _PLAIN.fullmatch(value):
         return ""
@@ -370,7 +376,7 @@ def _odd(value: str) -> str:
 
 
 def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
-    """The marks of an entry: of what a step gave, and of everything else in it."""
+    """Yield the marks of an entry: those of a step's output, and those of everything else."""
     meta = entry.get("meta")
     for about in (meta, meta.get("info")) if isinstance(meta, dict) else ():
         found = about.get("redacted") if isinstance(about, dict) else None
@@ -380,17 +386,17 @@ def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
 
 
 def below(marks: Iterable[Mark], pointer: str) -> list[Mark]:
-    """Marks of a value as those of an entry in which it stands at ``pointer``."""
+    """Return the marks of a value as marks of an entry that has the value at ``pointer``."""
     return [[f"#{pointer}{at[1:]}" if at.startswith("#") else pointer + at, start, text] for at, start, text in marks]
 
 
 # -- originals ---------------------------------------------------------------------------------------------------------
 #
-# What was taken out, put back where the vault beside the trace has it: exactly where the marks of an entry say.
+# Restores redacted values that the trace's vault has, exactly where the marks of an entry say.
 
 
 class Originals:
-    """What the placeholders of one trace stand for, as far as its vault says: read when first asked for."""
+    """The values behind the placeholders of one trace, as far as its vault has them; loaded on first use."""
 
     def __init__(self, trace: str) -> None:
         self._trace: Final = trace
@@ -398,7 +404,8 @@ class Originals:
 
     @property
     def values(self) -> Mapping[str, str]:
-        """By placeholder; empty where no key is named, or there is no vault. ``TraceError``: the key is not its, or it is damaged."""
+        """The values by placeholder; empty if no key is configured or there is no vault. Raises ``TraceError`` if the
+        key is wrong, or the vault damaged."""
         if self._values is None:
             vault = Vault.of_process(self._trace)
             self._values = {} if vault is None else vault.values
@@ -406,11 +413,12 @@ class Originals:
 
     @property
     def locked(self) -> bool:
-        """Whether there is a vault, and no key named."""
+        """Whether there is a vault, but no key is configured."""
         return not self.values and has_vault(self._trace)
 
     def lack(self, entry: Mapping[str, Any], *keys: str) -> bool:
-        """Whether a placeholder stands at or below these places of an entry (else anywhere in it) whose value is not known."""
+        """Return whether a placeholder with an unknown value is at or below these keys of an entry (by default
+        anywhere)."""
         below = tuple("/" + key for key in keys)
         return any(
             text not in self.values and (not keys or pointer.lstrip("#").startswith(below))
@@ -418,15 +426,16 @@ class Originals:
         )
 
     def first(self, trace: Trace) -> dict[str, Any]:
-        """The first entry of the trace, its input and arguments as they were."""
+        """Return the first entry of the trace with its original input and arguments."""
         return self.of(trace.entry(1), trace.expand, "input", "meta")
 
     def lacking(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The entries, without the marks of those whose values are all known. A vault that can't be opened has none."""
+        """Yield the entries, without the marks of those whose values are all known. A vault that can't be opened has
+        none."""
         return map(self.lacks, entries)
 
     def lacks(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The entry, without its marks where the values of all are known."""
+        """Return the entry, without its marks if all their values are known."""
         meta = entry.get("meta")
         if type(meta) is dict and "redacted" in meta and self._has_all(entry):
             return {**entry, "meta": {key: item for key, item in meta.items() if key != "redacted"}}
@@ -439,8 +448,8 @@ class Originals:
             return False
 
     def of(self, entry: dict[str, Any], expand: Callable[[Any], Any], *keys: str) -> dict[str, Any]:
-        """An entry with the values in the place of their placeholders below ``keys``, which ``expand`` writes out; it itself where there
-        are none."""
+        """Return an entry with the placeholders below ``keys``, which ``expand`` resolves, replaced by their values;
+        the entry itself if there are none."""
         found: dict[str, list[tuple[str, int, str]]] = {}
         for pointer, start, text in marks_of(entry):
             named = pointer.startswith("#")
@@ -455,7 +464,7 @@ class Originals:
 
 
 class _Spot:
-    """Where placeholders stand in a tree, by the names on the way: in the text itself, and in the name of the field."""
+    """Positions of placeholders in a tree, nested like it: in the text itself, and in the field's name."""
 
     __slots__ = ("below", "names", "texts")
 
@@ -504,7 +513,7 @@ def _filled(text: str, spots: Iterable[tuple[int, str]], values: Mapping[str, st
 
 
 def _data_filled(tree: Any, spots: set[tuple[int, str]], values: Mapping[str, str], streamed: bool) -> Any:
-    """Base64 data: pieces of a stream were read byte by byte, anything else as UTF-8 where it is that."""
+    """Restore base64 data: pieces of a stream were read byte by byte, everything else as UTF-8 if possible."""
     raw = a2b_base64(tree["v"])
     for encoding in ("latin-1", "utf-8") if streamed else ("utf-8", "latin-1"):
         try:
@@ -519,17 +528,16 @@ def _data_filled(tree: Any, spots: set[tuple[int, str]], values: Mapping[str, st
 
 # -- redaction ---------------------------------------------------------------------------------------------------------
 #
-# Secrets out of the stored copy: by their format, by the name of their field, by their text where it is known, by the user's patterns.
-#
-# What the program gets is never changed. Three promises: replacing is deterministic, doing it twice changes nothing more, and
-# ``Redactor.suspicious`` never misses what ``Redactor.redact`` would find.
+# Removes secrets from the stored copy: by format, by the name of the field, by their exact text if known, and by the
+# user's patterns. What the program gets is never changed. Three promises: replacing is deterministic, repeating it
+# changes nothing, and ``Redactor.suspicious`` never misses what ``Redactor.redact`` would find.
 
 Tree = Any
 
 _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
-#: Mappings with keys that are no texts, and others that are stored as pairs.
+#: Mappings with keys that are not strings, and others, which are stored as pairs.
 _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
-#: What a text under a secret name may be wrapped in.
+#: Tags in which a text under a secret name may be wrapped.
 _WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
 _ENCODED: Final = expression(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"')
 _FLAG: Final = expression(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
@@ -540,7 +548,7 @@ def _always(data: bytes) -> bool:
 
 
 def patterns_of(redact: str | re.Pattern[str] | Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
-    """The user's patterns, compiled; one by itself counts as one. ``ValueError`` names the pattern that is none."""
+    """Compile the user's patterns; a single one is accepted as it is. Raises ``ValueError`` naming an invalid pattern."""
     given = (redact,) if isinstance(redact, (str, re.Pattern)) else tuple(redact)
     return tuple(map(_pattern, given))
 
@@ -556,11 +564,11 @@ def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 class Redactor:
-    """Finds secrets and puts placeholders in their place, each with one of its own.
+    """Finds secrets and replaces them by placeholders.
 
-    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret. One
-    by itself may be given as it is; ``ValueError`` where it is none. ``environment`` holds variables whose secret values are
-    replaced wherever they appear.
+    ``patterns`` are the user's, in addition to the built-in ones: regular expressions whose whole match is the secret.
+    A single one may be passed as it is; an invalid one raises ``ValueError``. ``environment`` has variables whose
+    secret values are replaced wherever they appear.
     """
 
     def __init__(
@@ -576,11 +584,11 @@ class Redactor:
         #: The redactor that learns for this one.
         self._run = self
         self.placeholders: Final = Placeholders() if placeholders is None else placeholders
-        #: The secrets whose text is known.
+        #: The secrets whose exact text is known.
         self.known = KnownSecrets({}).plus(of_environment(environment or {}))
-        #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
+        #: Equal states redact equally; replaced whenever something is learned. ``None``: only the built-in kinds.
         self.state: object = object() if self._user or self.known else None
-        #: ``suspicious`` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
+        #: ``suspicious`` for encoded JSON without base64 data. Read it anew each time: learning replaces it.
         self.look: Callable[[bytes], bool] = self._looker()
 
     @classmethod
@@ -593,10 +601,10 @@ class Redactor:
         trace: str | None = None,
         create: bool = False,
     ) -> Redactor:
-        """For one run: it knows the secrets in the environment as it is now.
+        """Create the redactor of a run, which knows the secrets in the current environment.
 
-        ``store`` is the directory whose secret makes the placeholders, or that in which the file ``trace`` lies; with ``create`` it is
-        made where there is none.
+        ``store`` is the directory whose secret determines the placeholders; by default the one containing the file
+        ``trace``. With ``create`` a missing secret is created.
         """
         if trace is not None:
             place = os.path.dirname(os.path.abspath(trace))
@@ -605,7 +613,7 @@ class Redactor:
         return cls(patterns, os.environ, made)
 
     def also(self, patterns: tuple[re.Pattern[str], ...] | None) -> Redactor:
-        """This one, with further patterns of the user's."""
+        """Return this redactor with further patterns of the user."""
         if not patterns:
             return self
         found = self._others.get(patterns)
@@ -615,14 +623,14 @@ class Redactor:
         return found
 
     def keep(self, placeholders: Iterable[str]) -> None:
-        """These texts are placeholders of the trace: they stay as they are."""
+        """Note that these texts are placeholders of the trace, which are not redacted."""
         for text in placeholders:
             self.placeholders.keep(text)
         if self.placeholders:
             self.look = self._looker()
 
     def stand_for(self, value: str, placeholder: str) -> None:
-        """A placeholder of the trace turned out to stand for ``value`` in this process."""
+        """Note that a placeholder of the trace stands for ``value`` in this process."""
         with self._lock:
             value = self.placeholders.stand_for(value, placeholder)
             if _worth(value):
@@ -637,7 +645,7 @@ class Redactor:
         return self.known.looker(first) if self.known else first
 
     def learn(self, credential: str) -> None:
-        """Replace ``credential``, the value of a header that was just sent, from now on. Callable from any thread."""
+        """Redact ``credential``, the value of a header just sent, from now on. Thread-safe."""
         if credential in self._seen:
             return
         with self._lock:
@@ -651,25 +659,25 @@ class Redactor:
 
     @property
     def version(self) -> tuple[object, ...]:
-        """Equal as long as the same value is redacted in the same way, and its marks are the same."""
+        """Equal as long as the same value is redacted in the same way, with the same marks."""
         return self.state, self.look, len(self.placeholders), self.placeholders.vault
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
-        """The user's own."""
+        """The user's own patterns."""
         return self._user
 
     def suspicious(self, data: bytes) -> bool:
-        """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
+        """Return whether the encoded JSON may contain a secret. Quick to say no; a yes may be wrong, a no is not.
 
-        With user patterns it is always yes: what they match can't be seen in the encoded form.
+        With user patterns it is always yes: their matches can't be seen in the encoded form.
         """
         if self.look(data):
             return True
         return 36 in data and _ENCODED.search(data) is not None
 
     def redact_text(self, text: str) -> tuple[str, list[Mark]]:
-        """``text`` without its secrets, and where placeholders stand in it."""
+        """Return ``text`` without its secrets, and the positions of placeholders."""
         replaced = False
         while spans := self.spans(text):
             after = self._replaced(text, spans)
@@ -681,14 +689,14 @@ class Redactor:
         return text, [["", start, placeholder] for start, placeholder in self.placeholders.within(text)]
 
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
-        """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
+        """Return the secrets as ``(start, end, kind)``, sorted and without overlaps. ``open``: the text may continue."""
         found = self._own_spans(text)
         if len(text) >= SHORTEST and (open or _hot(text)):
             found += find(text, open=open)
         return _apart(found) if found else found
 
     def _own_spans(self, text: str) -> list[Span]:
-        """Where secrets are that only this redactor knows: by their text, and by the user's patterns."""
+        """Return the secrets that only this redactor knows: by their exact text, and by the user's patterns."""
         found: list[Span] = []
         if self._run.known:
             found += self._run.known.spans(text)
@@ -702,7 +710,7 @@ class Redactor:
         for start, end, _ in spans:
             if covered and _within(start, end, covered):
                 continue
-            for left, right in covered:  # a placeholder is taken whole or not at all
+            for left, right in covered:  # a placeholder is replaced as a whole or not at all
                 if left < start < right:
                     start = right
                 if left < end < right:
@@ -717,14 +725,15 @@ class Redactor:
     def _placeholder(self, value: str) -> str:
         known = bool(self.placeholders)
         text = self.placeholders.of(value)
-        if not known:  # from now on they are looked for, too
+        if not known:  # search for it from now on
             self._run.look = self._run._looker()
         return text
 
     def redact(self, tree: Tree) -> tuple[Tree, list[Mark]]:
-        """``tree`` (as ``to_json`` makes it) without secrets, and where placeholders stand in it; the tree itself where there are none.
+        """Return ``tree`` (from ``to_json``) without secrets, and the positions of placeholders; the same tree if there
+        are none.
 
-        Looks into every text, keys included, and into base64 data.
+        Looks into every text, including keys and base64 data.
         """
         if type(tree) is str:
             return self.redact_text(tree)
@@ -742,7 +751,7 @@ class Redactor:
         return _listed(tree, [self.redact(item) for item in tree])
 
     def _words(self, tree: list[Tree]) -> tuple[Tree, list[Mark]]:
-        """A command line, perhaps: what follows an option that names a secret is one where it can be."""
+        """Redact what may be a command line: the word after an option that names a secret is one if it can be."""
         done: list[tuple[Tree, list[Mark]]] = []
         strength: Strength = ""
         before: Tree = ""
@@ -757,7 +766,7 @@ class Redactor:
         return _listed(tree, done)
 
     def _user_and_password(self, text: str) -> tuple[str, list[Mark]]:
-        """A user and a password."""
+        """Redact the password in ``user:password``."""
         user, _, password = text.partition(":")
         found, marks = self._secret(password, "secret")
         return (
@@ -765,7 +774,7 @@ class Redactor:
         )
 
     def _secret(self, text: str, strength: Strength) -> tuple[str, list[Mark]]:
-        """A text under the name of a secret."""
+        """Redact a text under the name of a secret."""
         if text in self.placeholders:
             return text, [["", 0, text]]
         if holds_secret(strength, text):
@@ -777,7 +786,7 @@ class Redactor:
         return self.redact_text(text)
 
     def _pair(self, tree: list[Tree]) -> tuple[Tree, list[Mark]]:
-        """A name and its value: two words may be just that."""
+        """Redact a name and its value; two words may be just that."""
         strength = names_secret(tree[0])
         if type(tree[1]) is str and strength == "secret" and not key_like(tree[1]) and "-" not in tree[0]:
             return _listed(tree, [self.redact_text(tree[0]), self.redact_text(tree[1])])
@@ -816,7 +825,7 @@ class Redactor:
         return ({**tree, "v": items}, below(marks, "/v")) if marks else (tree, [])
 
     def _field(self, name: str, item: Tree) -> tuple[Tree, list[Mark]]:
-        """What stands under a name: a secret, where the name says so."""
+        """Redact what is under a name: as a secret if the name says so."""
         if name in OPAQUE_FIELDS and type(item) is str:
             return self._opaque(item)
         strength = names_secret(name) if type(item) in _BY_NAME else ""
@@ -829,7 +838,7 @@ class Redactor:
         return _listed(item, [self._field(name, one) if type(one) is str else self.redact(one) for one in item])
 
     def _opaque(self, text: str) -> tuple[str, list[Mark]]:
-        """What a provider gave to get it back as it is: nothing is looked for in it but what is known."""
+        """Redact a provider's opaque data, which has to be sent back unchanged: only known secrets are searched for."""
         if not _OPAQUE.fullmatch(text):
             return self.redact_text(text)
         spans = _apart(self._own_spans(text))
@@ -853,7 +862,7 @@ class Redactor:
         return self.redact(item)
 
     def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
-        """Bytes, or a text with surrogates, under a secret name."""
+        """Redact bytes, or a text with surrogates, under a secret name."""
         text = _text_of(item)
         if text is None:
             return item, []
@@ -861,7 +870,7 @@ class Redactor:
         return (_data_of(item, after), marks) if marks else (item, [])
 
     def _data(self, tree: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
-        """Base64 data: the tag stays, so that the type does."""
+        """Redact base64 data; the tag, and so the type, is kept."""
         text = _text_of(tree)
         if text is None:
             return tree, []
@@ -869,7 +878,8 @@ class Redactor:
         return (_data_of(tree, after), marks) if marks else (tree, [])
 
     def redact_argv(self, argv: Iterable[str]) -> list[str]:
-        """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
+        """Redact command-line words: the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and everything with
+        a key format."""
         words: list[str] = []
         option, program, before = "", "", ""
         for word in argv:
@@ -891,7 +901,7 @@ class Redactor:
         return words
 
     def placeholder(self, value: str) -> str:
-        """What stands in the place of ``value``; one that stands for another stays itself."""
+        """Return the placeholder of ``value``; a placeholder is returned unchanged."""
         return value if value in self.placeholders else self._placeholder(value)
 
     @staticmethod
@@ -909,7 +919,7 @@ class Redactor:
         return self.redact_text(word)[0]
 
     def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Environment variables, the values of secret names replaced, other values redacted."""
+        """Redact environment variables: values of secret names as a whole, other values by their content."""
         return {
             name: self.placeholder(value)
             if value and _of_variable(name, value) and not _no_secret(value)
@@ -918,7 +928,7 @@ class Redactor:
         }
 
     def without_secrets(self, value: Any) -> Any:
-        """A value as the log keeps it: the very same where there is nothing to take out, else a copy with placeholders."""
+        """Return a value as the log keeps it: the very same if it has no secrets, else a copy with placeholders."""
         tree = to_json(value)
         if not self.suspicious(dumps(tree)):
             return value
@@ -926,11 +936,11 @@ class Redactor:
         return from_json(kept) if redacted else value
 
     def redacted(self, value: Any) -> bool:
-        """Whether a value contains a placeholder, in place of a secret that was taken out."""
+        """Return whether a value contains a placeholder in place of a secret."""
         return bool(self.redact(to_json(value))[1])
 
     def stream(self) -> StreamRedactor:
-        """For one stream of chunks."""
+        """Return a redactor for one stream of chunks."""
         return StreamRedactor(self)
 
     @property
@@ -938,22 +948,22 @@ class Redactor:
         return bool(self._user)
 
 
-#: Programs whose short option is followed by a password, at once or as the next word.
+#: Programs with a short option followed by a password, immediately or as the next word.
 _PASSWORD_OPTIONS: Final = {
     "mysql": "-p", "mysqldump": "-p", "mysqladmin": "-p", "mariadb": "-p", "sshpass": "-p", "mongosh": "-p",
     "mongo": "-p", "redis-cli": "-a",
     "ldapsearch": "-w",
 }  # fmt: skip
-#: Options of curl that are followed by a user and a password.
+#: Options of curl followed by user and password.
 _USER_OPTIONS: Final = ("-u", "--user", "-U", "--proxy-user")
-#: Where a dictionary has a name and a value of its own, as headers, variables and the fields of forms do.
+#: Keys of dictionaries that hold a name and a value, such as headers, variables and form fields.
 _NAME_FIELDS: Final = ("name", "key", "header", "field", "Name", "Key")
 _VALUES: Final = frozenset(("value", "Value", "content", "text", "default", "body"))
 _OPAQUE: Final = expression(r"[A-Za-z0-9+/=_-]*")
 
 
 def _named_here(tree: dict[str, Tree]) -> str:
-    """The name that a dictionary of name and value gives its value, where that is a secret."""
+    """Return the name in a dictionary of name and value, if it names a secret."""
     for field in _NAME_FIELDS:
         name = tree.get(field)
         if type(name) is str and names_secret(name) not in ("", "key") and not _VALUES.isdisjoint(tree):
@@ -961,7 +971,7 @@ def _named_here(tree: dict[str, Tree]) -> str:
     return ""
 
 
-#: The types of JSON values in which a name can say that a secret is inside.
+#: The types of JSON values inside which a name can indicate a secret.
 _BY_NAME: Final = frozenset((str, dict, list))
 
 
@@ -975,12 +985,13 @@ def _hot_or_kept(data: bytes) -> bool:
 
 
 def _hot(text: str) -> bool:
-    """Whether a whole text may hold a secret of a known form. Most are ASCII: for them the expressions for bytes do, which are in use."""
+    """Return whether a complete text may contain a secret of a known format. ASCII texts use the expressions for bytes,
+    which are compiled anyway."""
     return look(True)(text.encode()) if text.isascii() else look(False)(text)
 
 
 def _text_of(tree: dict[str, Tree]) -> str | None:
-    """What base64 data say: as UTF-8, where they are that, else a character for each byte."""
+    """Return base64 data as text: as UTF-8 if valid, else one character per byte."""
     try:
         raw = a2b_base64(tree["v"])
     except ValueError:
@@ -992,7 +1003,7 @@ def _text_of(tree: dict[str, Tree]) -> str | None:
 
 
 def _data_of(tree: dict[str, Tree], text: str) -> dict[str, Tree]:
-    """Data of the same type that say ``text``, as ``_text_of`` read it."""
+    """Return data of the same type for ``text``, as read by ``_text_of``."""
     raw = a2b_base64(tree["v"])
     try:
         raw.decode("utf-8", "surrogatepass")
@@ -1004,7 +1015,7 @@ def _data_of(tree: dict[str, Tree], text: str) -> dict[str, Tree]:
 
 
 def _unused(name: str, taken: dict[str, Tree]) -> str:
-    """Two keys that were two stay two."""
+    """Return an unused name, so that two different keys stay different."""
     number, free = 2, name
     while free in taken:
         free, number = f"{name}#{number}", number + 1
@@ -1012,7 +1023,7 @@ def _unused(name: str, taken: dict[str, Tree]) -> str:
 
 
 def _within(start: int, end: int, covered: list[tuple[int, int]]) -> bool:
-    """Whether every character from ``start`` to ``end`` belongs to a placeholder already."""
+    """Return whether every character from ``start`` to ``end`` belongs to a placeholder already."""
     for left, right in covered:
         if left <= start < right:
             start = right
@@ -1020,7 +1031,7 @@ def _within(start: int, end: int, covered: list[tuple[int, int]]) -> bool:
 
 
 def _apart(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Overlapping spans as one, under the name of the one that begins first (the longest of those)."""
+    """Merge overlapping spans, under the kind of the one that begins first (the longest of those)."""
     merged: list[tuple[int, int, str]] = []
     for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
         if merged and start < merged[-1][1]:
@@ -1032,21 +1043,21 @@ def _apart(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 
 
 class StreamRedactor:
-    """Redacts chunk by chunk; each goes out at once, so a secret may begin in one and end in another.
+    """Redacts a stream chunk by chunk, although a secret may begin in one chunk and end in another.
 
-    Of a secret that is split no whole copy is ever stored: what looks like the beginning of one (its whole prefix, then characters
-    of a key, up to the end of the chunk) is replaced at once, and what follows of it in later chunks too.
+    No complete copy of a split secret is ever stored: what looks like the beginning of one (its whole prefix, then
+    characters of a key up to the end of the chunk) is replaced at once, and so is its continuation in later chunks.
     """
 
-    #: How much of the text before a chunk is kept for patterns that began there.
+    #: How much text before a chunk is kept for patterns that began there.
     TAIL: Final = 64
     USER_TAIL: Final = 512
-    #: A secret longer than this is followed by its first and last characters only.
+    #: A longer secret is tracked only by its first and last characters.
     OPEN: Final = 8192
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        #: The redactor that learns what is known.
+        #: The redactor that learns known secrets.
         self.run = redactor._run
         #: The end of the text so far, and how much of it is kept.
         self.tail = ""
@@ -1055,14 +1066,14 @@ class StreamRedactor:
         self.look = passing()
 
     def feed(self, chunk: str | bytes) -> tuple[Any, list[Mark]]:
-        """The chunk as it is to be stored (of the same type), and where placeholders stand in it."""
+        """Return the chunk as it is to be stored (of the same type), and the positions of placeholders."""
         if not isinstance(chunk, str):
             text, marks = self.feed(bytes(chunk).decode("latin-1"))
             return (text.encode("latin-1"), marks) if marks else (chunk, [])
         known = self.run.known
         if not self.user:
             tail = self.look(self.tail, chunk, self.keep, known.starts)
-            if tail is not None:  # the everyday chunk
+            if tail is not None:  # the common case
                 self.tail = tail
                 return chunk, []
         window = self.tail + chunk
@@ -1096,7 +1107,7 @@ class StreamRedactor:
         return "".join(parts), marks
 
     def _remember(self, window: str, spans: list[tuple[int, int, str]], opened: int) -> None:
-        """Keep what a secret that goes on in the next chunk is known by: all of it, with what stands before."""
+        """Keep what identifies a secret that continues in the next chunk: all of it, with what precedes it."""
         start = min(opened, len(window) - self.keep)
         if spans and spans[-1][1] == len(window):
             start = min(start, spans[-1][0] - self.TAIL)

@@ -1,4 +1,5 @@
-"""What secrets look like: the names of what holds them, the values that can be one, and the formats of keys and tokens."""
+"""What secrets look like: the names under which they are stored, values that can be secrets, and formats of keys and
+tokens."""
 
 from __future__ import annotations
 
@@ -39,15 +40,18 @@ Span = tuple[int, int, str]
 
 # -- names -------------------------------------------------------------------------------------------------------------
 #
-# What a name says of its value: one concept for fields, headers, parameters of URLs, options, variables and texts (``password=…``).
+# What a name says about its value: the same rules for fields, headers, URL parameters, options, variables and texts
+# (``password=…``).
 
-#: How much a name says: ``secret`` that nearly any value is one, ``credential`` one with a digit, ``token`` what looks like a key,
-#: ``authorization`` and ``cookie`` what such a header has, ``key`` the same as ``token``, where names of fields do not count.
+#: How strong a hint a name is: ``secret``: nearly any value is one; ``credential``: a value with a digit; ``token``: a
+#: value that looks like a key; ``authorization`` and ``cookie``: as such headers have; ``key``: like ``token``, except
+#: in names of fields.
 Strength = Literal["", "secret", "credential", "token", "authorization", "cookie", "key"]
 
-#: Last words of a name, however it is written: ``clientSecret`` and ``X-Api-Key`` count as ``client_secret`` and ``x_api_key``.
+#: Last words of a name, however it is spelled: ``clientSecret`` and ``X-Api-Key`` count as ``client_secret`` and
+#: ``x_api_key``.
 SECRETS: Final = frozenset("password passwd pwd pw pass passphrase passcode secret".split())  # noqa: SIM905
-#: What before ``key`` makes it one of these.
+#: Words which before ``key`` make it one of these.
 KEYS: Final = frozenset(
     [
         "access",
@@ -72,10 +76,10 @@ KEYS: Final = frozenset(
         "subscription",
     ]
 )
-#: What before ``token`` says that it is a credential.
+#: Words which before ``token`` make it a credential.
 CREDENTIALS: Final = frozenset("access api auth authentication bearer bot id refresh security session".split())  # noqa: SIM905
 TOKENS: Final = frozenset("token auth credential credentials jwt".split())  # noqa: SIM905
-#: Names that end like a secret and are none.
+#: Names that end like a secret but are not.
 NOT_SECRET: Final = frozenset(
     """
     page_token next_page_token next_token prev_token previous_token
@@ -85,12 +89,12 @@ NOT_SECRET: Final = frozenset(
     range_key public_key idempotency_key routing_key dedup_key websocket_key
     """.split()  # noqa: SIM905
 )
-#: Fields of model providers with opaque data that their servers want back as they are.
+#: Fields of model providers with opaque data that their servers need back unchanged.
 OPAQUE_FIELDS: Final = frozenset(
     ["encrypted_content", "signature", "thought_signature", "thoughtSignature", "b64_json", "embedding"]
 )
 
-#: Words after which the name goes on without saying anything else.
+#: Words after which a name continues without changing its meaning.
 _AFTER: Final = frozenset(
     """
     dev prod production staging test live old new current value default primary secondary backup again confirm confirmation
@@ -107,7 +111,7 @@ _TOGETHER: Final = (
 
 
 def plain(name: str) -> str:
-    """A name in small letters, its words joined by ``_``."""
+    """Return a name in lower case, its words joined by ``_``."""
     if "aA" in name.translate(_KINDS):
         name = _HUMP.sub("_", name)
     return _ascii_lower(name).replace("-", "_").replace(".", "_")
@@ -115,7 +119,7 @@ def plain(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def names_secret(name: str) -> Strength:
-    """What a name says of its value; an empty text where nothing."""
+    """Return what a name says about its value; empty if nothing."""
     if len(name) > 200 or name[-1:] in (" ", "\t"):
         return ""
     words = [word for word in plain(name).split("_") if word]
@@ -144,7 +148,7 @@ def names_secret(name: str) -> Strength:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 #
-# Whether a value can be a secret. A word, a sentence, a path or an address is none, whatever its name.
+# Whether a value can be a secret. Words, sentences, paths and addresses are not, whatever their name.
 
 #: Texts that only stand for a secret.
 _STAND_IN: Final = expression(
@@ -162,9 +166,9 @@ _SEGMENT: Final = expression("[A-Za-z0-9]{8,}")
 _A_PAIR: Final = expression(r"[^\s=;,]{1,200}=\S")
 _WORDS: Final = expression(r"[^\W\d_]+")
 _SIGNS: Final = expression(r"[\s\-_.:,;/!?'’\"()…{}%<>&+*|•]+")
-#: A word as sentences and names of programs have them.
+#: A word of a sentence, or in the name of a program.
 _CASED: Final = expression("[A-Z]?[a-z]+(?:[A-Z][a-z]+){0,3}|[A-Z]+")
-#: Words of forms and translations, of which their keys are made: ``forgot-password``.
+#: Words of forms and translations, of which their keys consist: ``forgot-password``.
 _OF_FORMS: Final = frozenset(
     [
         "auth",
@@ -208,7 +212,8 @@ _HUMPS: Final = expression("[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+")
 
 
 def _random(text: str) -> bool:
-    """Whether a text has the entropy of a key: a run of letters and digits in it mixes both, or small letters and capitals."""
+    """Return whether a text has the entropy of a key: some run of letters and digits mixes both, or lower and upper
+    case."""
     for match in _SEGMENT.finditer(text[:512]):
         run = match[0]
         if len(set(run)) < 4 or run.isdigit():
@@ -219,7 +224,8 @@ def _random(text: str) -> bool:
 
 
 def key_like(value: str) -> bool:
-    """Sixteen characters or more, letters and digits among them, and neither a path, an address nor a UUID."""
+    """Return whether a value has at least sixteen characters, with letters and digits, and is not a path, an address or
+    a UUID."""
     return (
         len(value) >= 16
         and not any(map(str.isspace, value[:4096]))
@@ -230,7 +236,8 @@ def key_like(value: str) -> bool:
 
 
 def _ordinary(value: str) -> bool:
-    """Whether a text is a word or a sentence, or code: what stands under the name of a secret in a form, a schema or a translation."""
+    """Return whether a text is a word, a sentence or code, as found under the name of a secret in forms, schemas and
+    translations."""
     if len(value) < 4:
         return True
     head = value[:512]
@@ -255,14 +262,14 @@ def _mixed(word: str) -> bool:
 
 
 def holds_secret(strength: Strength, value: Any) -> bool:
-    """Whether ``value``, under a name of this ``strength``, is a secret."""
+    """Return whether ``value``, under a name of this ``strength``, is a secret."""
     if not strength or type(value) is not str or not value or _STAND_IN.fullmatch(value[:512]):
         return False
     if strength == "secret":
         return not _PATH.fullmatch(value) and not _ordinary(value)
     if strength == "credential":
         return _credential(value)
-    if strength == "authorization":  # a decision has one, too
+    if strength == "authorization":  # a decision may be named so, too
         return (_SCHEME.match(value) is not None and not _ordinary(value)) or _credential(value)
     if strength == "cookie":
         return (len(value) >= 6 and _A_PAIR.match(value) is not None) or key_like(value)
@@ -281,10 +288,11 @@ def _credential(value: str) -> bool:
 
 # -- formats -----------------------------------------------------------------------------------------------------------
 #
-# The formats of well-known keys: a prefix, then at least so many characters of an alphabet. The prefixes are facts that the providers
-# document; which of them are in use was compared with the rules of gitleaks 8 (MIT) and the plugins of detect-secrets 1.5 (Apache-2.0).
+# The formats of well-known keys: a prefix, then a minimum number of characters of an alphabet. The prefixes are facts
+# documented by the providers; which are in use was compared with the rules of gitleaks 8 (MIT) and the plugins of
+# detect-secrets 1.5 (Apache-2.0).
 
-#: The characters of keys: digits and letters, with ``_`` and ``-``, hexadecimal, capitals, with dots, base64.
+#: The alphabets of keys: digits and letters; with ``_`` and ``-``; hexadecimal; capitals; with dots; base64.
 _ALPHABETS: Final = {
     "n": "[A-Za-z0-9]", "t": "[A-Za-z0-9_-]", "h": "[a-f0-9]", "u": "[A-Z0-9]", "d": "[A-Za-z0-9_.~-]",
     "b": "(?:[A-Za-z0-9+/=_-]|%2[BFbf]|%3[Dd])", "l": "[a-z0-9]",
@@ -300,7 +308,7 @@ class Format(NamedTuple):
     least: int
 
 
-#: By provider: alphabet, least length after the prefix, prefixes.
+#: By provider: alphabet, minimum length after the prefix, prefixes.
 _TABLE: Final = """
 1password t100 ops_ | t30 A3-
 adafruit n28 aio_
@@ -422,7 +430,7 @@ def _rows() -> Iterator[Format]:
 
 #: By prefix.
 FORMATS: Final = {row.prefix: row for row in _rows()}
-#: Kinds that have another form than a prefix with characters after it, or none but what stands around them.
+#: Kinds whose format is not a prefix followed by characters, or that are recognised only by their context.
 SHAPES: Final = (
     "authorization", "azure", "basic", "bearer", "cloudflare", "discord", "field", "jwt", "mailchimp", "private-key",
     "telegram", "url-password",
@@ -431,7 +439,7 @@ SHAPES: Final = (
 
 
 def form_of(value: str) -> Format | None:
-    """The format of a text that is a key and nothing else."""
+    """Return the format of a text that is a key and nothing else."""
     for width in _WIDTHS:
         row = FORMATS.get(value[:width])
         if (
@@ -443,22 +451,22 @@ def form_of(value: str) -> Format | None:
     return None
 
 
-# Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
+# Where a key may begin: not within a word, but after an escape sequence of a URL, or of JSON inside a text.
 _EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
-#: As much of a secret as is looked at, and as much as belongs to it.
+#: How many characters of a secret are examined, and how many can belong to it.
 _SEEN, _LONGEST = 512, 16384
-#: What stands before no key: base64 data, which are megabytes of an image and have each prefix in them somewhere.
+#: Never followed by a key: base64 data, such as megabytes of an image, which contain every prefix by chance.
 _OPAQUE: Final = f"[A-Za-z0-9+/]{{{_SEEN}}}|[A-Za-z0-9_-]{{{_SEEN}}}"
-#: So many characters of a key must follow its prefix for the quick look to see it.
+#: How many characters of a key must follow its prefix for the quick look to see it.
 _FOLLOW: Final = 8
 
 
-#: Compiled when first needed: all of them together take longer than many a program, and most texts need none.
+#: Compiled on first use: compiling all of them takes longer than many a program, and most texts need none.
 _compiled: Final = cache(re.compile)
 
 
 def _after(last: str) -> str:
-    """An expression for ``last``, the character at which prefixes of keys end, where one of them stands before it."""
+    """Return an expression for ``last``, the final character of key prefixes, preceded by the rest of one of them."""
     widths: dict[int, list[str]] = {}
     for prefix in FORMATS:
         if prefix.endswith(last):
@@ -470,7 +478,7 @@ def _after(last: str) -> str:
 
 
 def _beginning(at: str) -> str:
-    """An expression for the prefixes without a sign at their end, from their last ``at`` on (none of them has two)."""
+    """Return an expression for the prefixes that don't end in a sign, from their last ``at`` on (none has two)."""
     found = [
         row
         for row in FORMATS.values()
@@ -483,17 +491,17 @@ def _beginning(at: str) -> str:
     )
 
 
-#: Prefixes that are looked for by other letters of theirs.
+#: Prefixes that are searched for by other letters of theirs.
 _ELSEWHERE: Final = frozenset(("1//0", "dapi", "EZTK"))
 
 
 _BODY: Final = "[A-Za-z0-9_-]"
-#: The same, where the key may be base64, in an address too.
+#: The same if the key may be base64, also inside an address.
 _BODY_64: Final = "[A-Za-z0-9_+/%-]"
 _WORDS_AFTER: Final = "|".join(sorted(_AFTER, key=lambda word: (-len(word), word)))
 _WORD_BEGINS: Final = "[{}][{}]".format(*("".join(sorted({word[at] for word in _AFTER})) for at in (0, 1)))
-#: What a name may go on with: see ``_AFTER``. Of its three ways one at most can match. Few names go the last, which repeats a group: that
-#: alone takes longer than all else that is asked of a name.
+#: How a name may continue: see ``_AFTER``. At most one of the three alternatives can match. Few names reach the last,
+#: which repeats a group and takes longer than everything else in the expression.
 _MORE: Final = (
     r"(?:(?![_.0-9a-z-])|[_.-]{1,2}(?![_.0-9a-z-])"
     rf"|(?=[_.-]{{0,2}}(?:[0-9]|{_WORD_BEGINS}))(?:[_.-]{{0,2}}(?:[0-9]{{1,8}}|{_WORDS_AFTER})){{1,3}}[_.-]{{0,2}})"
@@ -501,9 +509,8 @@ _MORE: Final = (
 
 
 def _goes_on(*, word: bool) -> str:
-    """An expression for what follows a name that may have a value: the quick question, which most names in prose, and many in code, answer
-    with no. ``word``: after ``:``, a word with a blank or a comma behind it may be one, too.
-    """
+    """Return an expression for what follows a name that may have a value: the quick check, which most names in prose,
+    and many in code, fail. ``word``: after ``:``, a word followed by a blank or a comma may be a value, too."""
     colon = ":" if word else r":(?![ ]?[a-z]{1,30}[ ,;)])"
     return (
         rf"(?![ \t][^=:])(?:[=>\\\"'\]0-9]|{colon}|[ \t](?:=|{colon})|{_WORD_BEGINS}"
@@ -512,28 +519,30 @@ def _goes_on(*, word: bool) -> str:
 
 
 _GOES_ON: Final = _goes_on(word=False)
-#: Between a name and its value, in a text or in JSON: then an assignment, a next item, or the empty line of a form's field.
+#: Between a name and its value, in text or JSON: followed by an assignment, a next item, or the empty line of a form's
+#: field.
 _CLOSED: Final = r"[\\\"'\]]{0,9}(?:[ \t]|\\t|)"
 _FORM: Final = r"\\{0,3}\"(?=[\\\r\n])(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
 #: Up to three blanks, or their escapes.
 _BLANKS: Final = r"(?:[ \t]{0,3}+(?!\\t)|(?=[ \t]{0,2}\\t)(?:[ \t]|\\t){0,3})"
-#: What can't be a value of one word: a quoted one, one in a list or an object of the log, or what has a digit or a sign.
+#: What can't be a value of a single word: a quoted one, one in a list or an object of the log, or one with a digit or a
+#: sign.
 _QUOTED: Final = (
     r"\"(?!(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])|'|\\{1,15}[\"']|[bruf]\\{0,15}[\"']|\[(?!\])"
 )
 _SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\0-9!@#^*~+]{0,100}+[0-9!@#^*~+]"
-#: What a value of a bare ``token`` has at least: what is shorter is no key.
+#: The minimum for a value of a bare ``token``: anything shorter is not a key.
 _OF_A_KEY: Final = r"(?=\[|\S{16}|\S{0,15}\Z)"
-#: A parameter whose value is shorter: that is seen at once.
+#: A parameter with a shorter value, which can be decided at once.
 _NO_KEY: Final = r"(?!=[^\s>=\[\\]\S{0,14}\s)"
 
 
 def _is(value: str, kind: str, *, least: str = "", parameter: bool = True) -> str:
-    """An expression for what follows a name that has a ``value``, or is assigned one for which ``least`` holds. Its groups say where what
-    stands further off decides, too.
+    """Return an expression for what follows a name that has a ``value``, or is assigned one for which ``least`` holds.
+    Its groups mark the places where more distant text decides, too.
 
-    ``field``: a next item, or none, of an object of the log, in which the name may be a value itself, of a field like ``name``.
-    ``parameter``: what is a value in a URL or a connection string, and may be a word of code elsewhere.
+    ``field``: a next item, or none, of an object of the log, in which the name may itself be a value, of a field like
+    ``name``. ``parameter``: a value in a URL or a connection string, which elsewhere may be a word of code.
     """
     assigned = rf"[=:](?=[>=]?{_BLANKS}{least}(?:{value}))"
     item = r",(?<=[\"'\]],)[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
@@ -556,7 +565,7 @@ _IS_CREDENTIAL: Final = _is(
     "of_header",
     parameter=False,
 )
-#: How the words of ``KEYS`` end.
+#: The last two letters of the words in ``KEYS``.
 _BEFORE_KEY: Final = "|".join(sorted({word[-2:] for word in KEYS}))
 _OPTION: Final = "--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass|token|secret|key)"
 
@@ -564,19 +573,19 @@ _Verify = Callable[[str, int, bool], Span | None]
 
 
 class Anchor(NamedTuple):
-    """Where to look: at a character that not every word has, with what must stand around it.
+    """Where to look: at a character that not every word has, with what must surround it.
 
-    ``lowered``: in small letters alone. ``verify`` says of such a place in a text which secret is there; its last argument, whether
-    the text may go on.
+    ``lowered``: the text is in lower case. ``verify`` returns the secret at such a place in a text, if any; its last
+    argument says whether the text may continue.
     """
 
     first: str
     pattern: str
     lowered: bool
     verify: _Verify
-    #: One of these must be somewhere, too.
+    #: One of these must be somewhere in the text, too.
     beside: str = ""
-    #: An expression for the same places and others, which is quick to make and to look for: it comes first.
+    #: An expression for the same places and more, which is quick to compile and to search; tried first.
     quick: str = ""
 
 
@@ -591,7 +600,7 @@ def _key(text: str, place: int, open: bool) -> Span | None:
 
 
 def _begun(text: str, place: int, open: bool) -> Span | None:
-    """A key in whose prefix the place is."""
+    """A key whose prefix contains the place."""
     for at in range(place, max(-1, place - 8), -1):
         for width in _WIDTHS:
             row = FORMATS.get(text[at : at + width])
@@ -622,7 +631,7 @@ def _body(text: str, row: Format, start: int, at: int, open: bool) -> Span | Non
 
 
 _PIECES: Final = 10
-#: What goes on may be words: ``sk-learn-con…``.
+#: A continuation that may be words: ``sk-learn-con…``.
 _NO_KEY_YET: Final = r"(?:[a-z]{1,15}[-_.]){0,20}[a-z]{0,15}\Z"
 
 
@@ -632,8 +641,8 @@ def _is_key(text: str, row: Format, at: int, end: int) -> bool:
         return len(set(body)) >= 4
     if _random(body) or _compiled("[A-Za-z0-9]{20}").search(body) is not None:  # no word is that long
         return True
-    # Cut into short pieces by the signs in it, a key is still no series of words and numbers.
-    # One of small letters alone counts nothing, and a text of such pieces would take long.
+    # Split into short pieces by its signs, a key still does not look like a series of words and numbers. Pieces of
+    # lower-case letters don't count; a long text of them would take long.
     pieces = _compiled("(?<![A-Za-z0-9])[a-z]*[A-Z0-9][A-Za-z0-9]*").findall(body)
     return sum(len(piece) for piece in pieces if _mixed(piece) or _CAPITALS.search(piece)) >= _PIECES
 
@@ -644,7 +653,8 @@ def _run(text: str, at: int, alphabet: str, most: int) -> int:
 
 
 def _shape(kind: str, pattern: str, partial: str | None = None, back: int = 0) -> _Verify:
-    """A verification by one expression, whose group ``s`` (else all of it) is the secret; it begins ``back`` characters before."""
+    """Return a verification by one expression, whose group ``s`` (else the whole match) is the secret; it begins
+    ``back`` characters earlier."""
 
     def verify(text: str, place: int, open: bool) -> Span | None:
         found = _compiled(pattern).match(text, max(0, place - back))
@@ -670,12 +680,12 @@ def _first(*several: _Verify) -> _Verify:
 
 
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]"
-# A digit, a padding, a capital after a small letter: what "Basic understanding" has not.
+# A digit, a padding character, or a capital after a lower-case letter: what "Basic understanding" lacks.
 _NO_WORD: Final = rf"(?={_TOKEN}{{0,200}}?(?:[0-9=]|[a-z][A-Z]))"
 _OF_SCHEME: Final = rf"(?<![A-Za-z])(?:Bearer|BEARER) {{1,4}}(?P<s>{_NO_WORD}{_TOKEN}{{%s,8192}})%s"
 _OF_BASIC: Final = rf"(?<![A-Za-z])Basic {{1,4}}(?P<s>{_NO_WORD}[A-Za-z0-9+/]{{%s,8192}}={{0,2}})%s"
 _JWT: Final = r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.[A-Za-z0-9_-]{4,8192}(?:\.[A-Za-z0-9_-]{0,8192}){0,4}"
-# JSON that a binary stream wraps as base64 begins like one, and may be cut anywhere.
+# JSON that a binary stream wraps as base64 begins like a JWT, and may be cut anywhere.
 _JWT_OPEN: Final = (
     r"(?<![A-Za-z0-9_-])(?<!\"bytes\":\")(?<!\"bytes\": \")eyJ[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{0,8192}){0,4}\Z"
 )
@@ -713,7 +723,7 @@ def _hook(text: str, place: int, open: bool) -> Span | None:
 
 
 def _near(text: str, place: int, pattern: str, kind: str, back: int) -> Span | None:
-    """What matches ``pattern`` and has the place in it."""
+    """Return the match of ``pattern`` that contains the place."""
     for found in _compiled(pattern).finditer(text, max(0, place - back), place + 400):
         if found.start() <= place < found.end():
             return (*found.span("s" if "s" in found.re.groupindex else 0), kind)
@@ -760,7 +770,7 @@ _BARE: Final = r"(?![/$%]|https?:|\.{1,2}/)[^\s\"'<>,;&()\[\]{}\\]{1,500}"
 
 
 def _named(text: str, place: int, open: bool) -> Span | None:
-    """A value that stands after its name."""
+    """A value after its name."""
     last = _compiled(r"(?i:\w{0,24})" + f"(?i:{_MORE})").match(text, place)
     end = place if last is None else last.end()
     head = text[max(0, end - 80) : end]
@@ -838,7 +848,8 @@ def _element(text: str, ahead: str, at: int, strength: Strength) -> Span | None:
 
 
 def _sign(value: str) -> bool:
-    """Without quotes a secret has a digit or a sign: "password: required" is a sentence, and "password=os.environ[…]" is code."""
+    """Return whether a value has a digit or a sign, which an unquoted secret has: "password: required" is prose, and
+    "password=os.environ[…]" is code."""
     return _compiled(r"[0-9!@#^*~+]").search(value) is not None
 
 
@@ -850,7 +861,7 @@ def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> S
         if not open or len(text) - at >= 4096:
             return None
         value = text[at:].rstrip("\\") if quote.startswith("\\") else text[at:]
-        # What follows may make a secret of it.
+        # What follows may make it a secret.
         return (
             (at, len(text), "field")
             if value and value[0] not in "$<{*%" and "\f" not in value and holds_secret(strength, value + "0x")
@@ -868,7 +879,7 @@ def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> S
 
 
 def _query(text: str, place: int, open: bool) -> Span | None:
-    """The value of a parameter of a URL."""
+    """The value of a URL parameter."""
     equals = text.index("=", place)
     head = text[max(0, equals - 80) : equals]
     name = head[len(head.rstrip(WORD_CHARACTERS + ".%")) :]
@@ -883,7 +894,7 @@ def _query(text: str, place: int, open: bool) -> Span | None:
 
 
 def _dash(text: str, place: int, open: bool) -> Span | None:
-    """What stands at a dash: an option of a command, or a key's prefix ends there."""
+    """The secret at a dash: an option of a command, or a key whose prefix ends there."""
     following = text[place + 1 : place + 2]
     if following == "-":
         return _option(text, place, open) or _curl(text, place, open)
@@ -987,7 +998,7 @@ _ANCHORS: Final = (
     Anchor("Z", rf"ZTK(?<=EZTK)(?={_BODY}{{{_FOLLOW}}})", False, _begun),
     Anchor("K", rf"K(?<=SK)(?=[a-f0-9]{{{_FOLLOW}}})", False, _begun),
     Anchor("/", rf"//0(?<=1//0){_BODY}{{{_FOLLOW}}}", False, _begun),
-    # other forms
+    # other formats
     Anchor(
         "J",
         f"J(?<=eyJ){_BODY}{{{_FOLLOW}}}",
@@ -1006,25 +1017,27 @@ _WIDTHS: Final = tuple(sorted({len(prefix) for prefix in FORMATS}, reverse=True)
 
 # -- looking -----------------------------------------------------------------------------------------------------------
 #
-# The quick look that says that a text holds nothing, and the search, which looks closer at the same places. Each expression begins
-# with one literal character, which is looked for quickly, and everything after it is bounded, so that both are linear.
+# The quick look, which says that a text contains nothing, and the search, which examines the same places closely. Each
+# expression begins with one literal character, which is found quickly, and everything after it is bounded, so that both
+# are linear.
 
-#: In less than that is no secret, by whatever name.
+#: A shorter text contains no secret, whatever its name.
 SHORTEST: Final = 7
-#: A text is looked through in pieces of this size, so that other threads get their turn.
+#: A text is searched in pieces of this size, so that other threads get their turn.
 PIECE: Final = 1 << 20
 OVERLAP: Final = 4096
 
 
 @cache
 def _of_anchor(one: Anchor, binary: bool, quick: bool = False) -> Any:
-    """Compiled when a text has its character for the first time: all of them together take longer than many a program."""
+    """Return the expression, compiled when a text first has its character: compiling all of them takes longer than many
+    a program."""
     pattern = one.quick if quick else one.pattern
     return expression(pattern.encode()) if binary else expression(pattern)
 
 
 def compile_all() -> None:
-    """Compile the expressions of the quick look, for a process that forks others, so that each of them has them."""
+    """Compile the expressions of the quick look, for a process that forks others, which inherit them."""
     for one in _ANCHORS:
         _ = _of_anchor(one, True).pattern
         if one.quick:
@@ -1033,7 +1046,8 @@ def compile_all() -> None:
 
 @cache
 def made_from() -> str:
-    """What identifies all that the quick look is made of; what is compiled from it is of use as long as that is the same."""
+    """Return a fingerprint of the definition of the quick look; code compiled from it is valid as long as it is
+    unchanged."""
     from hashlib import sha256
 
     parts = [
@@ -1048,11 +1062,12 @@ def made_from() -> str:
 
 @cache
 def look(binary: bool) -> Callable[[Any], bool]:
-    """The quick look at texts, or at bytes: whether one may hold a secret of these kinds. Never a wrong no.
+    """Return the quick look at texts, or at bytes: whether one may contain a secret of these kinds. A no is never
+    wrong.
 
-    Compiled, where it was compiled from these very expressions: then it answers the same.
+    Uses the compiled version if it was built from these very expressions, with the same results.
     """
-    # Not above: its tables are made from this module, before anything else is installed.
+    # Not at the top: its tables are generated from this module, before anything else is installed.
     from .._native import quick_look
 
     compiled = quick_look(made_from())
@@ -1069,9 +1084,9 @@ def look(binary: bool) -> Callable[[Any], bool]:
 
 @cache
 def passing() -> Callable[[str, str, int, tuple[str, ...]], str | None]:
-    """Looks at a piece of a text: given the end of what came before it, and itself, it says what is the end now, so many characters;
-    ``None`` where these may hold a secret, have to be looked at closer, or hold one of the ``starts`` of known secrets.
-    """
+    """Return a function that checks a piece of a text: given the end of the previous text and the piece, it returns the
+    new end, ``keep`` characters long; or ``None`` if these may contain a secret, need a closer look, or contain one of
+    the ``starts`` of known secrets."""
     from .._native import quick_look
 
     compiled = quick_look(made_from())
@@ -1079,9 +1094,9 @@ def passing() -> Callable[[str, str, int, tuple[str, ...]], str | None]:
 
 
 def passing_in_python(tail: str, piece: str, keep: int, starts: tuple[str, ...]) -> str | None:
-    """``passing``, as the expressions say it."""
+    """``passing``, using the expressions."""
     window = tail + piece
-    for start in starts:  # for each piece of a stream: a generator costs more than the search
+    for start in starts:  # runs for each piece of a stream: a generator costs more than the search
         if start in window:
             return None
     return None if "://" in window or look_in_python(False)(window) else window[-keep:]
@@ -1089,9 +1104,9 @@ def passing_in_python(tail: str, piece: str, keep: int, starts: tuple[str, ...])
 
 @cache
 def look_in_python(binary: bool) -> Callable[[Any], bool]:
-    """``look``, as the expressions say it."""
+    """``look``, using the expressions."""
 
-    # Written out: a loop over them takes three times as long on the small values that most are.
+    # Written out: a loop takes three times as long on the small values that most are.
     by_first = {one.first: _of_anchor(one, binary) for one in _ANCHORS}
     at_underscore, at_dash, at_dot, at_tilde, at_slash, at_colon = (by_first[sign] for sign in "_-.~/:")
     at_a, at_z, at_k, at_j, at_b, after_equals = (by_first[sign] for sign in "AZKJB=")
@@ -1099,11 +1114,11 @@ def look_in_python(binary: bool) -> Callable[[Any], bool]:
     may_k, may_p, may_c, may_j, may_auth = (_of_anchor(one, binary, quick=True) for one in _ANCHORS if one.quick)
     underscore, dash, dot, tilde, slash = b"_-.~/" if binary else "_-.~/"
     a, z, k, j, b = b"AZKJB" if binary else "AZKJB"
-    # Bytes are whole values, and a URL with a password goes on with "@"; a text may end before that.
+    # Bytes are complete values, in which a URL with a password has an "@"; a text may end before it.
     at_sign: Any = b"@" if binary else "@"
     small_k, small_p, small_c, small_j = b"kpcj" if binary else "kpcj"
     equals, question, ampersand, semicolon = b"=?&;" if binary else "=?&;"
-    # Four characters are looked for more slowly by ``in`` than by the expression, but begun with sooner.
+    # ``in`` searches for four characters more slowly than the expression, but starts sooner.
     authorization: Any = b"auth" if binary else "auth"
     most = PIECE + OVERLAP
 
@@ -1149,16 +1164,16 @@ def look_in_python(binary: bool) -> Callable[[Any], bool]:
     return hot
 
 
-#: The fields that may hold the value of a name which is the value of another field.
+#: The fields that may hold the value of a name that is itself a field's value.
 VALUE_FIELD: Final = '"(?:value|content|text|default|body)":'
-#: A value of a parameter, and how much before its name is looked at.
+#: The value of a parameter, and how many characters before its name are examined.
 PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
 BEFORE: Final = 80
 
 
 def _stands(small: Any, first: re.Match[Any], names: re.Pattern[Any], binary: bool) -> bool:
-    """Whether from the ``first`` of these names on a value may stand after one, or in another field, where their expression leaves that
-    open."""
+    """Return whether, from the ``first`` of these names on, a value may follow one, or be in another field, where their
+    expression leaves that open."""
     match = names.search(small, first.start())
     if match is None or match.lastgroup is None:
         return match is not None
@@ -1178,7 +1193,7 @@ def _has_parameters(small: Any) -> bool:
 
 
 def _decides(small: Any, match: re.Match[Any], parameters: bool, fields: bool) -> bool:
-    """Whether a value may stand there; ``parameters``, ``fields``: whether the text has any."""
+    """Return whether a value may be there; ``parameters``, ``fields``: whether the text has any."""
     group = match.lastgroup
     if group is None:
         return True
@@ -1186,7 +1201,7 @@ def _decides(small: Any, match: re.Match[Any], parameters: bool, fields: bool) -
 
 
 def _is_parameter(small: Any, match: re.Match[Any]) -> bool:
-    """Whether the name of a match is that of a parameter, or of a part of a connection string."""
+    """Return whether the name of a match is that of a parameter, or of a part of a connection string."""
     start, binary = match.start(), type(small) is bytes
     before = small[max(0, start - BEFORE) : start].rstrip(_WORD_BYTES if binary else WORD_CHARACTERS)
     sign = before[-1:]
@@ -1199,7 +1214,7 @@ def _is_parameter(small: Any, match: re.Match[Any]) -> bool:
 
 
 def _ascii_lower(text: str) -> str:
-    """As bytes do it: each letter stays one."""
+    """Return a text in lower case as bytes would be, so that each letter stays one."""
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
@@ -1209,8 +1224,9 @@ def _finders() -> tuple[tuple[Anchor, re.Pattern[str], re.Pattern[str]], ...]:
 
 
 def find(text: str, *, open: bool = False) -> Iterator[Span]:
-    """The secrets of these kinds in a text, in no order, and some of them twice. ``open``: more may follow, and what may be the
-    beginning of one at the end is one. What is no text in it ends them: by chance there is the name of a secret in every image."""
+    """Yield the secrets of these kinds in a text, in no order, some of them twice. ``open``: more may follow, and what
+    may be the beginning of a secret at the end counts as one. Non-text characters end a secret: every image contains
+    the name of one by chance."""
     text = _legible(text)
     after = [0] * len(_ANCHORS)
     for number, place in _places()(text):
@@ -1221,7 +1237,8 @@ def find(text: str, *, open: bool = False) -> Iterator[Span]:
                 after[number] = found[1]
 
 
-#: What no text has: characters that control something, but those of lines and terminals, and as data that are read as characters have it.
+#: Characters that text does not contain: control characters, except those of lines and terminals, and those of binary
+#: data read as characters.
 _CONTROLS: Final = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 _OF_DATA: Final = bytes(range(0x80, 0xA0))
 _ILLEGIBLE: Final = dict.fromkeys(_CONTROLS, "\f")
@@ -1229,7 +1246,7 @@ _NO_TEXT: Final = {**_ILLEGIBLE, **dict.fromkeys(range(0x80, 0x100), "\f")}
 
 
 def _legible(text: str) -> str:
-    """``text``, of the same length, with nothing but text in it."""
+    """Return ``text``, of the same length, with non-text characters replaced."""
     try:
         data = text.encode("latin-1")
     except UnicodeEncodeError:
@@ -1242,7 +1259,8 @@ def _legible(text: str) -> str:
 
 @cache
 def _places() -> Callable[[str], Iterable[tuple[int, int]]]:
-    """Where to look closer in a text: the number of the anchor, and the place, those of each anchor in order."""
+    """Return a function that yields the places in a text to examine closely: the anchor's number and the place, in
+    order for each anchor."""
     from .._native import quick_look
 
     compiled = quick_look(made_from())
@@ -1258,7 +1276,7 @@ def _places() -> Callable[[str], Iterable[tuple[int, int]]]:
 
 
 def places_in_python(text: str) -> Iterator[tuple[int, int]]:
-    """``_places``, as the expressions say it."""
+    """``_places``, using the expressions."""
     small = text.lower() if text.isascii() else _ascii_lower(text)
     for number, (one, quick, pattern) in enumerate(_finders()):
         source = small if one.lowered else text
