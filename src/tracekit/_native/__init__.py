@@ -1,6 +1,7 @@
-"""The functions that are worth compiling: in C where the package was installed with a compiler, else the same in Python.
+"""The functions worth compiling: in C if the package was installed with a compiler, else in Python.
 
-``TRACEKIT_PURE=1`` takes those in Python. What they answer is the same, to the byte: ``tests/unit/test_compiled.py`` compares them.
+``TRACEKIT_PURE=1`` selects the Python versions. Results are the same, to the byte: ``tests/unit/test_compiled.py``
+compares them.
 """
 
 from __future__ import annotations
@@ -60,14 +61,17 @@ _FUNCTIONS: Final = tuple(name for name in __all__ if name != "FORM")
 
 
 def _chosen() -> Any:
-    """The module that has the functions."""
+    """Return the module that has the functions."""
     try:
         if os.environ.get("TRACEKIT_PURE", "0") in ("", "0"):
             from . import _compiled  # type: ignore[attr-defined]
 
-            if all(hasattr(_compiled, name) for name in _FUNCTIONS):  # else it is older than this checkout
+            if all(hasattr(_compiled, name) for name in _FUNCTIONS):  # otherwise it is older than this checkout
                 return _compiled
-    except (ImportError, AttributeError):  # of an older one, which looks in ``pure`` for what is not there any more
+    except (
+        ImportError,
+        AttributeError,
+    ):  # of an older one, which looks in ``pure`` for something that no longer exists
         pass
     from . import pure
 
@@ -77,5 +81,5 @@ def _chosen() -> Any:
 _module: Final = _chosen()
 globals().update({name: getattr(_module, name) for name in _FUNCTIONS})
 
-#: In which language those are that are in use.
+#: The language of the functions in use.
 FORM: Final[Literal["C", "Python"]] = "Python" if _module.__name__.endswith(".pure") else "C"

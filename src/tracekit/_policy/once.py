@@ -1,4 +1,4 @@
-"""Calls that happen once: claimed under a key before they begin, and answered from the first one afterwards."""
+"""Exactly-once calls: claimed under a key before they begin; later calls are answered by the first one."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ __all__ = [
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
 #
-# A call that happens once, and the calls that it answers.
+# An exactly-once call, and the calls that it answers.
 
 
 class LiveValue(NamedTuple):
-    """One value that came of a call: the live object, and its JSON where that says it all; and the entry's ``meta``."""
+    """One value of a call: the live object, its JSON if that represents it fully, and the entry's ``meta``."""
 
     value: Any
     data: bytes | None
@@ -77,12 +77,12 @@ class LiveValue(NamedTuple):
         return cls(value, quick(value), meta or {})
 
     def for_caller(self, spec: Spec) -> Any:
-        """The value for one more caller: a copy of its own, where it can be copied."""
+        """Return the value for another caller: a copy, if possible."""
         return self.value if self.data is None else from_json(loads(self.data), spec.hint())
 
 
 class KeyedResult(NamedTuple):
-    """What came of a call: what it returned, or raised, and the pieces before that."""
+    """The result of a call: what it returned or raised, and the pieces before that."""
 
     returned: LiveValue | None
     raised: BaseException | None = None
@@ -91,10 +91,10 @@ class KeyedResult(NamedTuple):
 
 
 class KeyedCall:
-    """One call under a key, from before its intent record is on the log until its outcome is.
+    """One call under a key, from before its intent record is logged until its outcome is.
 
-    ``of`` is what a duplicate refers to: its ``seq``, or run and ``seq`` where that is another run's. ``lane``, ``owner`` and
-    ``thread`` say who makes it.
+    ``of`` is what duplicates refer to: its ``seq``, or run and ``seq`` if it belongs to another run. ``lane``,
+    ``owner`` and ``thread`` identify its caller.
     """
 
     def __init__(self, lane: Lane | None, owner: int, thread: int) -> None:
@@ -102,7 +102,7 @@ class KeyedCall:
         self.owner: Final = owner
         self.thread: Final = thread
         self.seq = 0
-        #: Whether whoever comes next asks again what came of it.
+        #: Whether the next caller has to ask for its result again.
         self.stale = False
         self.of: int | Mapping[str, Any] = 0
         #: Why it can neither be made nor answered.
@@ -119,7 +119,7 @@ class KeyedCall:
 
     @classmethod
     def answered(cls, of: Mapping[str, Any], result: KeyedResult) -> KeyedCall:
-        """A call that another run has made."""
+        """Return a call that another run has made."""
         call = cls(None, 0, 0)
         call.of, call._result = of, result
         call._is_open.release()
@@ -127,7 +127,7 @@ class KeyedCall:
 
     @classmethod
     def logged(cls, logged: LoggedCall, log: Trace) -> KeyedCall:
-        """A call that this run made before it was resumed."""
+        """Return a call that this run made before it was resumed."""
         call = cls(None, 0, 0)
         call.seq = call.of = logged.seq
         call._log = logged, log
@@ -136,7 +136,7 @@ class KeyedCall:
 
     @classmethod
     def supplied(cls, seq: int, output: Any) -> KeyedCall:
-        """A call that this run made before it was resumed, with the output that a person supplies."""
+        """Return a call that this run made before it was resumed, with an output supplied by a person."""
         call = cls(None, 0, 0)
         call.seq = call.of = seq
         call._result = KeyedResult(LiveValue(output, None, {}))
@@ -145,39 +145,39 @@ class KeyedCall:
 
     @classmethod
     def undecided(cls, refusal: ContractViolationError) -> KeyedCall:
-        """A call of which the log does not say whether it was made: every duplicate is refused."""
+        """Return a call of which the log does not say whether it was made: every duplicate is refused."""
         call = cls(None, 0, 0)
         call.refusal = refusal
         call.of = refusal.step or 0
         call._is_open.release()
         return call
 
-    # -- beginning -------------------------------------------------------------------------------------------------------
+    # -- beginning -----------------------------------------------------------------------------------------------------
 
     def made(self, seq: int) -> None:
-        """Its intent record is on the log."""
+        """Note that its intent record is logged."""
         self.seq = self.of = seq
         self._is_open.release()
 
     def not_made(self) -> None:
-        """Give the call up before its intent record is on the log: whoever waited for that looks again."""
+        """Give the call up before its intent record is logged; those who wait for it look again."""
         self._is_open.release()
 
     def opened(self) -> bool:
-        """Wait until its intent record is on the log; false if it was given up before."""
+        """Wait until its intent record is logged; return false if it was given up before."""
         if self.thread == get_ident() and not self.of:
-            return True  # a signal handler in the middle of it: the call is pending, and its own
+            return True  # a signal handler in the middle of it: the call is pending, and our own
         with self._is_open:
             return self.of != 0
 
-    # -- ending ----------------------------------------------------------------------------------------------------------
+    # -- ending --------------------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
         return self._result is None and self._log is None
 
     def end(self, result: KeyedResult) -> None:
-        """End the call with its result: every duplicate is answered. The first end counts."""
+        """End the call with its result, which answers every duplicate. Only the first end counts."""
         with self._lock:
             if self._result is not None:
                 return
@@ -185,7 +185,7 @@ class KeyedCall:
             waiters, self._waiters = self._waiters, []
         self._has_ended.release()
         for loop, future in waiters:
-            with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+            with suppress(RuntimeError):  # nobody waits in a closed loop
                 loop.call_soon_threadsafe(_wake, future, context=Context())
 
     def wait(self, step: DuplicateStep) -> None:
@@ -194,7 +194,7 @@ class KeyedCall:
                 pass
 
     async def wait_async(self, step: DuplicateStep) -> bool:
-        """Whether the event loop ran meanwhile."""
+        """Wait for the result; return whether the event loop ran meanwhile."""
         loop = _reality.running_loop()
         with self._lock:
             if not self.pending:
@@ -211,10 +211,10 @@ class KeyedCall:
             return logged.result(log, spec)
         return self._result
 
-    # -- who waits for whom ----------------------------------------------------------------------------------------------
+    # -- deadlocks -----------------------------------------------------------------------------------------------------
 
     def encloses(self, lane: Lane) -> bool:
-        """Whether what happens in ``lane`` happens inside this call, which has not ended."""
+        """Return whether ``lane`` is inside this call, which has not ended."""
         line: Lane | None = lane
         if self.lane is None or line is self.lane:
             return self.lane is not None
@@ -225,7 +225,7 @@ class KeyedCall:
         return False
 
     def waits_for(self) -> set[KeyedCall]:
-        """This call and all that it waits for, by way of others too."""
+        """Return this call and everything that it waits for, directly or indirectly."""
         found: set[KeyedCall] = set()
         stack = [self]
         while stack:
@@ -242,7 +242,7 @@ def _wake(future: Any) -> None:
 
 
 class FirstStep(AroundStep):
-    """The live step of a call that happens once: what comes of it answers every later one."""
+    """The live step of an exactly-once call; its result answers every later one."""
 
     __slots__ = ("_name", "_run_id", "call")
 
@@ -261,7 +261,7 @@ class FirstStep(AroundStep):
         try:
             self.inner.done(output, info=info, data=data)
         except BaseException as error:
-            if isinstance(error, LogWriteError) and error.kept:  # whoever asks again can do so when it is on the log
+            if isinstance(error, LogWriteError) and error.kept:  # a later caller can ask again once it is logged
                 self._end(piece, None, info)
             else:
                 self._end(None, error, info)
@@ -299,7 +299,7 @@ class FirstStep(AroundStep):
 
 
 class DuplicateStep(Step):
-    """A later call under a key; see ``session.Step``. It is not made: what came of the first one is its answer."""
+    """A later call under a key; see ``session.Step``. It is not made: the first call's result answers it."""
 
     __slots__ = ("_next", "_once", "around", "call", "request", "scope", "seq", "session", "spec")
 
@@ -314,7 +314,7 @@ class DuplicateStep(Step):
         self.spec: Final = request.spec
         self.seq: Final = seq
         self.call: Final = call
-        #: The calls that happen once and that this one is a part of.
+        #: The exactly-once calls that this one is part of.
         self.around: set[Owner] = set()
         self._next = 0
 
@@ -324,7 +324,7 @@ class DuplicateStep(Step):
     def holds(self, instance: object) -> None:
         pass
 
-    # -- the answer ------------------------------------------------------------------------------------------------------
+    # -- the answer ----------------------------------------------------------------------------------------------------
 
     def answer(self) -> Outcome:
         refused = self._wait()
@@ -344,13 +344,13 @@ class DuplicateStep(Step):
         return None if refused is not None else self._piece(suspended)
 
     def ahead(self, key: str) -> str | None:
-        """Known when the first one has ended; until then it is waited for, as by ``answer``."""
+        """Known when the first call has ended; waits for that, as ``answer`` does."""
         if self._wait() is not None:
             return None
         result = self._result()
         return None if result is None or key != "lazy" else result.lazy
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> ContractViolationError | None:
         if not self.call.pending:
@@ -387,10 +387,10 @@ class DuplicateStep(Step):
         finally:
             self._once.waited(self)
 
-    # -- writing ---------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _result(self) -> KeyedResult | None:
-        """``None`` where what the log has of the call can't be given: ``answer`` says why."""
+        """Return the result, or ``None`` if the log's record of it can't be used; ``answer`` says why."""
         try:
             return self.call.result(self.spec)
         except ContractViolationError:
@@ -399,7 +399,7 @@ class DuplicateStep(Step):
     def _outcome(self, suspended: bool) -> Outcome:
         try:
             result = self.call.result(self.spec)
-        except ContractViolationError as refused:  # what the log has can't be given
+        except ContractViolationError as refused:  # the log's record can't be used
             return self._write(None, refused, {})
         meta: dict[str, Any] = {"suspended": True} if suspended else {}
         if result.lazy is not None and not result.pieces:
@@ -422,7 +422,7 @@ class DuplicateStep(Step):
         return Outcome(value, None, meta, {})
 
     def _error(self, raised: BaseException) -> BaseException:
-        """The first one's exception for one more caller. A cancellation was the first one's alone."""
+        """Return the first call's exception for another caller. A cancellation concerned the first call alone."""
         if not isinstance(raised, Exception):
             return ContractViolationError(
                 f"the first call of {self.spec.name!r} under this key ended with {type(raised).__name__}: whether it did anything is "
@@ -452,7 +452,7 @@ class DuplicateStep(Step):
         if error is None:
             fields = session.value(value, whole, spec=spec, step=self.seq)
         else:
-            about["final"] = True  # whether to try again was the first one's to decide
+            about["final"] = True  # the first call decided whether to retry
             fields = self._failure(error, whole)
         seq = session.outcome(self, spec.types.skipped, fields + place, whole, sync=False, append=append)
         meta.update(whole)
@@ -468,7 +468,8 @@ class DuplicateStep(Step):
 
 
 def _copy(error: BaseException) -> BaseException:
-    """An exception of its own for each caller, where it can be made again: raising one object in two threads mixes their traces."""
+    """Return a separate exception for each caller, if it can be copied: raising one object in two threads mixes their
+    tracebacks."""
     tree = exception_to_json(error, [])
     copy = exception_from_json(tree)
     same = type(copy) is type(error) and str(copy) == str(error) and not list(shortfalls(tree, copy))
@@ -477,14 +478,14 @@ def _copy(error: BaseException) -> BaseException:
 
 # -- logged ------------------------------------------------------------------------------------------------------------
 #
-# What a log says of calls that happen once.
+# What a log says about exactly-once calls.
 
 
 class LoggedCall:
-    """The call under one key: its intent record, its pieces, and the ``seq`` of its outcome (0: the log has none).
+    """The call under one key: its intent record, its pieces, and the ``seq`` of its outcome (0: none).
 
-    ``undoing`` is the ``seq`` of a compensation of it that began and has no good end (0: there is none), ``by`` the secret under which
-    the key was made, ``in_store`` whether it is one of the whole store.
+    ``undoing`` is the ``seq`` of a compensation that began and did not succeed (0: none), ``by`` identifies the secret
+    under which the key was made, ``in_store`` says whether the key covers the whole store.
     """
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
@@ -504,14 +505,14 @@ class LoggedCall:
         return self.outcome != 0
 
     def result(self, log: Trace, spec: Spec) -> KeyedResult:
-        """What came of it, rebuilt; ``ContractViolationError`` where the log does not have it whole."""
+        """Return the decoded result. Raises ``ContractViolationError`` if the log does not have it completely."""
         try:
             return self._result(log, spec)
         except NotReplayableError as error:
             raise self._not_given(error.what) from None
 
     def settled(self, settlement: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> KeyedCall | None:
-        """It, as a person says of it after its run had ended; ``None`` where it was not made."""
+        """Return the call as a person settled it after its run had ended; ``None`` if it was not made."""
         if not settlement["done"]:
             return None
         return KeyedCall.answered(
@@ -552,7 +553,7 @@ class LoggedCall:
 
 
 def calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, LoggedCall]:
-    """The calls of a log, by key. One that was given up, settled as not done, or undone, is none."""
+    """Return the calls of a log, by key, without those that were given up, settled as not done, or undone."""
     found: dict[str, LoggedCall] = {}
     begun: dict[int, tuple[str, LoggedCall]] = {}
     undoing: dict[int, tuple[str, LoggedCall]] = {}
@@ -581,7 +582,7 @@ def calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, LoggedCall]:
         elif given_up:
             _forget(found, digest, call)
         else:
-            call.outcome = entry["seq"]  # the last one counts: a person may settle what had failed
+            call.outcome = entry["seq"]  # the last one counts: a person may settle a failed call
     return found
 
 
@@ -598,7 +599,7 @@ def _forget(found: dict[str, LoggedCall], digest: str, call: LoggedCall) -> None
 
 
 def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an intent record of a call that is made says; nothing where it is answered by an earlier one."""
+    """Return ``info`` of the intent record of a call that was made; empty if an earlier call answers it."""
     meta = entry.get("meta")
     info = meta.get("info") if isinstance(meta, dict) else None
     return info if isinstance(info, dict) and "duplicate_of" not in info else {}
@@ -610,25 +611,26 @@ def _undoes(entry: Mapping[str, Any]) -> int:
 
 
 def _once(entry: Mapping[str, Any]) -> str | None:
-    """The key of a call that was made, and not answered by an earlier one."""
+    """Return the key of a call that was made, not answered by an earlier one."""
     digest = _info(entry).get("once")
     return digest if isinstance(digest, str) else None
 
 
-# -- calls of peers ------------------------------------------------------------------------------------------------------
+# -- calls of peers ----------------------------------------------------------------------------------------------------
 #
-# What other runs, and other processes of the same run, say of a call that happens once: asked of their logs, and waited for.
+# Asks other runs, and other processes of the same run, about an exactly-once call, through their logs, and waits for
+# it.
 
-#: After so long (s) it is reported on stderr whom a call waits for.
+#: After this many seconds, stderr says what a call waits for.
 _REPORTED_AFTER: Final = 10.0
-#: The pause between two looks at its log, to begin with and at most; and how many times as long as a look it is at least.
+#: The pause between two looks at a log: initial, maximum, and minimum as a multiple of a look's duration.
 _FIRST: Final = 0.005
 _LONGEST: Final = 0.25
 _APART: Final = 4
 
 
 class PeerCalls:
-    """The keys of the store as ``me``, whose recording is ``session``, finds them."""
+    """Looks up the store's keys for ``me``, whose recording is ``session``."""
 
     def __init__(self, session: Recording, keys: Keys, me: Owner) -> None:
         self._session: Final = session
@@ -636,21 +638,22 @@ class PeerCalls:
         self._me: Final = me
 
     def ask(self, file: str, digest: str, spec: Spec) -> KeyedCall | None:
-        """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
+        """Return the call that another run, or process of this one, has made under the key; ``None`` if the key is ours
+        now, its ``file`` on the device."""
         with self._session.log.journal.held():
-            pass  # there is a log that others can look into before there is a key
+            pass  # others must be able to read a log before there is a key
         report = self.report(spec)
         while True:
             has = self._keys.claim(file, *self._me[:2])
             if has is None or has[:2] == self._me[:2]:
                 return None
             try:
-                # As long as nobody writes there and nobody can begin to, what the log says stays true.
+                # As long as nobody writes to it and nobody can begin to, the log stays as it is.
                 with live_writer(self.log_of(has)) as writing:
                     known = self.asked(digest, has, spec, writing)
                     if known is not None or (not writing and self._keys.take_over(file, has, *self._me[:2])):
                         return known
-                if writing and has.seq:  # else it is between its key and its intent record
+                if writing and has.seq:  # otherwise it is between its key and its intent record
                     raise self._refused(
                         has, 0, "is about to make this call, or may make it again", "wait until that run has ended"
                     )
@@ -670,12 +673,13 @@ class PeerCalls:
         return Store(self._session.log.journal.root).path(has.run_id, has.segment)
 
     def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> KeyedCall | None:
-        """What the log of ``has`` says; ``None`` where it did not make the call, and will not unless it is ``writing``."""
+        """Return the call in the log of ``has``; ``None`` if it did not make the call, and will not unless it is
+        ``writing``."""
         from .._journal.reader import Trace
 
         with Trace(self.log_of(has)) as log:
             status = log.check()
-            call = calls_of(islice(log.entries(), status.count)).get(digest)  # whoever writes it may have added some
+            call = calls_of(islice(log.entries(), status.count)).get(digest)  # its writer may have added entries since
             if call is not None and call.undoing:
                 what = f"has undone this call, or not: its compensation (step {call.undoing}) has no certain end"
                 raise self._refused(
@@ -695,10 +699,11 @@ class PeerCalls:
             raise self._unsure(has, f"its log ends before step {has.seq}, where it began the call")
         return None
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def report(self, spec: Spec) -> Callable[[Owner], None]:
-        """To be called again and again with who is waited for: says so on stderr, once, where that takes long."""
+        """Return a function to be called repeatedly with the owner being waited for: it reports on stderr, once, if
+        that takes long."""
         begun, reported = _reality.monotonic(), False
 
         def report(has: Owner) -> None:
@@ -710,7 +715,7 @@ class PeerCalls:
         return report
 
     def thread_of(self, has: Owner) -> int:
-        """The thread of this process in which the call of another run is being made; 0 where it is none of them."""
+        """Return the thread of this process in which another run's call is being made; 0 if there is none."""
         for session in process.sessions:
             once = session.state.extras.of(_Keys).once
             if once is not None and once.me[:2] == has[:2]:
@@ -718,7 +723,7 @@ class PeerCalls:
         return 0
 
     def waits_in(self, has: Owner) -> set[Owner]:
-        """The calls of whatever run that something inside the call of ``has`` waits for, by its log."""
+        """Return the calls, of any run, that something inside the call of ``has`` waits for, according to its log."""
         from .._journal.reader import Trace
 
         found: set[Owner] = set()
@@ -733,7 +738,7 @@ class PeerCalls:
         return found
 
     def leads_to(self, waits: Iterable[Owner], calls: Collection[Owner]) -> bool:
-        """Whether what these wait for waits for one of ``calls``."""
+        """Return whether any of these waits, directly or indirectly, for one of ``calls``."""
         seen: set[Owner] = set()
         stack = [*waits]
         while stack:
@@ -746,7 +751,7 @@ class PeerCalls:
                     stack.extend(self.waits_in(has))
         return False
 
-    # -- refusals --------------------------------------------------------------------------------------------------------
+    # -- refusals ------------------------------------------------------------------------------------------------------
 
     def _in_doubt(self, has: Owner, call: LoggedCall) -> ContractViolationError:
         run = has.run_id if has.segment is None else f"{has.run_id}.{has.segment}"
@@ -789,16 +794,18 @@ class PeerCalls:
 
 
 class Awaited(KeyedCall):
-    """A call that another process is making. Whoever waits looks at that one's log, now and then, for as long as that process lives.
+    """A call that another process is making. Waiting means looking at its log from time to time, as long as that
+    process lives.
 
-    ``inherited`` is one that the parent of a forked process is making: it has no key file, so nobody else may ever make it here.
+    ``inherited`` marks a call made by the parent of a forked process: it has no key file, so nobody else may ever make
+    it here.
     """
 
     def __init__(self, peers: PeerCalls, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
         has = has._replace(seq=seq)
         super().__init__(None, 0, peers.thread_of(has))
         self.of = place_of(has, seq)
-        #: What it waits for itself.
+        #: The calls that it waits for itself.
         self._waits: set[Owner] = set()
         self._peers: Final = peers
         self._digest: Final = digest
@@ -815,7 +822,7 @@ class Awaited(KeyedCall):
     async def wait_async(self, step: DuplicateStep) -> bool:
         ran = False
         for pause in self._looks(step):
-            token = current.set(None)  # the sleep itself is none of the run's own
+            token = current.set(None)  # the sleep itself is not part of the run
             try:
                 ran = True
                 from asyncio import sleep
@@ -826,8 +833,8 @@ class Awaited(KeyedCall):
         return ran
 
     def _looks(self, step: DuplicateStep) -> Iterator[float]:
-        """How long to wait until the next look, until it has ended; ``ContractViolationError`` where it never can, or not within the
-        limit that the tool itself has."""
+        """Yield how long to wait until the next look, until the call has ended. Raises ``ContractViolationError`` if it
+        never can, or not within the tool's own time limit."""
         limit, report = _limit(step.spec), self._peers.report(step.spec)
         began, pause = _reality.monotonic(), _FIRST
         while self.pending:
@@ -891,31 +898,32 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 
 # -- once --------------------------------------------------------------------------------------------------------------
 #
-# Calls that happen once: the keys of ``exactly_once`` in one recording.
+# The keys of ``exactly_once`` in one recording.
 #
-# The first call under a key is made; every later one is a *duplicate*: it is on the log with its own intent record, is not made, and is
-# answered with what came of the first (``tool.skipped``). A call that was undone is none: the next one is a first one again. With
-# ``exactly_once="store"`` the first one has its key file on the device before its intent record is on the log, and runs that find that
-# file ask its owner's log what came of it.
+# The first call under a key is made. Every later one is a *duplicate*: it has its own intent record, but is not made;
+# the first call's result answers it (``tool.skipped``). A call that was undone does not count: the next one is a first
+# one again. With ``exactly_once="store"`` the first call has its key file on the device before its intent record is
+# logged, and runs that find the file look for the result in its owner's log.
 
 
-#: What a session does, but for beginning a step.
+#: All methods of a session except ``begin``.
 _STRAIGHT: Final = [
     name for name, member in vars(Around).items() if callable(member) and name[0] != "_" and name != "begin"
 ]
 
 
 class ExactlyOnce(Around):
-    """The session around ``recorder`` in which a call under a key is made once. What it knows of keys is looked up when there is a first.
+    """The session around ``recorder`` that makes a call under a key only once. Its keys are loaded with the first such
+    call.
 
-    What the log answers is none of its concern.
+    Steps that the log answers don't concern it.
     """
 
     def __init__(self, recorder: Recording) -> None:
         super().__init__(recorder)
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
-        # But for the beginning of steps, nothing stands between them.
+        # All other methods go straight to the recorder.
         vars(self).update({name: getattr(recorder, name) for name in _STRAIGHT})
 
     def begin(self, scope: Scope, request: Request) -> Step:
@@ -931,13 +939,13 @@ class ExactlyOnce(Around):
 
 
 class _Keys:
-    """The keys of a run's calls that happen once; ``None`` before the first of them."""
+    """The keys of a run's exactly-once calls; ``None`` before the first of them."""
 
     once: Once | None = None
 
 
 def keys_of(recorder: Recording) -> Once:
-    """The keys of a run's calls that happen once."""
+    """Return the keys of a run's exactly-once calls."""
     kept = recorder.state.extras.of(_Keys)
     found = kept.once
     if found is None:
@@ -948,7 +956,7 @@ def keys_of(recorder: Recording) -> Once:
 
 
 def share(recorder: Recording) -> None:
-    """From now on another process may write a part of the run. ``LogWriteError`` where that can't be."""
+    """Note that other processes may write parts of the run from now on. Raises ``LogWriteError`` if that is impossible."""
     recorder.state.shared = True
     known = recorder.state.extras.of(_Keys).once
     if known is not None:
@@ -956,23 +964,24 @@ def share(recorder: Recording) -> None:
 
 
 def inherit_keys(recorder: Recording, child: Recording) -> None:
-    """In a forked child, whose own recording is ``child``: it has the keys that its parent had."""
+    """In a forked child, let its own recording ``child`` inherit the parent's keys."""
     known = recorder.state.extras.of(_Keys).once
     if known is not None:
-        child.state.extras.of(_Keys).once = own = Once(child)  # its segment is not opened for that
+        child.state.extras.of(_Keys).once = own = Once(child)  # without opening its segment
         known.forked(own)
 
 
 def under_policies(recorder: Recording) -> Session:
-    """The session that the program of a run sees: a call that an earlier one answers takes nothing, whatever is left of a budget."""
+    """Return the session that the program of a run sees. Calls answered by an earlier one cost nothing, whatever is
+    left of a budget."""
     recorder.state.session = ExactlyOnce(recorder)
     return recorder.state.session
 
 
 class Once:
-    """The keys of one recording. ``past`` is the log that it goes on from, where there is one.
+    """The keys of one recording. ``past`` is the log that it continues, if there is one.
 
-    ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
+    ``shared``: other processes write parts of the same run, so that each of its keys has a key file.
     """
 
     @_reality.off_loop()
@@ -985,18 +994,18 @@ class Once:
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, KeyedCall]] = {}
         self.shared = past is not None and bool(beside(file_beside(journal.path, None)))
-        #: Whether each key that this recording has has its file; one thread sees to it.
+        #: Whether every key of this recording has its file; one thread sees to it.
         self._published = self.shared
         self._publishing: Final = threading.RLock()
-        #: For those that had none: should the machine die, no process is left that could ask for them.
+        #: For keys that had no file: if the machine dies, no process is left that could ask for them.
         self._unsynced: Final = Keys(journal.root, sync=False)
-        #: Why none of the keys in the log can be made again.
+        #: Why the keys in the log can't be used.
         self._strange: ContractViolationError | None = None
         if past is not None:
             self._go_on(past)
 
     def forked(self, child: Once) -> None:
-        """In a forked child, where ``child`` are the keys now: it has those that its parent had."""
+        """In a forked child, let its keys ``child`` inherit the parent's."""
         child.shared = child._published = True
         child._strange = self._strange
         for digest, call in self._calls.items():
@@ -1024,29 +1033,29 @@ class Once:
         return call
 
     def share(self) -> None:
-        """From now on other processes write parts of the run: whoever asks finds the keys of the calls before, too.
+        """Note that other processes write parts of the run from now on, and publish the keys of earlier calls.
 
-        ``LogWriteError`` where that can't be: then no process may be started.
+        Raises ``LogWriteError`` if that is impossible; then no process may be started.
         """
         with self._publishing:
             with self._lock:
                 self.shared = True
                 known = [] if self._published else list(self._calls.items())
             for digest, call in known:
-                # What another thread is about to begin without a file is waited for: that is an entry of the log.
+                # Wait for calls that another thread is about to begin without a file: that is one entry of the log.
                 if call.opened() and not isinstance(call.of, Mapping) and self._undoing(call) != 0:
                     file = self._file(digest, False)
                     assert file is not None
                     self._unsynced.restore(file, *self.me[:2], call.of)
             self._published = True
 
-    # -- the door --------------------------------------------------------------------------------------------------------
+    # -- beginning a call ----------------------------------------------------------------------------------------------
 
     def begin(self, scope: Scope, request: Request) -> FirstStep | DuplicateStep:
-        """The live step of the first call under a key, or one that the first one answers.
+        """Return the live step of the first call under a key, or a step that the first one answers.
 
-        ``LogWriteError`` where it can't be known or written that it is the first; ``ContractViolationError``, which is on the log then,
-        where it can neither be made nor answered.
+        Raises ``LogWriteError`` if it can't be determined or written that it is the first, and
+        ``ContractViolationError`` (which is then logged) if it can neither be made nor answered.
         """
         try:
             if self._strange is not None:
@@ -1066,7 +1075,7 @@ class Once:
             raise self.session.refuse(scope, request, error) from None
 
     def _enter(self, digest: str, scope: Scope) -> tuple[KeyedCall, bool]:
-        """The call that has the key, and whether that is this one."""
+        """Return the call that has the key, and whether it is this one."""
         with self._lock:
             call = self._calls.get(digest)
             undoing = None if call is None else self._undoing(call)
@@ -1078,7 +1087,7 @@ class Once:
             return call, False
 
     def _undoing(self, call: KeyedCall) -> int | None:
-        """The step that undoes a call of this run, 0 where it is done, ``None`` where there is none."""
+        """Return the step that undoes a call of this run, 0 if that is complete, ``None`` if there is none."""
         return self.session.undone.get(call.of) if type(call.of) is int else None
 
     def _half_undone(self, call: KeyedCall, undoing: int) -> ContractViolationError:
@@ -1092,7 +1101,7 @@ class Once:
         )
 
     def _first(self, call: KeyedCall, digest: str, scope: Scope, request: Request) -> FirstStep | None:
-        """Make the call. ``None``: another run has made it, and answers from now on."""
+        """Make the call; return ``None`` if another run has made it, whose result is the answer."""
         spec = request.spec
         file = self._file(digest, _in_store(spec))
         try:
@@ -1102,17 +1111,17 @@ class Once:
                     self._put(digest, call, known)
                     return None
             step = budget.begin(self.session, scope, request)
-            if step.seq <= scope.parent:  # the run has ended meanwhile: it is on no log, and could answer nobody
+            if step.seq <= scope.parent:  # the run has ended meanwhile: it is in no log, and could answer nobody
                 raise RunEndedError(
                     f"{spec.name!r} was called when run {self.session.run_id} was ending; it was not executed",
                     run_id=self.session.run_id,
                     next_action="wait for the task or thread that calls it before the record() block ends",
                 )
-            if file is not None and not spec.effect:  # others rely on it: as an effect's, it is on the device now
+            if file is not None and not spec.effect:  # others rely on it, so it is synced like an effect's
                 self.session.log.journal.sync(step.seq)
         except BaseException as error:
             self._put(digest, call, None)
-            if file is not None and isinstance(error, Exception):  # else its intent record may be on the log
+            if file is not None and isinstance(error, Exception):  # otherwise its intent record may be in the log
                 self._keys.release(file, *self.me[:2])
             raise
         if file is not None:
@@ -1121,7 +1130,7 @@ class Once:
         return FirstStep(step, spec.name, self.session.run_id, call)
 
     def _file(self, digest: str, in_store: bool) -> str | None:
-        """The name of the key's file; ``None`` where it needs none."""
+        """Return the name of the key's file; ``None`` if it needs none."""
         if in_store or not self.shared:
             return digest if in_store else None
         return self._keys.digest(self.me.run_id.encode(), digest.encode())
@@ -1163,14 +1172,14 @@ class Once:
         )
 
     def thread_of(self, seq: int) -> int:
-        """The thread in which the call of this step is being made; 0 if none is."""
+        """Return the thread in which the call of this step is being made; 0 if there is none."""
         with self._lock:
             return next((one.thread for one in self._calls.values() if one.pending and one.seq == seq), 0)
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def may_wait(self, step: DuplicateStep, *, blocking: bool) -> None:
-        """Let ``step`` wait for its call; ``ContractViolationError`` where that call could never end then."""
+        """Let ``step`` wait for its call. Raises ``ContractViolationError`` if that call could then never end."""
         call = step.call
         with self._lock:
             if not call.pending:
@@ -1194,10 +1203,10 @@ class Once:
                 if step.call in one.waiting and one.encloses(step.scope.lane):
                     one.waiting.remove(step.call)
 
-    # -- the log that a resumed run goes on from -------------------------------------------------------------------------
+    # -- the log of a resumed run --------------------------------------------------------------------------------------
 
     def _go_on(self, past: Trace) -> None:
-        """Know the keys that the log has. What the store has lost of its own is put back."""
+        """Load the keys in the log, and restore key files that the store has lost."""
         calls = calls_of(past.entries())
         made_by = {call.by for call in calls.values()}
         if made_by and made_by != {self._keys.known_by()}:
@@ -1223,7 +1232,7 @@ class Once:
         )
 
     def _recorded(self, call: LoggedCall, past: Trace) -> KeyedCall | None:
-        """What the log says of a key; ``None`` where the call may be made (again)."""
+        """Return the call under a key in the log; ``None`` if it may be made (again)."""
         if call.undoing:
             undecided = KeyedCall.undecided(self._half_undone(KeyedCall.logged(call, past), call.undoing))
             undecided.of = call.seq

@@ -1,10 +1,11 @@
-"""What a call changes in the arguments it was given: written while recording, done again in place by a replay.
+"""Records what a call changes in its arguments, and repeats these changes in a replay.
 
-A tool may append to a list that its caller goes on with, fill in a dataclass, or return the very dictionary that it was given. A
-replay does not run the tool, so all that is a part of its outcome. Each container in the arguments has a *pointer*: where its
-node was in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
-``arguments`` says by pointer what each container that is another one now has come to; a container that was there before is
-written as ``{"$t": "argument", "v": pointer}``, so a replay moves the program's own objects about instead of making equal ones.
+A tool may append to a list that its caller keeps using, fill in a dataclass, or return the very dictionary that it was
+given. A replay does not run the tool, so all of that is part of its outcome. Each container in the arguments has a
+*pointer*: its place in the recorded input when the call began (RFC 6901; a method's own object is under ``/self``). The
+outcome's ``arguments`` says, by pointer, what each changed container has become. A container that existed before is
+written as ``{"$t": "argument", "v": pointer}``, so that a replay moves the program's own objects instead of creating
+equal ones.
 """
 
 from __future__ import annotations
@@ -44,18 +45,19 @@ __all__ = [
     "watched_arguments",
 ]
 
-#: Arguments of a longer canonical form are looked at only where ``mutates=`` names them.
+#: Arguments with a longer canonical form are compared only if ``mutates=`` names them.
 LARGEST: Final = 64 << 10
-#: What has nothing in it that anybody could change.
+#: Types whose values contain nothing changeable.
 _FIXED: Final = frozenset((str, int, float, bool, type(None), bytes, complex))
 _TAGS_OF_PAIRS: Final = frozenset(("dict", "OrderedDict", "Counter", "defaultdict"))
 _TAGS_OF_ATTRIBUTES: Final = frozenset(("dataclass", "attrs", "msgspec", "namespace", "object"))
 _WHOLE: Final = frozenset(("bytearray", "ndarray", "array"))
-#: Containers that nobody changes, though what is in them may be changed.
+#: Immutable containers, whose contents may be changeable.
 _SEALED: Final = frozenset(("tuple", "namedtuple"))
 
 Tree = Any
-#: A part of a container: what its content is (``items``, ``pairs``, ``attributes``, ``members``, ``whole``), and that.
+#: A part of a container: the kind of its content (``items``, ``pairs``, ``attributes``, ``members``, ``whole``), and
+#: the content.
 Part = tuple[str, Any]
 
 
@@ -67,7 +69,7 @@ _MANY_KINDS: Final = 4096
 
 
 def changeable(input: object, mutates: tuple[str, ...]) -> TypeGuard[dict[str, Any]]:
-    """Whether a call is given something that it may change."""
+    """Return whether a call's arguments include anything that it may change."""
     if type(input) is not dict:
         return False
     if not _USUAL.isdisjoint(map(type, input.values())):
@@ -77,10 +79,10 @@ def changeable(input: object, mutates: tuple[str, ...]) -> TypeGuard[dict[str, A
 
 
 def _changes(kind: type) -> bool:
-    """Whether a value of this type can be changed, or hold one that can."""
+    """Return whether a value of this type can be changed, or contain one that can."""
     found = _kinds.get(kind)
     if found is None:
-        if len(_kinds) > _MANY_KINDS:  # classes made on the fly are not kept alive for ever
+        if len(_kinds) > _MANY_KINDS:  # classes created dynamically must not be kept alive forever
             _kinds.clear()
         numeric = kind.__name__ in ("ndarray", "array") and kind.__module__ in ("numpy", "array")
         found = _kinds[kind] = numeric or issubclass(kind, _BUILT_IN) or _has_fields(kind)
@@ -96,11 +98,11 @@ def state_hash(canonical: bytes) -> str:
 
 
 def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None) -> Tree:
-    """The tree of an argument; of an object of no known kind, its attributes as far as they can be recorded.
+    """Return the tree of an argument; for an object of an unknown type, its attributes as far as they can be recorded.
 
-    A container that is ``known`` is written as its pointer.
+    A ``known`` container is written as its pointer.
     """
-    token = current.set(None)  # a ``__repr__`` is the program's own code: what it does is no part of the run
+    token = current.set(None)  # ``__repr__`` is the program's own code: what it does is not part of the run
     try:
         found: list[str] = []
         tree = to_json(value, found) if known is None else _Linked(known, found).value(value, 0)
@@ -112,7 +114,7 @@ def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None)
         current.reset(token)
 
 
-# -- containers and their pointers -------------------------------------------------------------------------------------------
+# -- containers and their pointers -------------------------------------------------------------------------------------
 
 
 def _key(key: str) -> str:
@@ -120,7 +122,7 @@ def _key(key: str) -> str:
 
 
 def _children(tree: Tree, value: Any) -> Iterator[tuple[str, Tree, Any]]:
-    """What is in a container, with its part of the pointer and its tree."""
+    """Yield the children of a container: their part of the pointer, tree and value."""
     if type(tree) is list:
         for i, (sub, item) in enumerate(zip(tree, _items(value), strict=True)):
             yield f"/{i}", sub, item
@@ -173,7 +175,8 @@ def _is_container(tree: Tree) -> bool:
 
 
 def _placed(tree: Tree, value: Any, at: str, found: dict[str, Any]) -> None:
-    """Every container in ``value``, by pointer. ``ValueError``, ``KeyError`` …: another thread has changed it since ``tree`` was made."""
+    """Collect every container in ``value`` by pointer. Raises ``ValueError``, ``KeyError`` … if another thread has
+    changed it since ``tree`` was made."""
     if type(tree) is not list and type(tree) is not dict:
         return
     if _is_container(tree):
@@ -184,7 +187,8 @@ def _placed(tree: Tree, value: Any, at: str, found: dict[str, Any]) -> None:
 
 
 def _placed_by_order(tree: Tree, seen: Iterator[Any], at: str, found: dict[str, Any]) -> None:
-    """Every container in what the short way has encoded, by pointer: ``seen`` has the containers in the order of ``tree``."""
+    """Collect every container of a value encoded by the fast path, by pointer; ``seen`` has the containers in the order
+    of ``tree``."""
     if type(tree) is list:
         found[at] = next(seen)
         steps: Any = enumerate(tree)
@@ -207,18 +211,18 @@ def _placed_by_order(tree: Tree, seen: Iterator[Any], at: str, found: dict[str, 
 
 
 def _at(tree: Tree, pointer: str) -> Tree:
-    """The node at a JSON pointer."""
+    """Return the node at a JSON pointer."""
     for step in pointer.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         tree = tree[int(key)] if type(tree) is list else tree[key]
     return tree
 
 
-# -- one container by itself -------------------------------------------------------------------------------------------------
+# -- a single container ------------------------------------------------------------------------------------------------
 
 
 def _parts(tree: Tree) -> dict[str, Part]:
-    """What of a container may be changed, by name; nothing for a value that is replaced as a whole where it stands."""
+    """Return the changeable parts of a container by name; none for a value that is replaced as a whole."""
     if type(tree) is list:
         return {"": ("items", tree)}
     tag = tree.get("$t")
@@ -257,14 +261,14 @@ def _pairs(tree: Tree) -> list[list[Tree]]:
 
 
 def _mapping(pairs: list[list[Tree]]) -> Tree:
-    """Pairs as the tree of a dictionary: by name where they have names, so that a secret's name still says so."""
+    """Return pairs as the tree of a dictionary: by key if possible, so that names of secrets are recognised."""
     if all(type(key) is str and key[:1] != "$" for key, _ in pairs):
         return dict(pairs)
     return {"$t": "dict", "v": pairs}
 
 
 class _Linked(Walk):
-    """A walk in which a container that was there when the call began stands as its pointer."""
+    """A walk in which containers that existed when the call began are replaced by their pointers."""
 
     __slots__ = ("known",)
 
@@ -278,7 +282,7 @@ class _Linked(Walk):
 
 
 def _cut(tree: Tree, at: str, known: Mapping[str, str], top: bool = True) -> Tree:
-    """``tree`` with each container inside as its pointer, as ``_Linked`` gives it."""
+    """Return ``tree`` with the containers inside replaced by their pointers, as ``_Linked`` does."""
     if not top and at in known:
         return {"$t": "argument", "v": known[at]}
     if type(tree) is list:
@@ -289,7 +293,7 @@ def _cut(tree: Tree, at: str, known: Mapping[str, str], top: bool = True) -> Tre
 
 
 def _differences(at: str, before: Tree, now: Tree) -> Iterator[dict[str, Any]]:
-    """What makes one container that stood as ``before`` the one that stands as ``now``."""
+    """Yield the changes that turn a container from ``before`` into ``now``."""
     new = _parts(now)
     for name, (kind, old) in _parts(before).items():
         content = new[name][1]
@@ -315,7 +319,7 @@ def _differences(at: str, before: Tree, now: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _splice(old: list[Tree], new: list[Tree]) -> list[Any]:
-    """Where one list stops being the other: from, how many were there, and what is there instead."""
+    """Return where two lists differ: the start, how many old items, and the new items."""
     was, now = [dumps(one) for one in old], [dumps(one) for one in new]
     shorter = min(len(was), len(now))
     start = next((i for i in range(shorter) if was[i] != now[i]), shorter)
@@ -325,7 +329,7 @@ def _splice(old: list[Tree], new: list[Tree]) -> list[Any]:
 
 
 def _rewritten(old: list[list[Tree]], new: list[list[Tree]]) -> dict[str, Any]:
-    """The keys that are gone, and what is put; all of it where the keys that stay are in another order."""
+    """Return the removed keys and the new items; all items if the order of the remaining keys changed."""
     had, has = [dumps(key) for key, _ in old], [dumps(key) for key, _ in new]
     stay = [key for key in had if key in set(has)]
     if has[: len(stay)] != stay:
@@ -340,13 +344,13 @@ def _delta(old: list[list[Tree]], new: list[list[Tree]]) -> tuple[list[Tree], li
     return [key for key, _ in old if dumps(key) not in now], put
 
 
-# -- which containers a value is made of -------------------------------------------------------------------------------------
+# -- references to containers ------------------------------------------------------------------------------------------
 
 
 def _longer(value: Any, limit: int) -> bool:
-    """Whether the encoding of a value is certainly longer, found out without encoding it."""
+    """Return whether a value's encoding is certainly longer than ``limit``, without encoding it."""
     left = limit
-    above: set[int] = set()  # where a container stands inside itself, its encoding stops
+    above: set[int] = set()  # where a container contains itself, its encoding stops
     open_ones: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
     while open_ones and left >= 0:
         owner, rest = open_ones[-1]
@@ -367,12 +371,12 @@ def _longer(value: Any, limit: int) -> bool:
     return left < 0
 
 
-#: So many containers are looked at quickly; in a larger value each is looked for by its pointer.
+#: Up to this many containers are examined directly; in a larger value each is looked up by its pointer.
 _MANY: Final = 10_000
 
 
 def _holds(value: Any, wanted: set[int]) -> bool:
-    """Whether a value is, or may hold, one of the objects with these ids."""
+    """Return whether a value is, or may contain, one of the objects with these ids."""
     pending, met = [value], set()
     while pending:
         node = pending.pop()
@@ -397,7 +401,8 @@ def _holds(value: Any, wanted: set[int]) -> bool:
 
 
 def _links(output: Any, *known: Mapping[int, str]) -> list[dict[str, str]]:
-    """Where ``output`` is, or holds, one of the ``known`` containers: its own pointers to theirs, for each of these maps."""
+    """Return where ``output`` is, or contains, one of the ``known`` containers: its pointers mapped to theirs, for each
+    of these mappings."""
     found: list[dict[str, str]] = [{} for _ in known]
     if type(output) not in _FIXED and any(_holds(output, set(one)) for one in known if one):
         _link(_state(output, []), output, "", known, found)
@@ -414,7 +419,7 @@ def _link(tree: Tree, value: Any, at: str, known: Sequence[Mapping[int, str]], f
             _link(sub, item, at + step, known, found)
 
 
-# -- recording ---------------------------------------------------------------------------------------------------------------
+# -- recording ---------------------------------------------------------------------------------------------------------
 
 
 class WatchedArguments:
@@ -427,32 +432,32 @@ class WatchedArguments:
     ) -> None:
         self.arguments = arguments
         self.mutates: Final = mutates
-        #: The encoding of all of them by the short way, and the containers that it met.
+        #: The encoding of all arguments by the fast path, and the containers in it.
         self._plain = plain
         self._seen = seen
-        #: What is not looked at, because of its size.
+        #: The arguments that are not compared because of their size.
         self.large: Sequence[str] = ()
         if plain is None:
             self._take()
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look at, and nothing to say."""
+        """Return whether there is nothing to compare, and nothing to report."""
         return self._plain is None and not (self._before or self.large)
 
     def holds(self, instance: object) -> None:
-        """The method's own object is one of them."""
+        """Add the method's own object to the arguments."""
         self.arguments = {**self.arguments, "self": instance}
         self._plain = None
         self._take()
 
     def resumed(self) -> None:
-        """A generator goes on: its caller may have changed them meanwhile."""
+        """Take a new snapshot: a generator continues, and its caller may have changed its arguments meanwhile."""
         self._plain = None
         self._take()
 
     def _take(self) -> None:
-        #: The encoding of each, and the containers in it by pointer.
+        #: The encoding of each argument, and the containers in it by pointer.
         self._before: dict[str, bytes] = {}
         self._placed: dict[str, Any] = {}
         self.large = large = []
@@ -468,7 +473,7 @@ class WatchedArguments:
                 tree = self._encoded(name)
                 before = dumps_in_order(tree)
                 _placed(tree, value, _key(name), found)
-            except Exception:  # another thread is changing it: what this call does to it is not known
+            except Exception:  # another thread is changing it: what this call does to it is unknown
                 continue
             if not found:
                 continue
@@ -479,7 +484,7 @@ class WatchedArguments:
             self._placed.update(found)
 
     def unchanged(self, output: object) -> bool:
-        """The short way to know that there is nothing to say."""
+        """Return true if the fast path shows that there is nothing to report."""
         if self._plain is None or noted(self.arguments, []) != self._plain:
             return False
         kind = type(output)
@@ -492,9 +497,9 @@ class WatchedArguments:
         return _FIXED.issuperset(map(type, inside)) and all(output is not one for one in self._seen)
 
     def changes(self, output: object, notes: list[str]) -> Changes | None:
-        """What is another one now, and which of them ``output`` is or holds; ``None``: nothing, and none.
+        """Return the changed arguments, and which of them ``output`` is or contains; ``None`` if there are none.
 
-        ``notes`` gets a sentence for each new value that can't be recorded.
+        ``notes`` receives a sentence for each new value that can't be recorded.
         """
         if self._plain is not None:
             same = noted(self.arguments, []) == self._plain
@@ -525,7 +530,7 @@ class WatchedArguments:
         patch = found.about["patch"] = []
         pointers = {at: known[id(value)] for at, value in self._placed.items()}
         for at, value in self._placed.items():
-            if pointers[at] == at:  # else the same object once more
+            if pointers[at] == at:  # otherwise the same object again
                 after = _state(value, notes, known)
                 patch += _differences(at, _cut(_at(before, at), at, pointers), after)
         for name, now in changed.items():
@@ -534,11 +539,11 @@ class WatchedArguments:
                 _placed(found.now[name], self.arguments[name], _key(name), found.fresh)
 
     def _unfold(self) -> None:
-        """Work out what was given: each argument as a tree, and every container in it by pointer."""
+        """Restore the initial state: each argument as a tree, and every container in it by pointer."""
         trees = loads(self._plain or b"{}")
         self._placed = {}
         _placed_by_order(trees, iter(self._seen), "", self._placed)
-        del self._placed[""]  # the dictionary of the arguments is none of the program's
+        del self._placed[""]  # the dictionary of the arguments itself is not the program's
         self._before = {name: dumps_in_order(trees[name]) for name in self.arguments}
         self._plain = None
 
@@ -554,7 +559,7 @@ class WatchedArguments:
 
 
 def watched_arguments(mutates: tuple[str, ...], input: object) -> WatchedArguments | None:
-    """The arguments of a call, where there is something to look at when it returns."""
+    """Return the arguments of a call, if there is anything to compare when it returns."""
     if not changeable(input, mutates):
         return None
     seen: list[Any] = []
@@ -564,9 +569,9 @@ def watched_arguments(mutates: tuple[str, ...], input: object) -> WatchedArgumen
 
 
 class Changes:
-    """What a call has changed: the changed arguments as they ``were`` and are ``now``, and what the log says ``about`` it.
+    """What a call has changed: the changed arguments before (``was``) and ``now``, and what is logged ``about`` it.
 
-    ``fresh`` are the containers that the changed arguments have now, by pointer.
+    ``fresh`` are the containers now in the changed arguments, by pointer.
     """
 
     __slots__ = ("about", "fresh", "now", "was")
@@ -578,21 +583,23 @@ class Changes:
         self.fresh: Final[dict[str, Any]] = {}
 
 
-# -- replaying ---------------------------------------------------------------------------------------------------------------
+# -- replaying ---------------------------------------------------------------------------------------------------------
 
 
 class ReplayedArguments:
-    """The arguments of a replayed call whose recording changed them, as they were when it was called, or last resumed."""
+    """The arguments of a replayed call that changed them in the recording, as they were when it was called, or last
+    resumed."""
 
     __slots__ = ("_at_call", "_contents", "_left", "_nodes", "arguments", "mutates")
 
     def __init__(self, arguments: Mapping[str, Any], mutates: tuple[str, ...]) -> None:
         self.arguments: Final = arguments
         self.mutates: Final = mutates
-        #: Containers by pointer, and what was in each.
+        #: Containers by pointer, and the contents of each.
         self._nodes: Final[dict[str, Any]] = {}
         self._contents: Final[dict[str, Any]] = {}
-        #: As recorded calls have left each argument: nothing else has changed one that is still like this.
+        #: The state in which recorded calls have left each argument: as long as it matches, nothing else has changed
+        #: the argument.
         self._left: Final[dict[str, bytes]] = {}
         for name, value in arguments.items():
             if type(value) not in _FIXED and (name in mutates or _changes(type(value))):
@@ -608,15 +615,15 @@ class ReplayedArguments:
         return _state(value, []) if name in self.mutates else to_json(value)
 
     def state(self, name: str) -> Tree:
-        """The tree of an argument as it was when the call began."""
+        """Return the tree of an argument as it was when the call began."""
         return loads(self._at_call.get(name, b"null"))
 
     def untouched(self, name: str) -> bool:
-        """Whether nothing but recorded calls has changed an argument since."""
+        """Return whether only recorded calls have changed an argument since."""
         return self._left.get(name) == dumps_in_order(self.tree(name))
 
     def apply(self, patch: list[dict[str, Any]]) -> list[Any]:
-        """Do it again; returns the containers that are others now."""
+        """Repeat the changes; return the containers that changed."""
         decoder = Linking(None, self, {})
         todo = [
             (self.at(change.get("at")), change, decoder.whole(_news(change))) for change in patch
@@ -631,7 +638,7 @@ class ReplayedArguments:
         return [value for value, _, _ in todo]
 
     def also(self, changed: list[Any]) -> None:
-        """Another recorded call has changed these: that was no doing of the program's own code."""
+        """Note that another recorded call, not the program's own code, has changed these."""
         ids = {id(value) for value in changed}
         for name in self._left:
             if any(id(value) in ids for at, value in self._nodes.items() if (at + "/").startswith(_key(name) + "/")):
@@ -646,7 +653,7 @@ class ReplayedArguments:
         return self._nodes[pointer]
 
     def after(self, names: Iterable[str]) -> dict[str, Any]:
-        """The containers that these arguments have now, by pointer."""
+        """Return the containers now in these arguments, by pointer."""
         found: dict[str, Any] = {}
         for name in names:
             _placed(self.tree(name), self.arguments.get(name), _key(name), found)
@@ -654,7 +661,8 @@ class ReplayedArguments:
 
 
 class ChangedArguments:
-    """The calls of a replay that changed their arguments in the recording: each does it again in place, where they are as they were."""
+    """The calls of a replay that changed their arguments in the recording; each repeats its changes, if the arguments
+    match."""
 
     def __init__(self, index: Index, comparison: Comparison, redactor: Redactor, report: Report, lock: RLock) -> None:
         self._index: Final = index
@@ -662,17 +670,17 @@ class ChangedArguments:
         self._redactor: Final = redactor
         self._report: Final = report
         self._lock: Final = lock
-        #: The calls under way.
+        #: The calls in progress.
         self._called: Final[dict[Step, ReplayedArguments]] = {}
 
     def begins(self, step: Step, arguments: Mapping[str, Any], mutates: tuple[str, ...]) -> None:
-        """A call begins, or a generator goes on, that changed its arguments in the recording."""
+        """Note that such a call begins, or a generator continues."""
         called = ReplayedArguments(arguments, mutates)
         with self._lock:
             self._called[step] = called
 
     def output(self, step: Step, spec: Spec, seq: int, tree: Tree, about: Mapping[str, Any]) -> Any:
-        """What the call returned, its arguments changed as entry ``seq`` says (``about``)."""
+        """Return the call's output after changing its arguments as entry ``seq`` says (``about``)."""
         try:
             with self._lock:
                 return self._output(step, spec, seq, tree, about)
@@ -696,7 +704,7 @@ class ChangedArguments:
     def _done_again(
         self, step: Step, spec: Spec, seq: int, called: ReplayedArguments, about: Mapping[str, Any]
     ) -> bool:
-        """Change the arguments as the recorded call did; false, and reported, where they are not as they were then."""
+        """Repeat the changes of the recorded call; if the arguments don't match, report that and return false."""
         was: Mapping[str, str] = about.get("was", {})
         other = [name for name, digest in was.items() if not self._as_then(step, spec, called, name, digest)]
         if other:
@@ -709,7 +717,7 @@ class ChangedArguments:
                 one.also(changed)
             return True
         if all(self._digest(spec, name, called.tree(name)) == digest for name, digest in about["is"].items()):
-            return True  # what went on beside it has changed them in just that way
+            return True  # something concurrent has already made exactly these changes
         names = ", ".join(was)
         if self._index.others_between(step.seq, seq):
             how = f"changed {names} in the recording while others went on, who change it here: left as it is"
@@ -735,7 +743,7 @@ class ChangedArguments:
 
 
 class Linking(Decoder):
-    """A decoder to which some nodes are objects that the program has already."""
+    """A decoder in which some nodes are existing objects of the program."""
 
     __slots__ = ("_after", "_called")
 
@@ -752,7 +760,7 @@ class Linking(Decoder):
 
 
 def grafted(tree: Tree, about: Mapping[str, Any]) -> Tree:
-    """The tree of an output with what it took from the arguments as links to that; ``tree`` itself stays as it is."""
+    """Return the tree of an output with links to what it took from the arguments; ``tree`` itself is not modified."""
     for key in ("output", "output_after"):
         for at, to in about.get(key, {}).items():
             tree = _grafted(tree, at.split("/")[1:], {"$t": "argument", "v": to, "after": key != "output"})
@@ -771,7 +779,7 @@ def _grafted(tree: Tree, steps: list[str], node: Tree) -> Tree:
 
 
 def _news(change: Mapping[str, Any]) -> Tree:
-    """The trees of a change, to be decoded in one go."""
+    """Return the trees of a change, to be decoded together."""
     if "items" in change:
         return change["items"][2]
     for put, drop in (("put", "drop"), ("set", "unset"), ("add", "discard")):
@@ -793,7 +801,7 @@ def _content(value: Any) -> Any:
 
 
 def _change(value: Any, content: Any, change: Mapping[str, Any], news: Any) -> None:
-    """Do one change: ``content`` is what was in ``value`` when the call began, ``news`` what comes into it."""
+    """Apply one change: ``content`` is what was in ``value`` when the call began, ``news`` the new content."""
     part = change.get("part", "")
     if "items" in change:
         start, gone, _ = change["items"]

@@ -1,4 +1,4 @@
-"""This process: its role towards the runs in it, which sessions are open, and what happens to calls outside all of them."""
+"""This process: its role in the runs, the open sessions, and calls outside every run."""
 
 from __future__ import annotations
 
@@ -16,117 +16,118 @@ if TYPE_CHECKING:
 
 __all__ = ["NextRun", "Process", "ProcessRole", "Replacement", "has_children", "next_run", "process"]
 
-#: An id of this start of the process.
+#: Identifies this start of the process.
 _START: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is exchanged
 
 
 class Replacement(Protocol):
-    """A block that takes the place of a ``record()``: the replay of the run, its resumption, or a part of another run."""
+    """A block that replaces a ``record()``: the replay or resumption of the run, or a part of another run."""
 
     def begin_for(self, options: Mapping[str, Any]) -> Any:
-        """Begin, for a ``record()`` with these options; returns the ``Run``."""
+        """Begin, for a ``record()`` with these options; return the ``Run``."""
         ...
 
     async def drain_for(self, run: Any) -> None:
-        """At the end of an asynchronous block of ``run``: let what it has started end, as a ``record()`` does."""
+        """At the end of an asynchronous block of ``run``, let what it has started end, as a ``record()`` does."""
         ...
 
     def end_for(self, run: Any, error: BaseException | None) -> None:
-        """End as the block of ``run`` ends."""
+        """End as the block of ``run`` would."""
         ...
 
 
 class NextRun:
-    """The recorded run that the next ``record()`` of this process stands for, since the process is replayed or resumed."""
+    """The recorded run that the next ``record()`` of this process replays or resumes."""
 
     __slots__ = ("_is_input", "input", "resumed")
 
     def __init__(self, input: Any, is_input: Callable[[Any], bool | None] | None = None) -> None:
-        #: What it was given, as the log has it; ``None`` where it has nothing.
+        #: Its recorded input; ``None`` if there is none.
         self.input: Final = input
-        #: Whether it is resumed, so that its input reaches the live world.
+        #: Whether it is resumed, so that its input may reach the outside world.
         self.resumed: Final = is_input is not None
         self._is_input: Final = is_input
 
     def was_given(self, value: Any) -> bool | None:
-        """Of one that is resumed: whether ``value`` was its input, secrets included; ``None`` if unknown."""
+        """For a resumed run, return whether ``value`` was its input, including secrets; ``None`` if unknown."""
         return None if self._is_input is None else self._is_input(value)
 
 
 def next_run() -> NextRun | None:
-    """The run that the next ``record()`` stands for; ``None`` where it records a run of its own."""
+    """Return the recorded run that the next ``record()`` replays or resumes; ``None`` if it records a run of its own."""
     return process.role.next_run()
 
 
 class ProcessRole:
-    """What a process is to the runs in it. This one is plain: each ``record()`` is a run of its own.
+    """The role of a process in the runs in it. This one is plain: each ``record()`` is a run of its own.
 
-    A program that is recorded as a whole, replayed, resumed, or has joined the run of another process has a role of its own, made when
-    the process starts. ``program`` is the id of the program start that its runs belong to, ``command`` the program as it was started,
-    where tracekit starts it.
+    A process that records, replays or resumes a whole program, or has joined a run of another process, has another
+    role, set when the process starts. ``program`` identifies the program start that its runs belong to; ``command`` is
+    the program, if tracekit started it.
     """
 
     def __init__(self, program: str | None = None, command: Any = None) -> None:
         self.program: Final = program or _START
         self.command: Final = command
-        #: The number of the run that its program has opened last.
+        #: The number of the run that its program opened last.
         self.ordinal = 0
         self.ordinaling = threading.RLock()
 
     def tell_failure(self, failure: BaseException) -> bool:
-        """Report on standard error, now, why a replay has failed; whether that is done. Otherwise an exception leaves the block with it."""
+        """Print why a replay has failed on standard error now; return whether this was done. Otherwise the exception
+        reports it."""
         return False
 
-    # -- the runs that its program opens ---------------------------------------------------------------------------------
+    # -- runs opened by the program ------------------------------------------------------------------------------------
 
     def next_ordinal(self) -> int:
-        """The number of the run that is being opened: the n-th of this process, from 1."""
+        """Return the number, from 1, of the run of this process that is being opened."""
         with self.ordinaling:
             self.ordinal += 1
             return self.ordinal
 
     def not_opened(self) -> None:
-        """The run that was opened last turns out to be none."""
+        """Take back the last number: the run was not opened after all."""
         with self.ordinaling:
             self.ordinal -= 1
 
     def part(self, block: Any) -> Replacement | None:
-        """What takes the place of a ``record()`` in a process that has joined a run: a part of that run."""
+        """Return what replaces a ``record()`` in a process that has joined a run: a part of that run."""
         return None
 
     def replacement(self, block: Any) -> Replacement | None:
-        """What takes the place of a ``record()`` whose number is known: its replay or resumption."""
+        """Return what replaces the ``record()`` that has just been numbered: its replay or resumption."""
         return None
 
     def replay_of(self, path: str, options: Mapping[str, Any]) -> Any:
-        """The block that replays the run at ``path`` in place of a ``replay()`` of the program's own; ``None``: it replays it itself."""
+        """Return the block that replaces the program's own ``replay()`` of the run at ``path``; ``None`` to let it run."""
         return None
 
     def is_whole_program(self, session: Session) -> bool:
-        """Whether ``session`` records the whole program."""
+        """Return whether ``session`` records the whole program."""
         return False
 
     def is_replaced_by_run(self, session: Session) -> bool:
-        """Whether ``session`` is discarded in favour of a run that the program opens in it."""
+        """Return whether ``session`` has been discarded in favour of a run that the program opened in it."""
         return session.recording and session.state.discarded
 
     def next_run(self) -> NextRun | None:
-        """The recorded run that the next ``record()`` stands for; ``None`` where it records one of its own."""
+        """Return the recorded run that the next ``record()`` replays or resumes; ``None`` if it records one of its own."""
         return None
 
     def forked(self) -> None:
-        """In a forked child: nobody else holds the lock here."""
+        """Reset the lock in a forked child, where nobody else holds it."""
         self.ordinaling = threading.RLock()
 
-    # -- what comes to it from outside -----------------------------------------------------------------------------------
+    # -- work from outside ---------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """The program is about to listen for work, where it must not. It may raise, to leave the call."""
+        """The program is about to listen for work, which it must not. May raise, to leave the call."""
 
     def perform(
         self, place: Mapping[str, Any], call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Make a call that this process, a pool's worker, was given with its place in a run."""
+        """Make a call that this process, a pool's worker, received with its place in a run."""
         return call(*args, **kwargs)
 
     def before_signal(self, pid: int) -> None:
@@ -134,7 +135,7 @@ class ProcessRole:
 
 
 class Process:
-    """What there is once in a process; see ``process``."""
+    """The state of the process, of which there is one; see ``process``."""
 
     __slots__ = (
         "_lock",
@@ -154,87 +155,90 @@ class Process:
 
     def __init__(self) -> None:
         self.role = ProcessRole()
-        #: The calls that are open, and the effects below them.
+        #: The open calls, and the effects below them.
         self.effects: Final = EffectTree()
         #: The open sessions, in the order in which they were opened.
         self.sessions: tuple[Session, ...] = ()
-        #: How many runs of this process ended over their budget, by the program's word or not.
+        #: How many runs of this process exceeded their budget, whether the program reported it or not.
         self.overspent = 0
-        #: Called with family and name for a step outside every run, where that may not be; ``None`` otherwise.
+        #: Called with family and name of a step outside every run, if that is forbidden; else ``None``.
         self.outside: Callable[[str, str], None] | None = None
-        #: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
+        #: How often each call was made outside every run while some run was being recorded (by a thread or a callback
+        #: that lost it).
         self.outside_calls: dict[str, int] | None = None
-        #: Called with its name for each block that begins (``record``, ``replay`` …) while none may; ``None`` otherwise.
+        #: Called with the name of each block that begins (``record``, ``replay`` …), if that is forbidden; else
+        #: ``None``.
         self.forbidden: Callable[[str], None] | None = None
-        #: What must live as long as the process does, whoever else lets go of it.
+        #: Objects that must live as long as the process.
         self.kept: Final[list[object]] = []
-        #: Called before the process becomes another program, and so comes to the end of its part of a run.
+        #: Called before the process becomes another program (exec), which ends its part of a run.
         self.before_exec: Final[list[Callable[[], object]]] = []
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
         self._watchers = 0
         self._lock = threading.RLock()
-        #: tracekit's own threads that look at the others, for every replay of this process, by their native ids: they bring nothing about.
-        #: Each with the lock under which it looks, or ``None``: who waits for that is not blocked, but has it as soon as it has looked.
+        #: tracekit's own threads that observe the others for a replay, by native id; they cause no events. Each with
+        #: the lock that it holds while it looks, or ``None``: a thread that waits for that lock is not blocked.
         self.observers: Final[dict[int, Any]] = {}
 
     def forked(self) -> None:
-        """In a forked child: nobody else holds the locks here.
+        """Reset the locks in a forked child, where nobody else holds them.
 
-        One that is forked before anything was recorded, as the workers of a server are, is a program start of its own.
+        A child forked before anything was recorded, such as a server's worker, counts as a program start of its own.
         """
         self._lock = threading.RLock()
         self.effects.forked()
-        for session in self.sessions:  # nobody else's lanes go on
+        for session in self.sessions:  # the lanes of other threads don't continue here
             if session.state.root is not None:
                 session.state.root.owned.clear()
         if type(self.role) is ProcessRole and not self.sessions and not self.role.ordinal:
             self.role = ProcessRole(_reality.urandom(8).hex())
         self.role.forked()
 
-    # -- sessions --------------------------------------------------------------------------------------------------------
+    # -- sessions ------------------------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        """``session`` is one of the open ones from now on."""
+        """Add ``session`` to the open ones."""
         with self._lock:
             if session not in self.sessions:
                 self.sessions = (*self.sessions, session)
 
     def closed(self, session: Session) -> None:
-        """``session`` is none of the open ones any more. Idempotent."""
+        """Remove ``session`` from the open ones. Idempotent."""
         with self._lock:
             self.sessions = tuple(one for one in self.sessions if one is not session)
 
     def has_open(self, run_id: str) -> bool:
-        """Whether this process has the run open."""
+        """Return whether this process has the run open."""
         return any(session.run_id == run_id for session in self.sessions)
 
     def about_to_signal(self, pid: int) -> None:
-        """The program is about to send a signal to process ``pid``, which may end it."""
+        """The program is about to send a signal to process ``pid``, which may kill it."""
         self.role.before_signal(pid)
         for session in self.sessions:
             if session.state.children is not None:
                 session.state.children.before_signal(pid)
 
     def handles_signal_itself(self, pid: int, number: int) -> bool:
-        """Whether process ``pid`` is a replayed child whose own log has the call of its handler: it is not sent the signal."""
+        """Return whether process ``pid`` is a replayed child whose own log has its handler's call, so that the signal
+        is not sent."""
         managers = [session.state.children for session in self.sessions if session.state.children is not None]
         return any(children.handles_itself(pid, number) for children in managers)
 
-    # -- calls outside every run -----------------------------------------------------------------------------------------
+    # -- calls outside every run ---------------------------------------------------------------------------------------
 
     def refuse_outside(self, refuse: Callable[[str, str], None]) -> None:
-        """From now on a captured call outside every run is ``refuse``'s to refuse: it would be live."""
+        """Have ``refuse`` called for each captured call outside every run, which would be live, so that it can raise."""
         with self._lock:
             self._refuse_by((*self._refusals, refuse))
 
     def refuse_leftovers(self, refuse: Callable[[str, str], None]) -> None:
-        """From now on, where nobody else is asked about a captured call outside every run, ``refuse`` is, which may allow it."""
+        """Have ``refuse`` called for captured calls outside every run if nobody else refuses them; it may allow them."""
         with self._lock:
             if refuse not in self._refusals:
                 self._refuse_by((refuse, *self._refusals))
 
     def allow_outside(self, refuse: Callable[[str, str], None]) -> None:
-        """Take back ``refuse_outside(refuse)``; in any order."""
+        """Undo ``refuse_outside(refuse)``; in any order."""
         with self._lock:
             at = self._refusals.index(refuse)
             self._refuse_by(self._refusals[:at] + self._refusals[at + 1 :])
@@ -244,7 +248,7 @@ class Process:
         self.outside = refusals[-1] if refusals else None
 
     def count_outside(self) -> dict[str, int]:
-        """Count what is called outside every run from now on, until ``called_outside_since``; returns what was counted before."""
+        """Count calls outside every run from now on, until ``called_outside_since``; return the present counts."""
         with self._lock:
             self._watchers += 1
             if self.outside_calls is None:
@@ -252,7 +256,7 @@ class Process:
             return dict(self.outside_calls)
 
     def called_outside_since(self, before: Mapping[str, int]) -> list[str]:
-        """The names of what was called outside every run since ``count_outside`` returned ``before``."""
+        """Return the names of calls made outside every run since ``count_outside`` returned ``before``."""
         with self._lock:
             after = dict(self.outside_calls or ())
             self._watchers -= 1
@@ -262,7 +266,7 @@ class Process:
 
     @contextmanager
     def nothing_begins(self, forbidden: Callable[[str], None]) -> Iterator[None]:
-        """A block in which ``forbidden`` is called for each run or replay that is about to begin, for it to raise."""
+        """A block in which ``forbidden`` is called, and can raise, for each run or replay that is about to begin."""
         before, self.forbidden = self.forbidden, forbidden
         try:
             yield
@@ -270,12 +274,12 @@ class Process:
             self.forbidden = before
 
 
-#: What ``waitid`` is to look at: also children that were started in unusual ways (Linux: ``__WALL``).
+#: A flag for ``waitid``: include children that were started in unusual ways (Linux: ``__WALL``).
 _ALL_CHILDREN: Final = 0x40000000
 
 
 def has_children() -> bool:
-    """Whether this process has child processes: one question to the system, and the answer mostly is no."""
+    """Return whether this process has child processes, with a single system call."""
     try:
         _reality.system.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_CHILDREN)
     except ChildProcessError:
@@ -285,7 +289,7 @@ def has_children() -> bool:
     return True
 
 
-#: This process. Whoever starts a program in it, or joins a run, gives it its role.
+#: This process. Code that starts a program in it, or joins a run, sets its role.
 process: Final = Process()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=process.forked)

@@ -1,4 +1,4 @@
-"""The session that resumes: it replays while the log lasts, then records past its end."""
+"""The session that resumes a run: it replays as long as the log lasts, then records past its end."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ __all__ = ["DeferredStep", "Followed", "HeldTimer", "LateTimer", "ResumedSpan", 
 
 # -- deferred ----------------------------------------------------------------------------------------------------------
 #
-# What a resumed run does not find in its log: steps, ends of spans and timers that come true once the log is open.
+# What a resumed run does not find in its log: steps, ends of spans and timers, which happen once the log is open.
 
 
 class DeferredStep(Step):
-    """A step past the end of the log, or one whose outcome the log does not have (``given_up``: its ``seq``).
+    """A step past the end of the log, or one whose outcome the log lacks (``given_up``: its ``seq``).
 
-    ``go`` makes it: after the whole log has been followed, what was cut off is compensated where it can be.
+    ``go`` makes it, after the whole log has been followed, and after an interrupted attempt has been compensated if
+    possible.
     """
 
     __slots__ = ("given_up", "request", "scope", "session", "spec")
@@ -65,7 +66,7 @@ class DeferredStep(Step):
         return self.session.make(self, waited=waited)
 
     async def go_async(self) -> Step:
-        # Others may have gone on since it was asked for, or since it was first made: its outcome was waited for, in a replay too.
+        # Others may have gone on since it was requested or first made: a replay has to wait for its outcome, too.
         waited = self.given_up is not None or not self.session.followed
         await self.session.wait_open_async()
         compensation = self._compensation()
@@ -74,7 +75,7 @@ class DeferredStep(Step):
         return self.session.make(self, waited=waited)
 
     def _compensation(self) -> Any:
-        """How to undo what the attempt that was cut off may have done, where no earlier recovery has."""
+        """Return how to undo the interrupted attempt, unless an earlier recovery has done so."""
         if self.given_up is None or self.session.replay.undone(self.given_up):
             return None
         return self.spec.compensation
@@ -100,7 +101,7 @@ class ResumedSpan(ReplayedStep):
 
 
 class LateTimer(Timer):
-    """What one thread hands to another past the end of the log: it happens at once, and is written in its turn."""
+    """A hand-over between threads past the end of the log: it happens at once, and is logged later, in order."""
 
     __slots__ = ("_real", "_run")
 
@@ -121,7 +122,7 @@ class LateTimer(Timer):
 
 
 class HeldTimer(LateTimer):
-    """An item put into a queue, or taken, past the end of the log: not before the others have had theirs from it."""
+    """A queue operation past the end of the log, which waits until the others have got their items from the queue."""
 
     __slots__ = ("_function", "_now", "_waited")
 
@@ -129,7 +130,7 @@ class HeldTimer(LateTimer):
         super().__init__(run, real)
         self._function: Final = function
         self._now = False
-        #: Whether the other tasks of the loop have gone on before it: in a replay they do too.
+        #: Whether the other tasks of the loop have gone on before it, as they then do in a replay.
         self._waited = False
 
     @property
@@ -140,7 +141,7 @@ class HeldTimer(LateTimer):
         loop = running_loop()
         if loop is None or can_go_on(loop):
             self._waited = self._run.wait_open("queue", self._function)
-        else:  # it can't be kept from it
+        else:  # it can't be held back
             self._now = True
         return self.live
 
@@ -149,9 +150,11 @@ class HeldTimer(LateTimer):
 
 
 class ResumedTimer:
-    """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open, or the run is left.
+    """A sleep or deadline that had not fired when the log was cut off: ``live`` once the log is open, or the run is
+    left.
 
-    ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and reports.
+    That is when ``wait`` returns and ``on_fire`` calls; the capture point checks ``live``, uses the real clock and
+    reports.
     """
 
     __slots__ = ("_real", "_run", "_ticket")
@@ -189,35 +192,36 @@ class ResumedTimer:
 
 # -- followed ----------------------------------------------------------------------------------------------------------
 #
-# The log of a run that is to be resumed, followed to its end by the program before anything goes live.
+# The log of a run to be resumed, which the program follows to its end before anything goes live.
 
 
 class Followed(Replay):
-    """A replay that may come to the end of its log: it says where the program is past it.
+    """A replay that may reach the end of its log, and knows where the program is past it.
 
-    ``supplied`` holds outputs that the log does not have, by step (an operator knows what was redacted).
+    ``supplied`` has outputs that the log lacks, by step (an operator knows what was redacted).
     """
 
-    # What comes after its log is live.
+    # What follows its log is live.
     _ends_with_log = False
-    # It goes on in the same file, where a lane is the one that it was.
+    # It continues in the same file, so lanes keep their identity.
     _unwraps = False
-    # What its lanes did between their last event and the end of the log has no bound, and what comes after that is live.
+    # What its lanes did between their last event and the end of the log is unbounded, and what follows is live.
     _patience = UNLIMITED
 
     def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
         super().__init__(trace, redactor)
         self.supplied: Final = dict(supplied)
         self._cursor = 1
-        #: What threads have yet to put into queues, and to take, as the log has it.
+        #: The recorded queue operations that threads have yet to make.
         self._moves: Final = {seq for (_, name, _, _), seq in self.index.timers.items() if _moves(name)}
 
     @property
     def complete(self) -> bool:
-        """Whether the program has made every recorded step and got every event, and its threads have handed over what they had.
+        """Whether the program has made every recorded step and got every event, and its threads have made all recorded
+        hand-overs.
 
-        What goes live before an event of the log comes after it in the file, and so in a replay. An item that is taken by one thread
-        now, and was taken by another then, would lead them another way.
+        What goes live before an event of the log comes after it in the file, and so in a replay. If another thread took
+        an item than did then, the program would take another path.
         """
         return self.stepped and self.schedule.exhausted and all(self._used[seq] for seq in self._moves.copy())
 
@@ -242,9 +246,9 @@ class Followed(Replay):
         return i > count
 
     def next_step(self, scope: Scope, kind: str) -> int | None:
-        """The next recorded step of a kind in the scope's lane; ``None``: what comes now is past the end of the log.
+        """Return the next recorded step of a kind in the scope's lane; ``None`` if the lane is past the end of the log.
 
-        Being past it, the lane must have nothing left that was recorded: else this is the replay's failure.
+        Then the lane must have no recorded steps left; otherwise the replay fails.
         """
         with self._lock:
             self.failed.check()
@@ -259,7 +263,7 @@ class Followed(Replay):
         return seq
 
     def read_past_end(self, scope: Scope, function: str) -> bool:
-        """Whether a read of ``function`` now comes after all that was recorded in its lane."""
+        """Return whether a read of ``function`` now comes after all that was recorded in its lane."""
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -268,37 +272,37 @@ class Followed(Replay):
             return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
 
     def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
-        """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
+        """Return where the timer that the scope's lane arms now fired in the log, or ``None``; see ``Lane.armed``."""
         with self._lock:
             self.failed.check()
             return self.index.timers.get((self.lanes.enter(scope.lane).lane, function, after, n))
 
     def timer(self, seq: int, lane: Lane) -> ReplayedTimer:
-        """The timer of ``lane`` that fired at ``seq``."""
+        """Return the timer of ``lane`` that fired at ``seq``."""
         return ReplayedTimer(self, seq, lane)
 
     def undone(self, seq: int) -> bool:
-        """Whether an earlier recovery has undone a step."""
+        """Return whether an earlier recovery has undone a step."""
         compensation = self.index.compensations.get(seq)
         return compensation is not None and self.answered(compensation)
 
     def answered(self, seq: int) -> bool:
-        """Whether the log has the outcome of a step."""
+        """Return whether the log has the outcome of a step."""
         return bool(self.index.answer[seq])
 
     def entries_of(self, step: int) -> Iterator[dict[str, Any]]:
-        """The entries of a step: its intent record, all that happened inside, and its outcome, where there is one."""
+        """Yield the entries of a step: its intent record, everything inside, and its outcome, if there is one."""
         answer = self.index.answer[step]
         for seq in sorted({step, *self.index.inside(step), *((answer,) if answer else ())}):
             yield self.trace.entry(seq)
 
     def number_of(self, parent: int, name: str, n: int, under: int) -> int:
-        """The number of a lane in the log, or 0."""
+        """Return the number of a lane in the log, or 0."""
         return self.index.lanes.get(LaneKey(parent, name, n, under), 0)
 
     @cached_property
     def lasted(self) -> int:
-        """How long (ns) the run had taken, by the last recorded readings of its steady clocks."""
+        """Return how long (ns) the run had taken, by the last recorded readings of its steady clocks."""
         left, most = {function for function in STEADY if self.begun(function) is not None}, 0
         for seq in range(len(self.index), 0, -1):
             if not left:
@@ -330,37 +334,36 @@ class Followed(Replay):
         )
 
     def _stuck(self, waiting: list[Waiting]) -> ReplayError | None:
-        if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
+        if self.stepped and self.face.open_now():  # nobody asks for what is left to hand over
             return None
         return self.fail(divergence.not_followed(self.run_id, shown_as(self.trace.path), self._unconsumed()))
 
     def unfollowed(self) -> ReplayError:
-        """The program has ended, and the log has more: its failure."""
+        """Return the failure of a program that has ended before the end of the log."""
         return self.fail(divergence.not_followed(self.run_id, shown_as(self.trace.path), self._unconsumed()))
 
 
 # -- resumption --------------------------------------------------------------------------------------------------------
 #
-# The session that resumes: it answers from the log while that lasts, and records from there on.
-#
-# Nothing goes live before the program has followed the log to its end: a program that no longer follows its log is noticed while
+# The session that resumes: it answers from the log as long as that lasts, and records from there on. Nothing goes live
+# before the program has followed the log to its end, so that a program that no longer follows its log is noticed while
 # that is harmless. Then the log is *open*: what was never recorded may happen.
 
 T = TypeVar("T")
 
-#: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
+#: Hand-overs between threads wait for nothing, except in queues: taking an item deprives another thread of it.
 _AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call", CUT_OFF}
 
 
 def _moves(function: str) -> bool:
-    """Whether it moves an item of a queue, by user code or by a package."""
+    """Return whether it is a queue operation, by user code or a package."""
     return function.partition(":")[0] in QUEUES
 
 
 class Resumption(Recording):
-    """One run that goes on in ``journal``, where ``log`` ends.
+    """A run that continues in ``journal`` where ``log`` ends.
 
-    ``opened`` is called when the log has been followed to its end; ``about`` goes into ``recovery.started``.
+    ``opened`` is called when the log has been followed to its end; ``about`` is the content of ``recovery.started``.
     """
 
     def __init__(
@@ -383,7 +386,7 @@ class Resumption(Recording):
         self._opened: Final = opened
         self._opening: Final = threading.RLock()
         self._begun = False
-        #: What is to be written once the log is open, in order.
+        #: What has to be written once the log is open, in order.
         self._late_entries: list[Callable[[], object]] = []
         self._steady: dict[str, Any] = {}
         #: The lanes that have made a step past the end of the log.
@@ -392,21 +395,22 @@ class Resumption(Recording):
         self._identities.update(log.index.identities)
         self.steps = sum(len(steps) for steps in log.index.intents.values())
 
-    # -- coming to the end of the log ------------------------------------------------------------------------------------
+    # -- reaching the end of the log -----------------------------------------------------------------------------------
 
     @property
     def threads(self) -> ThreadMonitor | None:  # type: ignore[override]
-        """Whom the hooks notify of the threads that take part, while the log decides who goes first."""
+        """Notified by hooks of the threads that take part, as long as the log decides the order."""
         return None if self.followed else self.replay.threads
 
     def look(self) -> bool:
-        """Whether the program has followed the log to its end; the first time, what is past it may come from now on."""
+        """Return whether the program has followed the log to its end; the first time, open the log."""
         if not self.followed and self.replay.failure is None and self.replay.complete:
             self._open()
         return self.followed
 
     def open_now(self) -> bool:
-        """Open the log, whoever holds it up. Whether that may be: it has been followed without a difference."""
+        """Open the log, whatever holds it up; return whether that is allowed: it has been followed without a
+        difference."""
         if self.replay.failure is None and not self.followed:
             self._open()
         return self.followed
@@ -432,7 +436,7 @@ class Resumption(Recording):
                 write()
 
     def late(self, write: Callable[[], object]) -> None:
-        """Write something past the end of the log, as soon as that may be."""
+        """Write something past the end of the log, as soon as that is possible."""
         with self._opening:
             if not self._begun:
                 self._late_entries.append(write)
@@ -440,14 +444,14 @@ class Resumption(Recording):
         write()
 
     def wait_open(self, family: str, name: str) -> bool:
-        """Return when the log is open. Whether the other tasks of an event loop have gone on meanwhile."""
+        """Wait until the log is open. Return whether the other tasks of an event loop have run meanwhile."""
         if self.followed:
             return False
         loop = running_loop()
         if loop is None:
             self.replay.schedule.wait(None)
         elif can_go_on(loop):
-            # That nobody else can go on is seen only while somebody waits.
+            # Whether nothing else can go on is only determined while something waits.
             waits = self.replay.schedule.callback(None, lambda: None)
             self.progress.queue(loop).nested()
             go_on(loop, lambda: self.followed or self.replay.failure is not None)
@@ -462,7 +466,7 @@ class Resumption(Recording):
         if not self.followed:
             await self.replay.schedule.wait_async(None)
 
-    # -- steps -----------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     @property
     def supplied(self) -> Mapping[int, Any]:
@@ -472,7 +476,7 @@ class Resumption(Recording):
         spec = request.spec
         if self.followed:
             if request.once_key is not None or (scope.spending is not None and not spec.structural):
-                return self._live(scope, request)  # the log came to its end just now
+                return self._live(scope, request)  # the end of the log has just been reached
             self._leave_log(scope, spec.family)
             return super().begin(scope, request)
         if self.replay.next_step(scope, spec.family) is None:
@@ -498,7 +502,7 @@ class Resumption(Recording):
         return not self.followed and self.replay.comes_next(scope, family, name)
 
     def make(self, step: DeferredStep, *, waited: bool = False) -> Step:
-        """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
+        """Make a step that the log does not answer, giving up an interrupted attempt; return the live step."""
         request = step.request.saying({"waited": True}) if waited else step.request
         self._left.add(step.scope.lane)
         if step.given_up is not None:
@@ -511,7 +515,7 @@ class Resumption(Recording):
         return self._live(step.scope, request)
 
     def _live(self, scope: Scope, request: Request) -> Step:
-        """Begin a step past the end of the log, by way of the run's policies."""
+        """Begin a step past the end of the log, through the run's policies."""
         session = self.state.session
         return super().begin(scope, request) if session is None else session.begin(scope, request)
 
@@ -533,7 +537,7 @@ class Resumption(Recording):
             self.look()
 
     def _past_end(self, scope: Scope, kind: str) -> bool:
-        """Whether a step of one entry is to be written: then it may be now. Nothing but the log changes by it."""
+        """Return whether a step of one entry has to be written, which is then allowed. Only the log is affected."""
         if self.followed:
             self._leave_log(scope, kind)
             return True
@@ -565,7 +569,7 @@ class Resumption(Recording):
     def fail(self, error: ReplayError) -> ReplayError:
         return error if self.followed else self.replay.fail(error)
 
-    # -- clock, random numbers and timers ----------------------------------------------------------------------------------
+    # -- clock, random numbers and timers ------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
@@ -623,9 +627,9 @@ class Resumption(Recording):
             self._left.add(scope.lane)
 
     def _own(self, function: str, real: Callable[[], Any]) -> Any:
-        """What a clock of the run shows, for whom the log has no reading.
+        """Return what a clock of the run shows, if the log has no reading.
 
-        One that began at another instant than in the log goes on from where the log ends.
+        A clock that started at another instant than in the log goes on from where the log ends.
         """
         if function not in STEADY:
             return real() if self.followed else self.replay.now(function, real)
@@ -662,7 +666,7 @@ class Resumption(Recording):
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.replay.skip_deliveries(here, tasks)
 
-    # -- lanes -----------------------------------------------------------------------------------------------------------
+    # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def _number(self, lane: Lane, parent: Lane) -> int:
         return self.replay.number_of(parent.id, lane.name, lane.n, lane.under)

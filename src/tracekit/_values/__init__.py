@@ -1,7 +1,7 @@
-"""Python values to canonical JSON and back: tagged types, opaque values, fingerprints.
+"""Converts Python values to canonical JSON and back: tagged types, opaque values, fingerprints.
 
-A value becomes a *tree* (``to_json``): JSON scalars, lists and dictionaries that orjson writes faithfully. Whatever JSON
-has no word for is ``{"$t": tag, "v": …}``. ``from_json`` is the way back; it treats the tree as untrusted input.
+A value becomes a *tree* (``to_json``): JSON scalars, lists and dictionaries that orjson writes faithfully. Whatever
+JSON can't express is ``{"$t": tag, "v": …}``. ``from_json`` is the inverse; it treats the tree as untrusted input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Python values as JSON trees with tags, and back: one recursive encoder and one recursive decoder.
+"""Encodes Python values as tagged JSON trees, and decodes them: one recursive encoder and one recursive decoder.
 
-JSON values stand for themselves; everything else is ``{"$t": tag, "v": …}``. What is not serialisable is an ``opaque`` value with its
-``repr``. A decoder never imports what a trace names.
+JSON values represent themselves; everything else is ``{"$t": tag, "v": …}``. A value that can't be serialised becomes
+an ``opaque`` value with its ``repr``. The decoder never imports what a trace names.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ __all__ = [
 #
 # Values to trees, and trees to bytes.
 #
-# The rule of the hot path: a value that is plain JSON all through is returned as it is, after one look at exact types. orjson
-# alone would write tuples as lists, NaN as null, and UUIDs, enums, dataclasses and dates as what they are not.
+# The rule of the hot path: a value that is entirely plain JSON is returned as it is, after checking exact types. orjson
+# alone would write tuples as lists, NaN as null, and UUIDs, enums, dataclasses and dates as something else.
 
-#: Items visited in one value before it is called too large (shared parts count each time: they are written each time).
+#: The maximum of items visited in one value (shared parts count each time, since they are written each time).
 MAX_ITEMS: Final = 2_000_000
-#: Larger integers are not serialised: arithmetic on what a trace says must not take for ever.
+#: Larger integers are not serialised: arithmetic on values from a trace must not take forever.
 MAX_BITS: Final = 400_000
 _PLAIN_WIDTH: Final = 50_000
 _REPR: Final = 200
@@ -85,42 +85,43 @@ _orjson_dumps: Final = orjson.dumps
 
 
 def dumps(tree: Tree) -> bytes:
-    """The canonical bytes of a tree: sorted keys, no spaces. Fixed for format version 1; what is hashed."""
+    """Return the canonical bytes of a tree: sorted keys, no spaces. This is what is hashed; fixed for format version 1."""
     return _orjson_dumps(tree, None, _SORTED)
 
 
 def dumps_in_order(tree: Tree) -> bytes:
-    """The bytes of a tree with keys as they come: what is stored, since the program sees the order of a dictionary."""
+    """Return the bytes of a tree with keys in order. This is what is stored, since programs see the order of a
+    dictionary."""
     return _orjson_dumps(tree, None, IN_ORDER)
 
 
 def canonical(value: object) -> bytes:
-    """The canonical bytes of any value."""
+    """Return the canonical bytes of any value."""
     return dumps(to_json(value))
 
 
 def fingerprint(name: str, tree: Tree) -> str:
-    """``sha256:`` and the hex digest of the canonical form of ``{"input": tree, "name": name}``."""
+    """Return ``sha256:`` and the hex digest of the canonical form of ``{"input": tree, "name": name}``."""
     return fingerprint_encoded(name, dumps(tree))
 
 
 def fingerprint_encoded(name: str, encoded: bytes) -> str:
-    """As ``fingerprint``, for an input whose canonical bytes are at hand."""
+    """Like ``fingerprint``, for an input whose canonical bytes are available."""
     return "sha256:" + sha256(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}").hexdigest()
 
 
 def fingerprint_continued(name: str, hashed: Any) -> str:
-    """As ``fingerprint``, for a hash object that was given the canonical form up to the end of the input."""
+    """Like ``fingerprint``, for a hash object that has been fed the canonical form up to the end of the input."""
     whole = hashed.copy()
     whole.update(b',"name":' + dumps(to_json(name)) + b"}")
     return f"sha256:{whole.hexdigest()}"
 
 
 def to_json(value: object, notes: list[str] | None = None) -> Tree:
-    """The tree of ``value``: the value itself where it is plain JSON, else a copy with tags.
+    """Return the tree of ``value``: the value itself if it is plain JSON, else a tagged copy.
 
     Never raises: what can't be encoded becomes an ``opaque`` value, and a sentence about it is appended to ``notes``.
-    Encode the tree before the program goes on: parts of it are the program's own objects.
+    Encode the tree before the program continues: parts of it may be the program's own objects.
     """
     kind = type(value)
     if kind is dict or kind is list:
@@ -132,7 +133,7 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
 
 
 def snapshot(value: object, notes: list[str] | None = None) -> Tree:
-    """As ``to_json``, but always a copy: whatever another thread does to ``value`` afterwards, the tree can be written."""
+    """Like ``to_json``, but always return a copy: the tree stays valid whatever another thread does to ``value``."""
     walk = Walk(notes)
     try:
         return walk.value(value, 0)
@@ -143,12 +144,12 @@ def snapshot(value: object, notes: list[str] | None = None) -> Tree:
 
 
 def quick(value: object) -> bytes | None:
-    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes ``to_json``."""
+    """Return the stored bytes of a small value of JSON types, tuples and floats; ``None`` if it needs ``to_json``."""
     return noted(value, [])
 
 
 class Unnamed(str):
-    """What there is to say of a value whose class has no name by which it could be found: it was made while the program ran."""
+    """A note about a value whose class can't be found by name, because it was created while the program ran."""
 
     __slots__ = ("name",)
 
@@ -156,11 +157,11 @@ class Unnamed(str):
 
 
 class TooLarge(Exception):
-    """A value has more items than are followed."""
+    """A value has too many items."""
 
 
 class Walk:
-    """One value on its way to a tree: who is above (cycles), how much is left, what there is to say."""
+    """The state of encoding one value: enclosing objects (cycles), remaining items, notes."""
 
     __slots__ = ("above", "left", "notes")
 
@@ -194,7 +195,7 @@ class Walk:
             return self.opaque(value, "it is nested too deep")
         self.above.add(me)
         try:
-            if kind is list:  # without a handler: the stack has room for all the levels
+            if kind is list:  # without a handler: the stack must have room for all levels
                 return self.items(value, depth)
             return handler_of(kind)(self, value, depth)
         except (KeyboardInterrupt, TooLarge):
@@ -205,17 +206,17 @@ class Walk:
             self.above.discard(me)
 
     def items(self, values: Any, depth: int) -> list[Tree]:
-        """The trees of several values that stand in a list at ``depth``."""
+        """Return the trees of several values that are in a list at ``depth``."""
         values = list(values)
         self.spend(len(values))
         visit = self.value
         trees = []
-        for item in values:  # a comprehension is a frame of its own
+        for item in values:  # a comprehension would cost a frame
             trees.append(visit(item, depth + 1))  # noqa: PERF401
         return trees
 
     def mapping(self, pairs: Any, depth: int) -> Tree:
-        """A dictionary, as pairs where JSON has no such keys (or a key might be taken for a tag)."""
+        """Encode a dictionary, as pairs if JSON has no such keys (or a key could be taken for a tag)."""
         pairs = list(pairs)
         self.spend(len(pairs))
         visit = self.value
@@ -233,7 +234,7 @@ class Walk:
             raise TooLarge
 
     def unnamed(self, kind: type) -> None:
-        """Note that a class is found under its name in no module."""
+        """Note that a class can't be found in any module under its name."""
         if self.notes is not None:
             name = name_of(kind)
             note = Unnamed(
@@ -245,7 +246,7 @@ class Walk:
                 self.notes.append(note)
 
     def opaque(self, value: object, reason: str) -> Tree:
-        """What stands for a value that can't be encoded."""
+        """Return the tree that replaces a value that can't be encoded."""
         try:
             name = name_of(type(value))
         except Exception:
@@ -259,9 +260,9 @@ _ADDRESS: Final = expression(r" at 0x[0-9a-fA-F]+")
 
 
 def _described(value: object) -> str:
-    """At most 200 characters; without addresses, which differ between a recording and its replay."""
+    """Describe a value in at most 200 characters, without addresses, which would differ in a replay."""
     try:
-        for base in (list, dict, tuple, set, frozenset):  # their repr may be endless work
+        for base in (list, dict, tuple, set, frozenset):  # their repr may take forever
             if base in type(value).__mro__:
                 return f"<{base.__name__} of {base.__len__(value)} items>"  # type: ignore[arg-type]
         text = str.__str__(repr(value))[: _REPR * 2]
@@ -279,13 +280,13 @@ def _surrogates(text: str) -> Tree:
     return {"$t": "str", "v": b2a_base64(text.encode("utf-8", "surrogatepass"), newline=False).decode()}
 
 
-#: A cache of handlers, of nothing but the type; emptied when it is full.
+#: A cache of handlers, by type only; emptied when it is full.
 _known: Final[dict[type, Handler]] = {}
 _MANY_TYPES: Final = 4096
 
 
 def handler_of(kind: type) -> Handler:
-    """How values of exactly this type are encoded."""
+    """Return the handler that encodes values of exactly this type."""
     handler = _known.get(kind)
     if handler is not None and not codecs_by_type:
         return handler
@@ -294,7 +295,7 @@ def handler_of(kind: type) -> Handler:
         return lambda walk, value, depth: {"$t": codec.tag, "v": walk.value(codec.encode(value), depth + 1)}
     if handler is None:
         handler = classify(kind)
-        if is_heap(kind) and len(_known) > _MANY_TYPES:  # classes made on the fly are not kept alive for ever
+        if is_heap(kind) and len(_known) > _MANY_TYPES:  # classes created dynamically must not be kept alive forever
             _known.clear()
         _known[kind] = handler
     return handler
@@ -302,11 +303,11 @@ def handler_of(kind: type) -> Handler:
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 #
-# How each kind of type is encoded: a table for the standard library by name, and a look at the bases of the rest.
-#
-# Types of modules that are not loaded need no case, so nothing is imported here: a type's own module is there when its values are.
+# How each kind of type is encoded: a table by name for the standard library, and checks of the bases for the rest.
+# Types of modules that are not loaded need no handling, so nothing is imported here: a type's own module is loaded if
+# there are values of it.
 
-#: The NumPy types whose bytes say everything.
+#: The NumPy types that are fully described by their bytes.
 DTYPE: Final = expression(
     r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SUV]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)"
 )
@@ -319,7 +320,7 @@ def base64(data: Any) -> str:
 
 
 def _simple(tag: str, plain: Callable[[Any], Any]) -> Handler:
-    """A type whose value is given by ``plain(value)``, itself a value of simpler types."""
+    """Return the handler of a type whose value is represented by ``plain(value)``, a value of simpler types."""
 
     def handler(walk: Walk, value: Any, depth: int) -> Tree:
         return {"$t": tag, "v": walk.value(plain(value), depth + 1)}
@@ -339,7 +340,7 @@ def _pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
     for _ in range(8):
         try:
             return list(dict.items(value))
-        except RuntimeError:  # another thread writes to it
+        except RuntimeError:  # another thread is writing to it
             continue
     return list(dict.items(dict.copy(value)))
 
@@ -448,7 +449,7 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "builtins:ellipsis": lambda walk, value, depth: {"$t": "const", "v": "Ellipsis"},
     "builtins:NotImplementedType": lambda walk, value, depth: {"$t": "const", "v": "NotImplemented"},
     "datetime:datetime": _datetime,
-    "freezegun.api:FakeDatetime": _datetime,  # stands for datetime itself while time is frozen
+    "freezegun.api:FakeDatetime": _datetime,  # replaces datetime while time is frozen
     "datetime:date": _simple("date", lambda value: value.isoformat()),
     "freezegun.api:FakeDate": _simple("date", lambda value: value.isoformat()),
     "datetime:time": _time,
@@ -474,7 +475,7 @@ _BY_NAME: Final[dict[str, Handler]] = {
 
 
 def classify(kind: type) -> Handler:
-    """The handler for a type that was not met before."""
+    """Return the handler for a type not seen before."""
     handler = _BY_NAME.get(name_of(kind))
     if handler is not None and (is_heap(kind) is False or loaded_class(name_of(kind)) is kind):
         return handler
@@ -496,7 +497,7 @@ def _unnamed(handler: Handler) -> Handler:
 
 
 def _from(module: str, name: str) -> Callable[[type, tuple[type, ...]], bool]:
-    """Whether a type derives from a class of a module, which is then loaded."""
+    """Return a check whether a type derives from a class of a module, which is then loaded."""
 
     def applies(kind: type, bases: tuple[type, ...]) -> bool:
         found = sys.modules.get(module)
@@ -537,19 +538,19 @@ def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "namedtuple", "c": name_of(type(value)), "v": walk.items(tuple.__iter__(value), depth + 1)}
 
 
-#: What each class that ``collections.namedtuple`` or ``typing.NamedTuple`` made has, beside its fields.
+#: The attributes of every class made by ``collections.namedtuple`` or ``typing.NamedTuple``, besides its fields.
 _OF_NAMEDTUPLES: Final = frozenset(vars(namedtuple("_OF_NAMEDTUPLES", ()))) | {
     "__annotations__", "__annotate_func__", "__annotations_cache__", "__orig_bases__", "__static_attributes__", "__firstlineno__",
 }  # fmt: skip
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether a named tuple has nothing but its fields."""
+    """Return whether a named tuple has nothing but its fields."""
     return kind.__bases__ == (tuple,) and vars(kind).keys() <= _OF_NAMEDTUPLES | set(vars(kind)["_fields"])
 
 
 def _plain_namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
-    """One of a class that was made while the program ran, as that is made again from the names of its fields."""
+    """Encode a named tuple of a dynamically created class, which can be recreated from its field names."""
     return {**_namedtuple(walk, value, depth), "f": [*vars(type(value))["_fields"]]}
 
 
@@ -564,7 +565,7 @@ def _subclass(walk: Walk, value: Any, depth: int) -> Tree:
 
 
 def _base_value(base: type, value: Any) -> Any:
-    """The value as one of exactly ``base``, made without methods that a subclass may have replaced."""
+    """Convert to exactly ``base``, without calling methods that a subclass may override."""
     if base in (str, int, float):
         return {str: str.__str__, int: int.__int__, float: float.__float__}[base](value)
     if base is complex:
@@ -575,7 +576,8 @@ def _base_value(base: type, value: Any) -> Any:
 
 
 def _fields(tag: str) -> Handler:
-    """A class with declared fields. Other attributes (caches, locks) come along where they can be encoded."""
+    """Return the handler for classes with declared fields. Other attributes (caches, locks) are included if they can be
+    encoded."""
 
     def handler(walk: Walk, value: Any, depth: int) -> Tree:
         return {"$t": tag, "c": name_of(type(value)), "v": _attributes(walk, value, tag, depth)}
@@ -595,7 +597,7 @@ def _attributes(walk: Walk, value: Any, tag: str, depth: int) -> Tree:
 
 
 def attributes_of(walk: Walk, value: object) -> Tree:
-    """An object of no known kind by its attributes, as far as they can be encoded. No value is ever made of this."""
+    """Encode an object of an unknown type by its attributes, as far as possible. It is never decoded."""
     kept = {
         name: item
         for name, item in state_of(value).items()
@@ -671,7 +673,7 @@ _is_pydantic: Final = _from("pydantic.main", "BaseModel")
 _is_msgspec: Final = _from("msgspec", "Struct")
 _is_attrs: Final = _marked(_ATTRS)
 _is_dataclass: Final = _marked("__dataclass_fields__")
-#: In the order that they are asked; the first that applies wins.
+#: In order of precedence: the first that applies wins.
 _FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]] = [
     (_is_enum, _enum),
     (_is_pydantic, _pydantic),
@@ -684,9 +686,9 @@ _FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]]
     (_is_namedtuple, _namedtuple),
     (_is_subclass, _subclass),
 ]
-#: What makes of a class that its tree names an instance.
+#: The handlers of trees from whose class an instance is made.
 _BY_CLASS: Final = frozenset(handler for applies, handler in _FAMILIES if handler not in (_exception, _array, _scalar))
-#: What a class named in a trace must really be, by tag, before an instance of it is made.
+#: By tag, what a class named in a trace must really be before an instance of it is made.
 MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
     "enum": _is_enum,
     "pydantic": _is_pydantic,
@@ -699,13 +701,14 @@ MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
 
 # -- hints -------------------------------------------------------------------------------------------------------------
 #
-# The classes that an annotation holds, and those that their fields hold.
+# The classes in an annotation, and in the annotations of their fields.
 
 _MOST_HINTS: Final = 2000
 
 
 def classes_in(hint: Any) -> dict[str, type]:
-    """Every class reachable from ``hint``, by ``module:qualname``: through unions, containers, aliases, and fields of classes."""
+    """Return every class reachable from ``hint``, by ``module:qualname``: through unions, containers, aliases, and
+    fields of classes."""
     found: dict[str, type] = {}
     stack: list[Any] = [hint]
     seen: set[int] = set()
@@ -718,7 +721,7 @@ def classes_in(hint: Any) -> dict[str, type]:
             if isinstance(item, type):
                 found.setdefault(name_of(item), item)
             stack.extend(_inside(item))
-        except Exception:  # an annotation that can't be read names no class
+        except Exception:  # an unreadable annotation names no class
             continue
     return found
 
@@ -745,32 +748,31 @@ def _annotations(cls: type) -> list[Any]:
 
     try:
         return list(get_type_hints(cls).values())
-    except Exception:  # a name that only the type checker knows; those that are no text serve all the same
+    except Exception:  # a name that exists only for the type checker; annotations that are not strings are still usable
         return list(vars(cls).get("__annotations__", {}).values())
 
 
 # -- decode ------------------------------------------------------------------------------------------------------------
 #
-# Trees back to values. A tree is untrusted: nothing is imported, evaluated or initialised because of what it says.
-#
-# Classes come from the return annotation, from a registered codec, or from a module that is loaded already; their instances get
-# their fields without ``__init__``, ``__post_init__`` or validators.
+# Trees back to values. A tree is untrusted: nothing is imported, evaluated or initialised because of it. Classes come
+# from the return annotation, from a registered codec, or from a module that is already loaded; instances get their
+# fields without ``__init__``, ``__post_init__`` or validators.
 
-#: JSON levels that are followed: more than were ever written.
+#: The maximum JSON nesting that is decoded: more than is ever written.
 MAX_NESTING: Final = 300
 
 
 def from_json(tree: Tree, hint: Any = None) -> Any:
-    """The value that ``tree`` stands for; new containers throughout, so that nobody shares them.
+    """Return the value that ``tree`` represents, with new containers throughout.
 
-    ``hint`` is the type where one is declared (a return annotation): classes inside it are found whatever module they
-    are in. ``NotReplayableError`` where the tree is not serialisable, malformed, or names a class that is not loaded.
+    ``hint`` is the declared type (a return annotation), if any: classes in it are found whatever module they are in.
+    Raises ``NotReplayableError`` if the tree is opaque, malformed, or names a class that is not loaded.
     """
     return Decoder(hint).whole(tree)
 
 
 def not_serialisable(tree: Tree) -> str | None:
-    """What the first opaque value in ``tree`` was (``"module:Type: repr"``), or ``None`` where there is none."""
+    """Return a description of the first opaque value in ``tree`` (``"module:Type: repr"``), or ``None``."""
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -792,7 +794,7 @@ def refuse(reason: str, next_action: str | None = None) -> NoReturn:
 
 
 class Decoder:
-    """One tree on its way back; remembers the classes that the hint holds once they are asked for."""
+    """Decodes one tree; caches the classes in the hint once they are needed."""
 
     __slots__ = ("_classes", "_hint")
 
@@ -801,7 +803,7 @@ class Decoder:
         self._classes: dict[str, type] | None = None
 
     def whole(self, tree: Tree) -> Any:
-        """As ``value`` from the top, every failure raised as ``NotReplayableError``."""
+        """Like ``value`` from the top, with every failure raised as ``NotReplayableError``."""
         try:
             return self.value(tree, 0)
         except NotReplayableError:
@@ -864,7 +866,7 @@ class Decoder:
         return value
 
     def class_of(self, tree: dict[str, Tree]) -> type:
-        """The class that a node names, checked to be of the kind that its tag says."""
+        """Return the class named by a node, checked to be of the kind that its tag requires."""
         name, tag = tree["c"], tree["$t"]
         if type(name) is not str or len(name) > 1000:
             refuse("a class name is not a text")
@@ -885,7 +887,7 @@ class Decoder:
         return cls
 
     def class_named(self, name: str) -> type | None:
-        """The class of a name: in a module that is loaded, or in the return annotation."""
+        """Return the class of this name: from a loaded module, or from the return annotation."""
         found = loaded_class(name)
         if found is not None:
             return found
@@ -895,7 +897,8 @@ class Decoder:
 
 
 def hinted(name: str, classes: Mapping[str, type]) -> type | None:
-    """A class of an annotation: by full name, else by the name within its module (a script's ``__main__`` moves)."""
+    """Return a class of an annotation: by full name, else by its name within its module (the ``__main__`` of a script
+    varies)."""
     exact = classes.get(name)
     if exact is not None:
         return exact
@@ -912,7 +915,7 @@ def _namedtuple_of(name: str, fields: tuple[str, ...]) -> type:
 
 
 def _made_again(tree: dict[str, Tree]) -> type:
-    """The class of a named tuple that was made while the recorded program ran."""
+    """Return the class of a named tuple that was created while the recorded program ran."""
     name, fields = tree["c"], tree["f"]
     if (
         type(name) is not str
@@ -928,13 +931,14 @@ def _made_again(tree: dict[str, Tree]) -> type:
 
 # -- rebuild -----------------------------------------------------------------------------------------------------------
 #
-# One function per tag, each from a node of a tree to its value.
+# One function per tag, from a node of a tree to its value.
 
 Rebuild = Callable[[Decoder, dict[str, Tree], int], Any]
 
 
 def _real(name: str) -> Any:
-    """The class itself: tools that freeze time put another in the module's names, and change ours too if it stands alone."""
+    """Return the class itself: tools that freeze time replace the module's names, and module-level references of ours,
+    too."""
     return next(base for base in vars(_datetime_module)[name].__mro__ if base.__module__ in ("datetime", "_datetime"))
 
 
@@ -1016,7 +1020,7 @@ def _fraction(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     numerator, denominator = _ints(decoder, tree["v"], 2, depth)
     if denominator <= 0:
         refuse("it is no fraction")
-    value = object.__new__(Fraction)  # no common divisor is looked for: that takes long for large numbers
+    value = object.__new__(Fraction)  # without normalising: finding the common divisor of large numbers takes long
     set_state(value, {"_numerator": numerator, "_denominator": denominator})
     return value
 
@@ -1160,7 +1164,7 @@ def _decode_enum(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 
 def _flag(cls: Any, value: Any, tree: dict[str, Tree]) -> Any:
-    """A combination of flags that has no name; only where the class has no code of its own for it."""
+    """Return an unnamed combination of flags, only if the class has no code of its own for that."""
     from enum import Flag
 
     plain = issubclass(cls, Flag) and cls._missing_.__func__ is Flag._missing_.__func__  # type: ignore[attr-defined]
@@ -1209,7 +1213,7 @@ def _sub(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 
 def _object(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    """A dataclass or attrs instance."""
+    """Decode an instance of a dataclass or an attrs class."""
     value: object = object.__new__(decoder.class_of(tree))
     set_state(value, decoder.mapping(tree["v"], depth))
     return value
@@ -1240,7 +1244,7 @@ def _msgspec(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 
 def _empty_struct(cls: Any) -> Any:
-    """An instance whose ``__post_init__`` did not run: msgspec has no way to make one but by its own constructor."""
+    """Return an instance whose ``__post_init__`` did not run: msgspec can create one only through its own constructor."""
     if hasattr(cls, "__post_init__"):
         refuse(
             f"the msgspec class {cls.__qualname__} has a __post_init__, without which msgspec makes no instance",
@@ -1311,24 +1315,26 @@ REBUILD: Final[dict[str, Rebuild]] = {
 
 # -- exceptions --------------------------------------------------------------------------------------------------------
 #
-# Exceptions as trees, and back: type, ``args``, text, attributes, traceback, cause, notes, members of a group.
-#
-# What is more than that is in ``exceptions.py``.
+# Exceptions as trees, and back: type, ``args``, text, attributes, traceback, cause, notes, members of a group. Special
+# cases are in ``exceptions.py``.
 
 #: How far causes, contexts and groups are followed.
 MAX_CHAIN: Final = 16
 MAX_MEMBERS: Final = 256
 MAX_FRAMES: Final = 64
 MAX_TEXT: Final = 1 << 20
-#: Items in one argument or attribute.
+#: The maximum of items in one argument or attribute.
 MAX_PART: Final = 100_000
 _SKIPPED: Final = {"obj", "__notes__", "__traceback__", "args", "with_traceback"}
 
 
 def exception_to_json(exc: BaseException, notes: list[str] | None = None) -> dict[str, Tree]:
-    """The tree of an exception: ``type``, ``text``, ``args``, and where there are any ``attrs``, ``traceback`` (``file``, ``line``,
-    ``function``, ``code``), ``notes``, ``cause``, ``context``, ``suppress``, ``members``; ``made_of`` of a class that has a recipe,
-    and ``lost``, the names of attributes that can't be recorded. Never raises."""
+    """Return the tree of an exception. Never raises.
+
+    Keys: ``type``, ``text``, ``args``, and if present ``attrs``, ``traceback`` (``file``, ``line``, ``function``,
+    ``code``), ``notes``, ``cause``, ``context``, ``suppress``, ``members``; ``made_of`` for a class with a recipe;
+    ``lost``: names of attributes that can't be recorded.
+    """
     walk = Walk(notes)
     try:
         walk.above.add(id(exc))
@@ -1367,7 +1373,7 @@ def describe(walk: Walk, exc: BaseException, depth: int, chain: int = 0) -> dict
 
 
 def _state(walk: Walk, exc: BaseException, depth: int, tree: dict[str, Tree]) -> None:
-    """``attrs``, and ``lost`` for those that are more than a note to itself."""
+    """Encode ``attrs``, and list in ``lost`` the attributes that matter but can't be recorded."""
     kept: dict[str, Tree] = {}
     lost: list[str] = []
     for name, item in _instance_attributes(exc):
@@ -1385,7 +1391,7 @@ def _state(walk: Walk, exc: BaseException, depth: int, tree: dict[str, Tree]) ->
 def _ingredients(walk: Walk, recipe: Any, exc: BaseException, depth: int) -> Tree:
     try:
         return _whole(walk, recipe.keep(exc), depth)
-    except Exception:  # another release of the library: it is kept as far as any exception is
+    except Exception:  # another release of the library: keep what any exception keeps
         return _NOT
 
 
@@ -1438,7 +1444,8 @@ _NOT: Final = object()
 
 
 def _whole(walk: Walk, item: object, depth: int) -> Tree:
-    """The tree of an attribute, or ``_NOT`` where any part of it can't be recorded: clients and sockets are no loss."""
+    """Return the tree of an attribute, or ``_NOT`` if any part of it can't be recorded: dropping clients and sockets is
+    fine."""
     notes: list[str] = []
     trial = Walk(notes)
     trial.above, trial.left = walk.above, MAX_PART
@@ -1450,7 +1457,7 @@ def _whole(walk: Walk, item: object, depth: int) -> Tree:
 
 
 def _native(cls: type) -> Iterator[tuple[str, Any]]:
-    """The C-level attributes of built-in exceptions (``errno``, ``filename``, ``reason`` …)."""
+    """Yield the C-level attributes of built-in exceptions (``errno``, ``filename``, ``reason`` …)."""
     for base in cls.__mro__:
         if not is_heap(base) and base not in (BaseException, object):
             for name, item in vars(base).items():
@@ -1478,7 +1485,7 @@ def _instance_attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
 
 
 def _frames(exc: BaseException) -> list[Tree]:
-    """From the outermost to the innermost; of a long traceback both ends."""
+    """Return the frames from outermost to innermost; of a long traceback, both ends."""
     frames: list[tuple[Any, int | None, dict[str, Any]]] = []
     traceback = exc.__traceback__
     while traceback is not None and len(frames) < 10_000:
@@ -1503,11 +1510,12 @@ def _frame(code: Any, line: int | None, names: dict[str, Any]) -> dict[str, Tree
 
 
 def exception_from_json(tree: dict[str, Tree]) -> BaseException:
-    """The exception that ``tree`` stands for, to be raised.
+    """Return the exception that ``tree`` represents, to be raised.
 
-    Of its own type where that is loaded already and is an ``Exception``, ``CancelledError``, ``KeyboardInterrupt``, ``SystemExit`` or
-    a class of the program's own: made without its ``__init__``, with the recorded arguments and attributes, and only if its text
-    is then the recorded one. Else a ``RecordedError`` with that text. ``NotReplayableError`` where the tree is malformed.
+    It has its own type if that is loaded and is an ``Exception``, ``CancelledError``, ``KeyboardInterrupt``,
+    ``SystemExit`` or a class of the program: created without ``__init__``, with the recorded arguments and attributes,
+    and only if its text then equals the recorded one. Otherwise it is a ``RecordedError`` with that text. Raises
+    ``NotReplayableError`` if the tree is malformed.
     """
     built = Decoder().whole({"$t": "exception", "v": tree})
     assert isinstance(built, BaseException)
@@ -1515,7 +1523,8 @@ def exception_from_json(tree: dict[str, Tree]) -> BaseException:
 
 
 def shortfalls(tree: Tree, exc: BaseException) -> list[tuple[str, str]]:
-    """What of a recorded exception did not come back, each with a code: its type (``exception``), or ``attributes``."""
+    """Return what of a recorded exception could not be restored, each with a code: its type (``exception``), or
+    ``attributes``."""
     if type(exc) is RecordedError and tree.get("type") != name_of(RecordedError):
         text = f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
         return [("exception", text)]
@@ -1557,7 +1566,7 @@ def _stand_in(decoder: Decoder, tree: dict[str, Tree], text: str, depth: int) ->
 def _original(
     decoder: Decoder, tree: dict[str, Tree], text: str, members: list[BaseException], depth: int
 ) -> BaseException | None:
-    """The exception as one of its own type, or ``None`` where that can't be had faithfully."""
+    """Return the exception as one of its own type, or ``None`` if it can't be restored faithfully."""
     cls = loaded_class(tree["type"]) or _local_class(tree["type"])
     if cls is None or not _may_be_made(cls) or tree.get("cut"):
         return None
@@ -1583,14 +1592,15 @@ def _by_recipe(decoder: Decoder, cls: type, tree: dict[str, Tree], text: str, de
     try:
         exc = recipe and recipe.make(cls, decoder.value(tree["made_of"], depth + 1), text)
         return exc if exc is not None and _text_of_exception(exc) == text else None
-    except (NotReplayableError, Exception):  # what a library says to values of its own kind is nobody's failure
+    except (NotReplayableError, Exception):  # a library may reject its own values; that is not a failure
         return None
 
 
 def _local_class(name: str) -> type | None:
-    """The exception class of a name that no module has: made inside a function, and so found among the classes there are.
+    """Return the exception class of a name that no module has: created inside a function, and found among the existing
+    classes.
 
-    The function may have made it again at each of its calls: the last one is the one that the program can name now.
+    The function may have created it again at each call; the last one is the one that the program can refer to now.
     """
     if "<locals>" not in name:
         return None
@@ -1608,7 +1618,7 @@ def _local_class(name: str) -> type | None:
 
 
 def _says_its_args(cls: type) -> bool:
-    """Whether the text is nothing but the arguments: that of a set may come in another order."""
+    """Return whether the text consists only of the arguments: that of a set may change its order."""
     untyped: Any = cls
     return untyped.__str__ in (BaseException.__str__, KeyError.__str__) and untyped.__repr__ is BaseException.__repr__
 
@@ -1616,7 +1626,7 @@ def _says_its_args(cls: type) -> bool:
 def _may_be_made(cls: type) -> bool:
     from asyncio import CancelledError
 
-    if issubclass(cls, TracekitError):  # what tracekit raises in this program comes from no trace
+    if issubclass(cls, TracekitError):  # errors that tracekit raises in this program never come from a trace
         return not issubclass(cls, ReplayError) and cls is not TracekitError
     own = is_heap(cls) and issubclass(cls, BaseException) and not issubclass(cls, GeneratorExit)
     return (
@@ -1625,7 +1635,8 @@ def _may_be_made(cls: type) -> bool:
 
 
 def _made(cls: Any, args: tuple[Any, ...], members: list[BaseException]) -> BaseException:
-    """An instance by the built-in base's own ``__new__`` and ``__init__``, which are C code without effects."""
+    """Return an instance made by the built-in base's own ``__new__`` and ``__init__``, which are C code without
+    effects."""
     base: Any = next(base for base in cls.__mro__ if not is_heap(base) and issubclass(base, BaseException))
     if issubclass(cls, BaseExceptionGroup):
         group: BaseException = BaseExceptionGroup.__new__(cls, args[0], members)

@@ -1,6 +1,6 @@
-"""Exceptions that are more than their arguments and attributes: what of them is kept, and how they are made from it again.
+"""Exceptions with state beyond arguments and attributes: what is kept of them, and how they are recreated.
 
-Looked up by the class's name; the library itself is there whenever one of its exceptions is, and nothing is imported for them.
+Looked up by class name; the library is loaded whenever one of its exceptions exists, and nothing is imported for them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["RECIPES", "Recipe"]
 
 
 class Recipe(NamedTuple):
-    """``keep(exception)`` gives values that can be encoded; ``make(class, values, text)`` the exception, or ``None``."""
+    """``keep(exception)`` returns encodable values; ``make(class, values, text)`` returns the exception, or ``None``."""
 
     keep: Callable[[Any], dict[str, Any]]
     make: Callable[[Any, dict[str, Any], str], BaseException | None]
 
 
-# -- pydantic: C code without arguments or attributes --------------------------------------------------------------------------
+# -- pydantic: C code without arguments or attributes ------------------------------------------------------------------
 
 
 def _keep_validation(exc: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _keep_validation(exc: Any) -> dict[str, Any]:
 def _make_validation(cls: Any, kept: dict[str, Any], text: str) -> BaseException | None:
     core: Any = sys.modules["pydantic_core._pydantic_core"]
     lines = [_line(core, error) for error in kept["errors"]]
-    # Neither is an attribute of the exception, and both are seen in its text.
+    # Neither is an attribute of the exception, but both affect its text.
     for source in ("python", "json"):
         for hidden in (False, True):
             exc: BaseException = cls.from_exception_data(kept["title"], lines, source, hidden)
@@ -53,7 +53,7 @@ def _line(core: Any, error: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
-# -- urllib: a file, whose ``__getattr__`` breaks without an ``__init__`` -----------------------------------------------------
+# -- urllib: a file, whose ``__getattr__`` breaks without ``__init__`` -------------------------------------------------
 
 _CREDENTIALS: Final = frozenset(("set-cookie", "set-cookie2", "cookie", "authorization", "proxy-authorization"))
 
@@ -72,7 +72,7 @@ def _keep_http(exc: Any) -> dict[str, Any]:
 
 
 def _body(file: Any) -> bytes | bool | None:
-    """What can be read of an error's body without taking it from the program; true where there is one nobody has read."""
+    """Return what can be read of an error's body without taking it from the program; true if there is an unread one."""
     from io import BytesIO
 
     if file is None:
@@ -104,7 +104,7 @@ def _unread() -> Any:
     from ..errors import NotReplayableError
 
     class Unread(RawIOBase):
-        """A body that the tool left to its caller."""
+        """A body that the tool left for its caller to read."""
 
         def readable(self) -> bool:
             return True
@@ -119,7 +119,7 @@ def _unread() -> Any:
     return BufferedReader(Unread())
 
 
-# -- jsonschema: arguments that say "not given" ---------------------------------------------------------------------------------
+# -- jsonschema: arguments that mean "not given" -----------------------------------------------------------------------
 
 _SCHEMA_FIELDS: Final = ("message", "path", "validator", "validator_value", "instance", "schema", "schema_path")
 

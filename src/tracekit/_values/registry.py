@@ -1,4 +1,4 @@
-"""What is known about types: registered codecs, names, and classes found without importing anything."""
+"""Registered codecs, names of types, and classes looked up without importing anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _type_flags: Final = type.__dict__["__flags__"].__get__
 
 
 class Codec(NamedTuple):
-    """A pair of functions for one type: ``encode`` to a simpler value, ``decode`` back from it."""
+    """A pair of functions for one type: ``encode`` converts to a simpler value, ``decode`` converts back."""
 
     tag: str
     encode: Callable[[Any], Any]
@@ -40,9 +40,10 @@ codecs_by_tag: Final[dict[str, Codec]] = {}
 
 
 def register(type: type, tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
-    """Teach the codec ``type``: ``encode(value)`` gives any value that can be encoded, ``decode`` takes it back.
+    """Register a codec for ``type``: ``encode(value)`` returns any encodable value, ``decode`` converts it back.
 
-    ``tag`` is its name in the trace; it contains a colon or a dot (``"acme.Money"``), so that it never meets a built-in one.
+    ``tag`` names it in the trace; it must contain a colon or a dot (``"acme.Money"``), which distinguishes it from
+    built-in tags. Raises ``ValueError`` for another tag, or one that is taken.
     """
     if not {":", "."} & set(tag):
         raise ValueError(f"the tag {tag!r} needs a colon or a dot, such as 'acme.Money': plain words are built in")
@@ -54,19 +55,19 @@ def register(type: type, tag: str, encode: Callable[[Any], Any], decode: Callabl
 
 
 def name_of(cls: type) -> str:
-    """``module:qualname``, whatever the class says of itself."""
+    """Return ``module:qualname`` as text, whatever the class declares."""
     module, qualname = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
     text = f"{module if isinstance(module, str) else '?'}:{qualname if isinstance(qualname, str) else '?'}"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_heap(cls: type) -> bool:
-    """Whether a class was made by a ``class`` statement or the like, not by C code."""
+    """Return whether a class was made by a ``class`` statement or the like, not in C."""
     return bool(_type_flags(cls) & _HEAP_TYPE)
 
 
 def loaded_class(name: str) -> type | None:
-    """The class of this name in a module that is loaded already: plain attributes only, no import, no ``__getattr__``."""
+    """Return the class of this name from a loaded module: only plain attributes, no import, no ``__getattr__``."""
     module_name, _, qualname = name.partition(":")
     parts = qualname.split(".")
     found: object = sys.modules.get(module_name)
@@ -94,7 +95,7 @@ def _slots(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def state_of(value: object) -> dict[str, Any]:
-    """The instance attributes, ``__dict__`` and slots, read without running code of the class."""
+    """Return the instance attributes from ``__dict__`` and slots, without running code of the class."""
     state = {}
     for name, slot in _slots(type(value)):
         try:
@@ -109,7 +110,7 @@ def state_of(value: object) -> dict[str, Any]:
 
 
 def set_state(value: object, state: dict[str, Any]) -> None:
-    """Set instance attributes without running code of the class; a name that has no place raises ``ValueError``."""
+    """Set instance attributes without running code of the class. Raises ``ValueError`` for a name that can't be set."""
     slots = dict(_slots(type(value)))
     try:
         own = object.__getattribute__(value, "__dict__")
