@@ -411,6 +411,41 @@ def test_a_method_changes_its_own_object_where_it_says_so() -> None:
     assert same_in_both(program) == (["a", "b", "c", "d", "e"], 4, "b", [])
 
 
+class Tally:
+    count = 0  # the object itself has no attribute until the first call
+
+    @traced_tool(side_effect="read_only", mutates=("self",))
+    def add(self) -> None:
+        self.count += 1
+
+    @traced_tool(side_effect="read_only", mutates="this")
+    def add_two(this) -> None:
+        this.count += 2
+
+    @property
+    @traced_tool(side_effect="read_only", mutates=("self",))
+    def next(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def test_an_object_without_attributes_and_under_another_name_is_watched() -> None:
+    """``mutates=`` names the method's object by its parameter, whatever that is called, and whatever it had before the call.
+
+    A property hands its object over as an argument; the replay changes that as well.
+    """
+
+    def program() -> Any:
+        desks = [Tally(), Tally(), Tally()]
+        desks[0].add()
+        desks[1].add_two()
+        seen = desks[2].next
+        Tally.add(desks[0])
+        return [vars(desk) for desk in desks], seen
+
+    assert same_in_both(program) == ([{"count": 2}, {"count": 2}, {"count": 1}], 1)
+
+
 def test_self_in_another_state_is_not_touched() -> None:
     """The method's own object is no part of the input, so nothing compares it before; the replay says that it was another one."""
     start = [0]

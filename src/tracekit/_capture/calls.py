@@ -85,14 +85,18 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
 
 def is_method(function: Any) -> bool:
     """Whether it was written in a class, and its first parameter is the object or the class."""
+    return first_parameter_in_class(function) in ("self", "cls")
+
+
+def first_parameter_in_class(function: Any) -> str | None:
+    """The name of the first parameter of a function that was written in a class; of any other function ``None``."""
     owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     if not owner or owner.endswith("<locals>"):
-        return False
+        return None
     try:
-        first = next(iter(inspect.signature(function).parameters), None)
+        return next(iter(inspect.signature(function).parameters), None)
     except (TypeError, ValueError):
-        return False
-    return first in ("self", "cls")
+        return None
 
 
 def _parameter_list(parameters: list[inspect.Parameter]) -> str:
@@ -457,6 +461,10 @@ class Point:
         effects = process.effects
         return effects.begins_outside(self.spec.name, self.spec.side_effect) if effects.open else None
 
+    def object_of(self, instance: Any, args: tuple[Any, ...]) -> Any:
+        """The object of a method at this call, however Python hands it over; ``None`` where the call has none."""
+        return instance
+
     def checked_outside(self) -> None:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
         if process.outside is not None:
@@ -480,7 +488,7 @@ class Captured(Point):
     ) -> None:
         function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
         inner = inspect.unwrap(function)
-        own = "self" in (spec.mutates or ()) and is_method(inner)
+        own = "self" in (spec.mutates or ()) and first_parameter_in_class(inner) is not None
         super().__init__(spec, shape_of(function), require_run=require_run, terms=terms, own=own)
         self.wrapped: Final = wrapped
         #: What the decorator was given: it may be a class or static method around ``wrapped``.
@@ -496,6 +504,9 @@ class Captured(Point):
     def lacks_object(self) -> bool:
         """Whether it is a method that was taken from its class: each call needs the object."""
         return is_method(self.inner)
+
+    def object_of(self, instance: Any, args: tuple[Any, ...]) -> Any:
+        return args[0] if instance is None and args and is_method(self.inner) else instance
 
     def units(self, *args: Any, **kwargs: Any) -> float:
         """What a call with these arguments costs in cost units: 1 where nothing is declared."""
@@ -820,7 +831,7 @@ def _run_generator(
     if step.deferred:
         step = step.go()
     if captured.own:
-        step.holds(instance)
+        step.holds(captured.object_of(instance, args))
     if step.live:
         return (yield from live_items(step, function(*args, **kwargs)))
     return (yield from recorded_items(step))
@@ -844,7 +855,7 @@ async def _run_async_generator(
         if step.deferred:
             step = await step.go_async()
         if captured.own:
-            step.holds(instance)
+            step.holds(captured.object_of(instance, args))
         items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)
     resume = items.__anext__()
     try:

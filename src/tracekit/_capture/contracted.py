@@ -1281,7 +1281,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         finally:
             acting.reset(token)
     if captured.own:
-        step.holds(call.instance)
+        step.holds(captured.object_of(call.instance, call.args))
     if not step.live and lazily and not asynchronous and step.ahead("lazy") is not None:
         return Done(call, step.seq, answered(step))
     if call.under_way is not None:  # an abort may ask which step is under way

@@ -16,7 +16,7 @@ from .._runtime.session import Scope, here
 from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
-from .calls import Captured, Point, called, is_method, parameters_of, shape_of, wrap
+from .calls import Captured, Point, called, first_parameter_in_class, parameters_of, shape_of, wrap
 
 if TYPE_CHECKING:
     from .._policy.contract import ExecutionContract, SideEffectClass
@@ -218,7 +218,7 @@ def _captured(
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
     named = name or called(inner)
     if mutates:
-        _check_mutates(named, inner, mutates)
+        mutates = _with_object(named, inner, mutates)
     spec = Spec(
         family,
         named,
@@ -246,15 +246,20 @@ def _names(mutates: Any) -> tuple[str, ...]:
     return found
 
 
-def _check_mutates(tool: str, function: Any, mutates: tuple[str, ...]) -> None:
-    """Raise ``TypeError`` unless each name is a parameter of the function, or ``"self"`` for a method."""
+def _with_object(tool: str, function: Any, mutates: tuple[str, ...]) -> tuple[str, ...]:
+    """``mutates``, with ``"self"`` for the object of a method, whatever its parameter is called.
+
+    Raises ``TypeError`` unless each name is a parameter of the function, or ``"self"`` in a method.
+    """
     parameters = parameters_of(function)
     known = ["args", "kwargs"] if parameters is None else [one.name for one in parameters]
-    if is_method(function) and next(iter(inspect.signature(function).parameters)) == "self":
+    first = first_parameter_in_class(function)
+    if first == "self":
         known.append("self")
     for name in mutates:
         if name not in known:
             raise TypeError(f"mutates of {tool!r}: it has no parameter {name!r} ({', '.join(known) or 'it has none'})")
+    return mutates if first not in mutates or "self" in known else (*mutates, "self")
 
 
 def _with_terms(

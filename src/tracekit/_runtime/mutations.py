@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from orjson import loads
 
 from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, from_json, noted, refuse, to_json
-from .._values.registry import set_state, state_of
+from .._values.registry import has_state, set_state, state_of
 from ..errors import NotReplayableError
 from .session import current
 
@@ -106,7 +106,7 @@ def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None)
     try:
         found: list[str] = []
         tree = to_json(value, found) if known is None else _Linked(known, found).value(value, 0)
-        if type(tree) is dict and tree.get("$t") == "opaque" and state_of(value):
+        if type(tree) is dict and tree.get("$t") == "opaque" and has_state(value):
             return attributes_of(Walk(notes) if known is None else _Linked(known, notes), value)
         notes += found
         return tree

@@ -404,6 +404,8 @@ class RecordedStep(Step):
             write()
 
     def holds(self, instance: object) -> None:
+        if instance is None:
+            return
         self._pieces = None
         if self.watched is None:
             self.watched = WatchedArguments({}, self.spec.mutates or (), None, [])

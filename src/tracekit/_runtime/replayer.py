@@ -103,7 +103,7 @@ class ReplayedStep(Step):
         return self._inside
 
     def holds(self, instance: object) -> None:
-        if isinstance(self.arguments, dict):
+        if instance is not None and isinstance(self.arguments, dict):
             self.arguments = {**self.arguments, "self": instance}
 
     def resumed(self) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "Codec",
     "codecs_by_tag",
     "codecs_by_type",
+    "has_state",
     "is_heap",
     "loaded_class",
     "name_of",
@@ -107,6 +108,15 @@ def state_of(value: object) -> dict[str, Any]:
     except AttributeError:
         pass
     return state
+
+
+def has_state(value: object) -> bool:
+    """Whether an object can have instance attributes, set yet or not."""
+    try:
+        object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return next(_slots(type(value)), None) is not None
+    return True
 
 
 def set_state(value: object, state: dict[str, Any]) -> None:
