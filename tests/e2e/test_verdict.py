@@ -11,6 +11,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import textwrap
 import time
 import warnings
 from collections.abc import Callable
@@ -269,6 +270,33 @@ def test_the_command_line_gives_the_verdict(place: Place) -> None:
     assert "passed_over: the program's tool 'charge' is not the recorded step" in lenient.stderr
     allowed = place.cli("replay", "last", "--guard", "off", "--isolate", "off", "--", "reads.py", "1")
     assert (allowed.returncode, "exact but for" in allowed.stderr) == (0, True), allowed.stderr
+
+
+def test_a_program_that_a_stand_in_ends_shows_where_and_why(place: Place) -> None:
+    """An exception without a class of its own ends the program like any other: traceback and verdict, not its text alone."""
+    body = """
+    def odd():
+        class Odd(Exception):  # made at each call: a replay does not call the tool
+            pass
+        return Odd("no")
+
+    @traced_tool(side_effect="read_only")
+    def fail():
+        raise odd()
+
+    try:
+        fail()
+    except Exception as error:
+        if type(error).__name__ != "Odd":
+            raise
+    """
+    script = place.program(TOOL + textwrap.dedent(body))
+    assert place.cli("run", script).returncode == 0
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "in <module>" in replayed.stderr
+    assert re.search("exception: step 2 .* comes back as RecordedError", replayed.stderr), replayed.stderr
+    assert "the program failed, and the recorded one did not" in replayed.stderr
 
 
 LATE = """

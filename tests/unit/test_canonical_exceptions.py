@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import io
 from http.client import HTTPMessage
 from pathlib import Path
@@ -340,6 +341,22 @@ def test_jsonschemas_errors() -> None:
         back = _back(each)
         assert type(back) is jsonschema.ValidationError
         assert (str(back), list(back.path), back.validator) == (str(each), list(each.path), each.validator)
+
+
+def test_decimals_errors() -> None:
+    """With the conditions that they name, which are classes of ``decimal`` itself."""
+
+    def raised(*operands: str | int) -> decimal.DecimalException:
+        try:
+            decimal.Decimal(operands[0]) / decimal.Decimal(operands[1])
+        except decimal.DecimalException as error:
+            return error
+        raise AssertionError(operands)
+
+    for each in (raised("x", 1), raised(1, 0), raised(0, 0), decimal.InvalidOperation("mine", 3)):
+        back = _back(each)
+        assert type(back) is type(each)
+        assert (str(back), back.args) == (str(each), each.args)
 
 
 def test_a_local_class_is_the_one_that_the_program_can_name_now() -> None:

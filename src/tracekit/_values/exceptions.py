@@ -36,6 +36,7 @@ def _make_validation(cls: Any, kept: dict[str, Any], text: str) -> BaseException
         for hidden in (False, True):
             exc: BaseException = cls.from_exception_data(kept["title"], lines, source, hidden)
             if str(exc) == text:
+                exc.args = ()  # as pydantic raises it
                 return exc
     return None
 
@@ -136,9 +137,45 @@ def _make_schema(cls: Any, kept: dict[str, Any], text: str) -> BaseException | N
     return exc
 
 
+# -- decimal: arguments that are lists of its own classes ----------------------------------------------------------------------
+
+
+def _keep_decimal(exc: Any) -> dict[str, Any]:
+    signals = exc.args[0] if len(exc.args) == 1 and type(exc.args[0]) is list else ()
+    if signals and all(isinstance(one, type) and _decimal_class(one.__name__) is one for one in signals):
+        return {"signals": [one.__name__ for one in signals]}
+    return {"args": list(exc.args)}
+
+
+def _make_decimal(cls: Any, kept: dict[str, Any], text: str) -> BaseException | None:
+    args = [[_decimal_class(name) for name in kept["signals"]]] if "signals" in kept else kept["args"]
+    exc: BaseException = cls(*args)
+    return exc
+
+
+def _decimal_class(name: str) -> Any:
+    module: Any = sys.modules["decimal"]
+    found = getattr(module, name, None)
+    return found if isinstance(found, type) and issubclass(found, module.DecimalException) else None
+
+
+_SIGNALS: Final = (
+    "Clamped",
+    "DivisionByZero",
+    "FloatOperation",
+    "Inexact",
+    "InvalidOperation",
+    "Overflow",
+    "Rounded",
+    "Subnormal",
+    "Underflow",
+)
+
+
 RECIPES: Final[dict[str, Recipe]] = {
     "pydantic_core._pydantic_core:ValidationError": Recipe(_keep_validation, _make_validation),
     "urllib.error:HTTPError": Recipe(_keep_http, _make_http),
     "jsonschema.exceptions:ValidationError": Recipe(_keep_schema, _make_schema),
     "jsonschema.exceptions:SchemaError": Recipe(_keep_schema, _make_schema),
+    **{f"decimal:{name}": Recipe(_keep_decimal, _make_decimal) for name in _SIGNALS},
 }

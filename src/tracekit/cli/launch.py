@@ -21,7 +21,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeGuard
 
 from .. import _reality
 from .._capture import guard, inputs, plugins, stdio
@@ -47,6 +47,7 @@ from .._values import dumps, from_json, to_json
 from ..errors import (
     BudgetExceededError,
     LiveCallBlockedError,
+    RecordedError,
     RecoveryRefusedError,
     ReplayError,
     RunEndedError,
@@ -200,6 +201,11 @@ def _outcome(body: Body, silent: Callable[[BaseException], bool]) -> Ended:
             _print_exception(error)
         return Ended(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1, error)
     return Ended(0)
+
+
+def _is_message(error: BaseException | None) -> TypeGuard[TracekitError]:
+    """Whether an exception that ends a program is tracekit's own, and its text says all: no stand-in for one of the program's."""
+    return isinstance(error, TracekitError) and not isinstance(error, RecordedError)
 
 
 def _print_exception(error: BaseException) -> None:
@@ -816,7 +822,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
         end.block.__enter__()
     assert body is not None
     ending.on_os_exit(end.by_os_exit)
-    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
+    ended = go(body, end, silent=_is_message)
     end.watchdog.stop()
     exit_by_signal(ended.error)
     assert end.code is not None
@@ -1125,7 +1131,7 @@ def replayed(
         end.block.__enter__()
     assert body is not None
     ending.on_os_exit(end.by_os_exit)
-    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
+    ended = go(body, end, silent=_is_message)
     if end.in_fork:
         return ended.status
     end.watchdog.stop()
@@ -1251,7 +1257,7 @@ class _ComparedReplay:
 
     def ended(self, code: int, replayed_runs: ReplayedRuns, ended: Ended) -> None:
         failure = replayed_runs.failure
-        if failure is None and isinstance(ended.error, TracekitError) and not replayed_runs.expected(ended.error):
+        if failure is None and _is_message(ended.error) and not replayed_runs.expected(ended.error):
             failure = ended.error
         if failure is not None:
             self._transcript.failed(getattr(failure, "run_id", None), failure)
@@ -1294,7 +1300,7 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     for replay_block in replayed_runs.started:
         replay_block.session.close_verdict()
     failure = replayed_runs.failure
-    if failure is None and isinstance(error, TracekitError) and not replayed_runs.expected(error):
+    if failure is None and _is_message(error) and not replayed_runs.expected(error):
         failure = error
     reports = [replay_block.report for replay_block in replayed_runs.started]
     for report in reports:
