@@ -1,7 +1,8 @@
-"""Who is calling: user code, whose clock and random reads belong to the run, or code that sends telemetry, which is no part of it.
+"""Determines who is calling: user code, whose clock and random reads belong to the run, or code that sends telemetry,
+which does not.
 
-User code is any file outside the standard library, ``site-packages`` and tracekit, and every package that was included: the
-one that calls ``record()`` or holds a traced function, the agent frameworks that an integration names, ``user_modules=``.
+User code is any file outside the standard library, ``site-packages`` and tracekit, and every included package: the one
+that calls ``record()`` or defines a traced function, agent frameworks named by an integration, ``user_modules=``.
 """
 
 from __future__ import annotations
@@ -57,21 +58,21 @@ __all__ = [
     "walk",
 ]
 
-#: Seen through: the caller of this file is the one who counts.
+#: Transparent: the caller of this file decides.
 PASS: Final = object()
 
-# Taken now: whoever watches an event loop for what blocks exchanges it later. Nothing is read for it.
+# Taken now: a tool that detects blocking calls in event loops replaces it later. It reads nothing.
 _abspath: Final = _reality.off_loop()(os.path.abspath)
 STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
-#: From where functions are called that the program handed over: it is the program that calls them.
+#: The file whose functions call those that the program passed in: such calls are the program's.
 _HANDED: Final = os.path.join(_HERE, "handed.py")
 _TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
 _THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
-#: Of the standard library, what makes something for its caller by the clock or at random (the date and the boundaries of a mail, the
-#: time stamps of an archive), or decides for it by the clock (when a job is due, whether a cookie has expired), or
-#: calls its functions in another process.
+#: Modules of the standard library that use the clock or random numbers on behalf of their caller (the date and
+#: boundaries of a mail, the time stamps of an archive), decide for it by the clock (when a job is due, whether a cookie
+#: has expired), or call its functions in another process.
 _HELPERS: Final = frozenset(
     os.path.join(STDLIB, name)
     for name in (
@@ -80,13 +81,15 @@ _HELPERS: Final = frozenset(
         os.path.join("http", "cookiejar.py"), os.path.join("http", "cookies.py"), os.path.join("concurrent", "futures", "process.py"),
     )
 )  # fmt: skip
-#: Installed packages that read no clock of their own: a ``default_factory=datetime.now`` belongs to who makes the instance.
+#: Installed packages without clock reads of their own: a ``default_factory=datetime.now`` belongs to whoever creates
+#: the instance.
 _CLASS_MAKERS: Final = frozenset(
     ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
 )
-#: Installed packages that run the program as a test, and measure that: their clock is none of the program's.
+#: Installed packages that run the program as a test, and time it: their clock reads are not the program's.
 _RUNNERS: Final = frozenset(("_pytest", "pytest", "pluggy"))
-#: Installed files that call the program's own functions for it, and read no clock of their own: a column's ``default=datetime.utcnow``.
+#: Installed files that call the program's own functions, and read no clock themselves: a column's
+#: ``default=datetime.utcnow``.
 _FOR_THE_PROGRAM: Final = tuple(
     os.path.join(*path)
     for path in (
@@ -99,31 +102,31 @@ _FOR_THE_PROGRAM: Final = tuple(
 )
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-#: What the program has named as its own code and as none, for the whole process.
+#: What the program has declared as its own code, and as not its own, for the whole process.
 _included: set[str] = set()
 _excluded: set[str] = set()
-#: The integrations of a checkout; installed, they are in ``site-packages`` like any library.
+#: The integrations of a checkout; when installed, they are in ``site-packages`` like any library.
 _INTEGRATIONS: Final = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "integrations")
 _passed: set[str] = {os.path.join(_HERE, "exchange.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
 _unwanted: set[str] = set()  # packages that never are, not imported yet
 
-#: A cache, of a file's name and what was named: True (user), False (not), PASS; unknown and pseudo files are not in it.
+#: A cache by file name, given the declarations: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
-#: A cache, of a file's name: whether it is of tracekit or of an integration.
+#: A cache by file name: whether it belongs to tracekit or an integration.
 _ours: dict[str, bool] = {}
-#: A cache, of a file's name: the installed package that it is of; empty: none.
+#: A cache by file name: the installed package that it belongs to; empty: none.
 _libraries: dict[str, Any] = {}
-#: A cache of ``asked_by_user``, of a file's name: user code, none, or seen through.
+#: A cache of ``asked_by_user`` by file name: user code, not, or transparent.
 _askers: dict[str, Any] = {}
-#: A cache of ``reader``, of a file's name: of files that decide alone, whoever calls them, and of those that are seen through.
+#: A cache of ``reader`` by file name: for files that decide alone, whoever calls them, and for transparent ones.
 _readers: dict[str, Any] = {}
 _THROUGH: Final = object()
 
 
 def by_user() -> bool:
-    """Whether the function that calls this one was called by user code. Some 60 ns where the answer is known."""
+    """Return whether the calling function was called by user code. Takes some 60 ns if the answer is cached."""
     try:
         kind = _known(_getframe(2).f_code.co_filename)
     except ValueError:  # called by C, with no Python caller
@@ -132,7 +135,7 @@ def by_user() -> bool:
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
-    """The nearest frame of user code, from ``depth`` frames above the caller of this function."""
+    """Return the nearest frame of user code, from ``depth`` frames above the caller of this function."""
     try:
         frame: FrameType | None = _getframe(depth + 1)
     except ValueError:
@@ -143,12 +146,13 @@ def user_frame(depth: int = 1) -> FrameType | None:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Whether a frame is of user code."""
+    """Return whether a frame is of user code."""
     return _kind_of(frame) is True
 
 
 def importing() -> bool:
-    """Whether the nearest user code that runs is an installed package's which is being imported: what a process does once."""
+    """Return whether the nearest running user code is an installed package being imported, which happens once per
+    process."""
     frame = user_frame()
     while frame is not None and packaged(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
@@ -158,7 +162,7 @@ def importing() -> bool:
 
 
 def in_a_librarys_import() -> bool:
-    """Whether a module that is none of user code is being imported by the nearest user code that runs."""
+    """Return whether the nearest running user code is importing a module that is not user code."""
     frame: FrameType | None = _getframe(1)
     while frame is not None and _kind_of(frame) is not True:
         if frame.f_code.co_name == "<module>":
@@ -168,7 +172,7 @@ def in_a_librarys_import() -> bool:
 
 
 def by_tracekit() -> bool:
-    """Whether the function that calls this one was called by tracekit itself or by an integration."""
+    """Return whether the calling function was called by tracekit itself or by an integration."""
     file = _getframe(2).f_code.co_filename
     own = _ours.get(file)
     if own is None:
@@ -177,7 +181,7 @@ def by_tracekit() -> bool:
 
 
 def walk(frame: FrameType | None) -> bool:
-    """Whether ``frame``, or the one that it is seen through to, is of user code."""
+    """Return whether ``frame``, or the nearest one behind transparent frames, is of user code."""
     while frame is not None:
         kind = _known(frame.f_code.co_filename)
         if kind is None:
@@ -189,9 +193,10 @@ def walk(frame: FrameType | None) -> bool:
 
 
 def asked_by_user(between: Set[str], depth: int = 2) -> bool:
-    """Whether user code has called the function that calls this: modules of the standard library named ``between`` ask for their callers.
+    """Return whether user code called the calling function; modules of the standard library named in ``between`` are
+    transparent.
 
-    ``depth`` is counted as by ``reader``.
+    ``depth`` is counted as in ``reader``.
     """
     who = nearest(_askers, PASS, depth)
     if who is not PASS:
@@ -210,13 +215,15 @@ def asked_by_user(between: Set[str], depth: int = 2) -> bool:
 def _asker(frame: FrameType, between: Set[str]) -> Any:
     file = frame.f_code.co_filename
     who = PASS if frame.f_globals.get("__name__") in between else _kind_of(frame)
-    if not file.startswith("<") or file.startswith("<frozen "):  # other generated code is whoever's it was made for
+    if not file.startswith("<") or file.startswith(
+        "<frozen "
+    ):  # other generated code belongs to whoever it was generated for
         _askers[file] = who
     return who
 
 
 def _frame(depth: int) -> FrameType | None:
-    """The frame so many above the function that calls this; ``None`` where C has called, with no Python caller."""
+    """Return the frame ``depth`` levels above the calling function; ``None`` if C called it, without a Python caller."""
     try:
         return _getframe(depth + 1)
     except ValueError:
@@ -224,7 +231,8 @@ def _frame(depth: int) -> FrameType | None:
 
 
 def called_back(depth: int, seam: CodeType | None) -> bool:
-    """Whether code of the program runs between the function so many frames above and ``seam``, from where the library below was called."""
+    """Return whether the program's code runs between the frame ``depth`` levels up and ``seam``, which called the
+    library."""
     frame: FrameType | None = _getframe(depth + 1)
     while frame is not None and frame.f_code is not seam:
         if _kind_of(frame) is True:
@@ -234,16 +242,17 @@ def called_back(depth: int, seam: CodeType | None) -> bool:
 
 
 def reader(depth: int = 2) -> Literal[True] | str | None:
-    """Who has called the function that calls this: ``True`` for user code, the name of an installed package, else ``None``.
+    """Return who called the calling function: ``True`` for user code, the name of an installed package, else ``None``.
 
-    An event loop's time limits are a package's, too: ``asyncio``. Other parts of the standard library, and what was excluded, are none.
+    The timeouts of an event loop count as a package, ``asyncio``; other parts of the standard library, and excluded
+    code, as ``None``.
     """
     who = nearest(_readers, _THROUGH, depth)
     return _reader(depth + 1) if who is _THROUGH else who
 
 
 def _reader(depth: int) -> Literal[True] | str | None:
-    """The same, found frame by frame, and remembered where the file decides."""
+    """The same, determined frame by frame, and cached if the file decides."""
     frame = _frame(depth)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -253,7 +262,7 @@ def _reader(depth: int) -> Literal[True] | str | None:
             kind, library = _known(file), _libraries.get(file)
             if kind is True or (kind is False and library is not None and library is not PASS):
                 _readers[file] = who
-            elif kind is PASS and library is PASS:  # whoever calls it decides
+            elif kind is PASS and library is PASS:  # its caller decides
                 _readers[file] = _THROUGH
         if who is not _THROUGH:
             return who  # type: ignore[no-any-return]
@@ -262,11 +271,11 @@ def _reader(depth: int) -> Literal[True] | str | None:
 
 
 def mover() -> Literal[True] | str | None:
-    """Who hands something to another thread by calling the function that calls this: as ``reader`` says it.
+    """Return who hands something to another thread by calling the calling function, as in ``reader``.
 
-    Packages run the program's functions in threads of their own, and say by queues which of them does what; so does the pool of threads of
-    the standard library. What sends telemetry does it beside the program, and what is captured itself below its own calls, which say what
-    came of it: ``None``.
+    Packages run the program's functions in threads of their own, and distribute work through queues; so does the
+    standard library's thread pool. ``None`` for code that sends telemetry, which does so beside the program, and for
+    code whose calls are captured above.
     """
     try:
         frame = _getframe(2)
@@ -296,12 +305,13 @@ def _library_in(frame: FrameType | None) -> str | None:
 
 
 def telemetry() -> Telemetry | None:
-    """Whose telemetry the running code sends: the nearest frame that is user code, or sends telemetry, decides.
+    """Return whose telemetry the running code sends, as decided by the nearest frame that is user code or sends
+    telemetry.
 
-    What stands between is the transport. In a thread that sends telemetry and belongs to no run, all is, what it calls of the user's (an
-    exporter, a filter) as well; so is in every thread what an exporter of the program's own sends that such a package calls to send it.
-    So neither a package that wraps what the program does (a decorator, an instrumented client) nor one that reads something for it makes
-    telemetry of that.
+    Frames in between are the transport. In a telemetry thread outside every run, everything is telemetry, including
+    user code that it calls (an exporter, a filter). In any thread, so is what an exporter of the program sends that
+    such a package calls for sending. Thus a package that wraps the program's actions (a decorator, an instrumented
+    client), or reads something for it, does not turn these into telemetry.
     """
     runs, found = current.get() is not None, None
     if runs and sys.modules.keys().isdisjoint(sending_packages()):
@@ -330,7 +340,7 @@ def telemetry() -> Telemetry | None:
 
 
 def _role_of(frame: FrameType) -> str | bool:
-    """The name of a module that sends telemetry; else whether it is user code."""
+    """Return the name of a module that sends telemetry; else whether it is user code."""
     file, module = frame.f_code.co_filename, frame.f_globals.get("__name__") or ""
     role = module if sends_telemetry(module) else _kind_of(frame) is True
     if not file.startswith("<"):
@@ -339,7 +349,7 @@ def _role_of(frame: FrameType) -> str | bool:
 
 
 def _reclassify() -> None:
-    """What was found of files is to be found anew."""
+    """Clear the caches of decisions about files."""
     _kinds.clear()
     _libraries.clear()
     _readers.clear()
@@ -349,7 +359,8 @@ def _reclassify() -> None:
 
 
 def by_observer() -> bool:
-    """Whether the function that calls this one was called by a package that sends telemetry, as far as the standard library has it."""
+    """Return whether the calling function was called by a package that sends telemetry; the standard library is
+    transparent."""
     return _is_of(_getframe(2), is_observer)
 
 
@@ -358,7 +369,7 @@ def _hands_over_nothing(module: str) -> bool:
 
 
 def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
-    """Whether the code of ``frame`` is of one of these packages, as far as the standard library has it."""
+    """Return whether the code of ``frame`` belongs to one of these packages; the standard library is transparent."""
     while frame is not None:
         if packages(frame.f_globals.get("__name__") or ""):
             return True
@@ -370,7 +381,7 @@ def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
 
 
 def is_telemetry(function: Any) -> bool:
-    """Whether ``function`` sends telemetry: the thread that runs it is no part of a run."""
+    """Return whether ``function`` sends telemetry, so that a thread that runs it is not part of a run."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return isinstance(module, str) and isinstance(name, str) and telemetry_of(module, name) is not None
 
@@ -399,7 +410,8 @@ def _kind_of(frame: FrameType) -> Any:
 
 
 def _pseudo(name: str, frame: FrameType) -> Any:
-    """Generated code (a dataclass's ``__init__``, ``-c``, a prompt) is its module's; without one, its caller's."""
+    """Classify generated code (a dataclass's ``__init__``, ``-c``, a prompt): by its module; without one, by its
+    caller."""
     if name.startswith("<frozen "):
         return False
     module = frame.f_globals.get("__name__")
@@ -437,7 +449,7 @@ def _under(path: str, places: Set[str]) -> bool:
 
 
 def _arrived(path: str) -> bool:
-    """Whether ``path`` belongs to a package that was included by name before its import."""
+    """Return whether ``path`` belongs to a package that was included by name before its import."""
     for name in [name for name in _waiting if name in sys.modules]:
         _waiting.discard(name)
         _included.update(_places(sys.modules[name]))
@@ -445,7 +457,7 @@ def _arrived(path: str) -> bool:
 
 
 def _unwelcome(path: str) -> bool:
-    """Whether ``path`` is in a package that was excluded by name before it was imported."""
+    """Return whether ``path`` is in a package that was excluded by name before it was imported."""
     for name in [name for name in _unwanted if name in sys.modules]:
         _unwanted.discard(name)
         _excluded.update(_places(sys.modules[name]))
@@ -453,7 +465,7 @@ def _unwelcome(path: str) -> bool:
 
 
 def include(module: ModuleType | str) -> None:
-    """Count a module's whole package as user code: a module, its name, or a file or directory of it.
+    """Count a module's whole package as user code: a module, its name, or one of its files or directories.
 
     A file of an installed package stands for the package; a file that is user code anyway changes nothing.
     """
@@ -467,7 +479,7 @@ def include(module: ModuleType | str) -> None:
 
 
 def own_code(function: Any) -> None:
-    """Count what ``function`` was written in as user code: a handler that a library calls for the program."""
+    """Count the file that defines ``function`` as user code: a handler that a library calls for the program."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         include(code.co_filename)
@@ -482,7 +494,8 @@ def _package_of(path: str) -> str:
 
 
 def _add(places: set[str]) -> None:
-    # The standard library as a whole, tracekit itself and its integrations are never user code, whoever calls from there.
+    # The standard library as a whole, tracekit itself and its integrations are never user code, whoever calls from
+    # there.
     places = {place for place in places if not _is_own(place) and (packaged(place) or not _under(place, {STDLIB}))}
     if not places <= _included:
         _included.update(places)
@@ -490,18 +503,19 @@ def _add(places: set[str]) -> None:
 
 
 def _is_own(place: str) -> bool:
-    """Whether a place is tracekit's, or an integration's that lies beside it where it is installed."""
+    """Return whether a path belongs to tracekit, or to an integration installed beside it."""
     directory, name = os.path.split(place)
     return _under(place, {_OWN, _INTEGRATIONS}) or (name.startswith("tracekit_") and directory == os.path.dirname(_OWN))
 
 
 def packaged(path: str) -> bool:
-    """Whether ``path`` is a file of an installed package."""
+    """Return whether ``path`` is a file of an installed package."""
     return _INSTALLED[0] in path or _INSTALLED[1] in path
 
 
 def installed(path: str) -> bool:
-    """Whether ``path`` (absolute) belongs to the interpreter or to an installed package: what is there goes with their versions."""
+    """Return whether ``path`` (absolute) belongs to the interpreter or an installed package, whose content depends only
+    on their versions."""
     return packaged(path + os.sep) or _under(path, {STDLIB})
 
 
@@ -532,7 +546,7 @@ def exclude_package(name: str) -> None:
 
 
 def pass_through(path: str) -> None:
-    """See through the file or directory ``path``: its callers count (thin wrappers over clocks and random numbers)."""
+    """Make the file or directory ``path`` transparent: its callers decide (thin wrappers of clocks and random numbers)."""
     _passed.add(_abspath(path))
     _reclassify()
 

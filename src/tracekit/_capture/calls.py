@@ -1,4 +1,4 @@
-"""Plain calls as steps: the wrapper of a traced function, its arguments, and what generators yield."""
+"""Plain calls as steps: the wrappers of traced functions, the binding of arguments, and generators."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ T = TypeVar("T")
 
 # -- binding arguments -------------------------------------------------------------------------------------------------
 #
-# The arguments of a call by parameter name, defaults filled in: positional and keyword calls are one.
-#
-# ``inspect.Signature.bind`` does this in about 4 microseconds; a function generated from the signature does it in 0.2.
+# The arguments of a call by parameter name, with defaults filled in, so that positional and keyword calls are equal.
+# ``inspect.Signature.bind`` takes about 4 microseconds; a function generated from the signature takes 0.2.
 
 Binder = Callable[..., dict[str, Any]]
 
 
 def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
-    """A function with the parameters of ``function`` that returns them as a dictionary.
+    """Return a function with the parameters of ``function`` that returns them as a dictionary.
 
-    ``skip_first`` binds without the first parameter (``self``, ``cls``), as a bound method is called; of a method that is called with
-    its object (by a ``property``, a ``classmethod``) it is left out of the dictionary. It raises ``TypeError`` where the call would.
-    A callable without a readable signature is bound as ``{"args": …, "kwargs": …}``.
+    ``skip_first`` binds without the first parameter (``self``, ``cls``), as a bound method is called; if a method is
+    called with its object (by a ``property``, a ``classmethod``), the object is left out of the dictionary. The
+    returned function raises ``TypeError`` where the call would. Without a readable signature, arguments are bound as
+    ``{"args": …, "kwargs": …}``.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -78,18 +78,18 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
     source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
     namespace: dict[str, Any] = dict(defaults)
-    exec(source, namespace)  # nothing but the names of parameters enters the source, and these are identifiers
+    exec(source, namespace)  # the source contains only parameter names, which are identifiers
     bind: Binder = namespace["bind"]
     return bind
 
 
 def is_method(function: Any) -> bool:
-    """Whether it was written in a class, and its first parameter is the object or the class."""
+    """Return whether the function was defined in a class, so that its first parameter is the object or the class."""
     return first_parameter_in_class(function) in ("self", "cls")
 
 
 def first_parameter_in_class(function: Any) -> str | None:
-    """The name of the first parameter of a function that was written in a class; of any other function ``None``."""
+    """Return the name of the first parameter of a function defined in a class; ``None`` for any other function."""
     owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     if not owner or owner.endswith("<locals>"):
         return None
@@ -121,14 +121,15 @@ def _items(parameters: list[inspect.Parameter]) -> str:
 
 
 def loose(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call to a callable without a known signature: ``args`` and ``kwargs``."""
+    """Return the arguments of a call to a callable without a known signature: ``args`` and ``kwargs``."""
     return {"args": args, "kwargs": kwargs}
 
 
 def shows_real_signature(function: Any) -> bool:
-    """Whether the signature that ``function`` shows is that by which Python itself binds a call.
+    """Return whether the signature that ``function`` shows is the one by which Python binds a call.
 
-    A decorator that passes other arguments on than it takes shows the signature of what it wraps: such a call may go well.
+    A decorator that changes the arguments may show the signature of the wrapped function: a call that does not match
+    may succeed.
     """
     while isinstance(function, partial):
         function = function.func
@@ -141,14 +142,12 @@ def shows_real_signature(function: Any) -> bool:
 
 # -- noticing whether a coroutine suspends -----------------------------------------------------------------------------
 #
-# A coroutine run by hand, to learn whether it ever suspended.
-#
-# One that never did returned without the event loop running anything in between; a replay must answer it the same way, and
-# let the loop run for one that did.
+# Runs a coroutine by hand to learn whether it ever suspended. If not, the event loop ran nothing in between, and a
+# replay must answer the same way; otherwise the replay must let the loop run.
 
 
 class drive:
-    """An awaitable that runs ``awaitable``; ``suspended`` then says whether it ever gave control to the event loop."""
+    """An awaitable that runs ``awaitable``; ``suspended`` then says whether it yielded to the event loop."""
 
     __slots__ = ("_iterator", "suspended")
 
@@ -167,7 +166,7 @@ class drive:
 
 
 class resumed:
-    """The rest of an iterator (or coroutine) whose first item has been taken: it comes first again. Can be awaited."""
+    """The rest of an iterator (or coroutine) whose first item has been taken, preceded by that item. Can be awaited."""
 
     __slots__ = ("_first", "_iterator", "_started")
 
@@ -200,10 +199,9 @@ class resumed:
 
 # -- generators --------------------------------------------------------------------------------------------------------
 #
-# Generators and async generators as steps: one chunk for each item, live or from the log.
-#
-# What the caller sends or throws in is recorded with the chunk that answers it, and compared in a replay. Closing one, or
-# forgetting it, is no step: what was delivered is kept, and the recording says that it was left there.
+# Generators and async generators as steps: one chunk per item, live or from the log. What the caller sends or throws in
+# is recorded with the chunk that answers it, and compared in a replay. Closing or discarding a generator is not a step:
+# the delivered items are kept, and the recording says that it was left there.
 
 _SUSPENDED: Final = {"suspended": True}
 
@@ -215,7 +213,7 @@ def failed(step: Any, error: BaseException, suspended: bool = False, info: Mappi
 
 
 def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
-    """The items of a live generator; ``info`` goes into the ``meta`` of the first."""
+    """Yield the items of a live generator; ``info`` goes into the ``meta`` of the first."""
     body: Scope = step.body()
     resume: Callable[[], Any] = generator.__next__
     if info is not None:  # its step began some time ago
@@ -254,7 +252,7 @@ def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) ->
 
 
 def recorded_items(step: Any) -> Any:
-    """The recorded items of a generator; what the caller sends or throws in is compared."""
+    """Yield the recorded items of a generator; what the caller sends or throws in is compared."""
     info: dict[str, Any] = {}
     count = 0
     while True:
@@ -281,7 +279,7 @@ def recorded_items(step: Any) -> Any:
 
 
 async def live_async_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
-    """The items of a live async generator; each is recorded with whether the event loop ran meanwhile."""
+    """Yield the items of a live async generator; each is recorded with whether the event loop ran meanwhile."""
     body: Scope = step.body()
     resume = generator.__anext__()
     if info is not None:
@@ -333,7 +331,7 @@ def _about(driven: drive, info: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 async def recorded_async_items(step: Any) -> Any:
-    """The recorded items of an async generator."""
+    """Yield the recorded items of an async generator."""
     info: dict[str, Any] = {}
     count = 0
     while True:
@@ -361,12 +359,12 @@ async def recorded_async_items(step: Any) -> Any:
 
 
 def _resolved_by_hand(outcome: Outcome) -> bool:
-    """Whether the outcome of the generator was entered by hand (``tracekit recovery settle``)."""
+    """Return whether the generator's outcome was entered by hand (``tracekit recovery settle``)."""
     return "settled" in ((outcome.meta or {}).get("info") or {})
 
 
 def _remaining_items(step: Any, output: Any, count: int) -> Any:
-    """The items after the ``count`` that the log has, of all those entered by hand."""
+    """Return the remaining items of an outcome entered by hand, of which the log has the first ``count``."""
     if type(output) is not list or len(output) < count:
         raise step.session.fail(
             NotReplayableError(
@@ -422,24 +420,24 @@ def _finished(step: Any, outcome: Outcome) -> Outcome:
 
 # -- wrappers ----------------------------------------------------------------------------------------------------------
 #
-# One thin wrapper for each kind of callable: functions, coroutines, generators and async generators, as methods or not. What a call
-# means is decided by the session.
+# A thin wrapper for each kind of callable: functions, coroutines, generators and async generators, as methods or not.
+# The session decides what a call means.
 
 
 class CallTerms(Protocol):
-    """What holds for each call of a tool beyond its side-effect class."""
+    """The conditions for calls of a tool beyond its side-effect class."""
 
     def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
-        """The request of a call with arguments ``bound``. Raises if the call is not allowed."""
+        """Return the request of a call with arguments ``bound``. Raises if the call is not allowed."""
         ...
 
     def units(self, bound: Mapping[str, Any]) -> float | None:
-        """What the call costs, where that is declared."""
+        """Return the declared cost of the call, if any."""
         ...
 
 
 class Point:
-    """Where a program makes calls of one kind: a decorated callable, or an ``effect`` block. What is the same at each of them."""
+    """What all calls of a decorated callable, or an ``effect`` block, share."""
 
     __slots__ = ("own", "require_run", "shape", "spec", "terms")
 
@@ -450,23 +448,23 @@ class Point:
         #: How it is called: ``"function"``, ``"coroutine"``, ``"generator"`` or ``"async generator"``.
         self.shape: Final = shape
         self.require_run: Final = require_run
-        #: What holds for each call beyond the side-effect class, where anything does.
+        #: The conditions for each call beyond the side-effect class, if any.
         self.terms: Final = terms
         #: Whether it changes the attributes of its own object.
         self.own: Final = own
 
     def outside(self) -> Begun | None:
-        """A call with no run active begins, if that is allowed; whoever makes it says when it has ended, where anybody asks."""
+        """Begin a call with no active run, if that is allowed; if the result is not ``None``, the caller has to end it."""
         self.checked_outside()
         effects = process.effects
         return effects.begins_outside(self.spec.name, self.spec.side_effect) if effects.open else None
 
     def object_of(self, instance: Any, args: tuple[Any, ...]) -> Any:
-        """The object of a method at this call, however Python hands it over; ``None`` where the call has none."""
+        """Return the object that a method was called on, however Python passes it; ``None`` if the call has none."""
         return instance
 
     def checked_outside(self) -> None:
-        """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
+        """Check a call with no active run: allowed, unless this tool or a whole-process replay forbids it."""
         if process.outside is not None:
             process.outside(self.spec.family, self.spec.name)
         if process.outside_calls is not None:
@@ -479,7 +477,7 @@ class Point:
 
 
 class Captured(Point):
-    """A callable and what is the same at each of its calls."""
+    """A callable, with what all its calls share."""
 
     __slots__ = ("bind", "bind_bound", "inner", "sure", "wrapped", "wrapped_as")
 
@@ -491,30 +489,30 @@ class Captured(Point):
         own = "self" in (spec.mutates or ()) and first_parameter_in_class(inner) is not None
         super().__init__(spec, shape_of(function), require_run=require_run, terms=terms, own=own)
         self.wrapped: Final = wrapped
-        #: What the decorator was given: it may be a class or static method around ``wrapped``.
+        #: What the decorator received: possibly a class or static method around ``wrapped``.
         self.wrapped_as: Any = wrapped
         self.inner: Final = inner
         self.bind: Final[Binder] = binder(inner)
-        #: How it is called with its object; what has it already (``desk.write``) does not show it.
+        #: For calls with its object; a bound method (``desk.write``) does not show it.
         self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
-        #: Whether a call that can't be bound is certain to be refused by Python.
+        #: Whether Python certainly refuses a call that can't be bound.
         self.sure: Final = shows_real_signature(function)
 
     @property
     def lacks_object(self) -> bool:
-        """Whether it is a method that was taken from its class: each call needs the object."""
+        """Whether it is a method taken from its class, so that each call needs the object."""
         return is_method(self.inner)
 
     def object_of(self, instance: Any, args: tuple[Any, ...]) -> Any:
         return args[0] if instance is None and args and is_method(self.inner) else instance
 
     def units(self, *args: Any, **kwargs: Any) -> float:
-        """What a call with these arguments costs in cost units: 1 where nothing is declared."""
+        """Return the cost of a call with these arguments in cost units: 1 if nothing is declared."""
         cost = None if self.terms is None else self.terms.units(self.bind(*args, **kwargs))
         return 1 if cost is None else cost
 
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
+        """Return the arguments by name, without ``self``; ``None`` for an invalid call, which Python itself refuses."""
         try:
             return self.bind(*args, **kwargs) if instance is None else self.bind_bound(*args, **kwargs)
         except TypeError:
@@ -522,18 +520,20 @@ class Captured(Point):
 
 
 def capture(function: Any, spec: Spec) -> Any:
-    """``function`` with each of its calls a step of ``spec``: a function, coroutine function, generator or async generator.
+    """Return ``function`` with each call captured as a step of ``spec``: a function, coroutine function, generator or
+    async generator.
 
-    Its arguments are the step's input, by name; what it returns, raises or yields is the outcome, which a replay answers with.
+    Its arguments, by name, are the step's input; what it returns, raises or yields is the outcome, with which a replay
+    answers.
     """
     return wrap(Captured(function, spec), function)
 
 
 def perform(request: Request, function: Callable[[], T], info: Callable[[T], Mapping[str, Any]] | None = None) -> T:
-    """Make the call that ``request`` describes, as a step: ``function()`` where it is live, else what the log has of it.
+    """Make the call described by ``request`` as a step: return ``function()`` if it is live, else the recorded result.
 
-    ``info`` says of what was returned what the outcome's ``meta`` gets besides (``usage``, ``cost_usd`` …). Outside every run the
-    function is called, unless a whole process is being replayed.
+    ``info`` returns, given the result, what the outcome's ``meta`` also gets (``usage``, ``cost_usd`` …). Outside every
+    run the function is called, unless a whole process is being replayed.
     """
     scope = here()
     if scope is None:
@@ -559,7 +559,7 @@ def perform(request: Request, function: Callable[[], T], info: Callable[[T], Map
 async def perform_async(
     request: Request, function: Callable[[], Awaitable[T]], info: Callable[[T], Mapping[str, Any]] | None = None
 ) -> T:
-    """``perform`` for a call that is awaited."""
+    """Like ``perform``, for a call that is awaited."""
     scope = here()
     if scope is None:
         begun = Point(request.spec, "coroutine").outside()
@@ -574,7 +574,7 @@ async def perform_async(
 
 
 def captured_of(tool: Any) -> Captured | None:
-    """The ``Captured`` of a decorated callable or bound method; ``None`` for anything else."""
+    """Return the ``Captured`` of a decorated callable or bound method; ``None`` for anything else."""
     from .decorated import BoundTool, Tool
 
     if not isinstance(tool, Tool | BoundTool):
@@ -584,13 +584,14 @@ def captured_of(tool: Any) -> Captured | None:
 
 
 def wrap(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped`` with each call as a step; a descriptor that keeps identity, signature and binding."""
+    """Return ``wrapped`` with each call captured as a step; a descriptor that keeps identity, signature and binding."""
     captured.wrapped_as = wrapped
     return tool(wrapped, shell_of(captured), captured)
 
 
 def shell_of(captured: Captured) -> Any:
-    """What makes a step of a call: it is given the function, the object that it is bound to, if any, and the arguments."""
+    """Return the wrapper that turns a call into a step; it receives the function, the object it is bound to (or
+    ``None``), and the arguments."""
     if captured.shape == "function":
         return _function_wrapper(captured)
     if captured.shape == "coroutine":
@@ -599,8 +600,8 @@ def shell_of(captured: Captured) -> Any:
 
 
 def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
-    """The object that replaces ``wrapped``; its calls go to ``wrapper``."""
-    from .decorated import Tool  # wrapt imports asyncio and much else: a program without tools needs none of it
+    """Return the object that replaces ``wrapped``; its calls go to ``wrapper``."""
+    from .decorated import Tool  # wrapt imports asyncio and much else, which a program without tools does not need
 
     wrapper.captured = captured
     return Tool(wrapped, wrapper)
@@ -627,7 +628,7 @@ def _like(made: Any, function: Any) -> Any:
 
 
 def shape_of(function: Any) -> str:
-    """The kind of a callable: function, coroutine function, generator or async generator function."""
+    """Return the kind of a callable: function, coroutine function, generator or async generator function."""
     for one in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - it may be a coroutine function
         if inspect.isasyncgenfunction(one):
             return "async generator"
@@ -642,7 +643,7 @@ def shape_of(function: Any) -> str:
 
 
 def _function_wrapper(captured: Captured) -> Any:
-    """The shell of plain functions, with everything that does not change between calls in its closure."""
+    """Return the wrapper for plain functions; everything constant is in its closure."""
     spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
     get, enter, leave = current.get, current.set, current.reset
     free = not (captured.require_run and spec.effect)
@@ -652,7 +653,7 @@ def _function_wrapper(captured: Captured) -> Any:
         scope = get()
         if scope is None:
             if free and process.outside is None and process.outside_calls is None and (calm or not open_calls):
-                return function(*args, **kwargs)  # out of the way, at once
+                return function(*args, **kwargs)  # the fast path
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
         scope = in_own_lane(scope)
@@ -660,7 +661,7 @@ def _function_wrapper(captured: Captured) -> Any:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
             if captured.sure:
-                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+                return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
             bound = loose(*args, **kwargs)
         step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
         if not step.live:
@@ -685,7 +686,7 @@ def _function_wrapper(captured: Captured) -> Any:
     return wrapper
 
 
-#: What a plain function may return unfinished: the step goes on until that has come to its end.
+#: Results that a plain function may return unfinished: the step goes on until they end.
 LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
     types.CoroutineType: lambda step, result: live_async(step, result, {"lazy": "coroutine"}),
     types.GeneratorType: lambda step, result: live_items(step, result, {"lazy": "generator"}),
@@ -710,7 +711,7 @@ async def _answered_later(step: Any) -> Any:
 
 
 def _coroutine_wrapper(captured: Captured) -> Any:
-    """The shell of coroutine functions, with everything that does not change between calls in its closure."""
+    """Return the wrapper for coroutine functions; everything constant is in its closure."""
     spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
     enter, leave = current.set, current.reset
     name = getattr(captured.wrapped, "__name__", None)
@@ -758,7 +759,7 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
             if captured.sure:
-                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+                return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
             bound = loose(*args, **kwargs)
         made: Any = run(function, bound, args, kwargs)
         if name is not None:
@@ -775,9 +776,10 @@ async def live_async(
     of_result: Callable[[Any], Mapping[str, Any]] | None = None,
     of_error: Callable[[BaseException], Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Await what a step makes live and record its outcome, and whether the event loop ran meanwhile.
+    """Await the live call of a step and record its outcome, and whether the event loop ran meanwhile.
 
-    ``info`` goes into the outcome's ``meta``, and what ``of_result`` makes of the result, or ``of_error`` of what was raised.
+    ``info`` goes into the outcome's ``meta``, with what ``of_result`` returns for the result, or ``of_error`` for the
+    error.
     """
     if info is not None:  # its step began some time ago
         step.resumed()
@@ -801,14 +803,14 @@ async def live_async(
 
 
 def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> Request:
-    """The request of a generator's step; raises where its contract forbids the call."""
+    """Return the request of a generator's step. Raises if its contract forbids the call."""
     if captured.terms is None:
         return Request(captured.spec, bound)
     return captured.terms.opening(scope, captured.spec, bound)
 
 
 def _begins_outside(captured: Captured) -> None:
-    """What is asked for its items goes on by itself in none of them."""
+    """Begin a generator's call outside every run; nothing of it goes on between items."""
     begun = captured.outside()
     if begun is not None:
         begun.end()
@@ -887,7 +889,7 @@ _RUNS: Final[dict[str, Any]] = {
 
 
 def called(function: Any) -> str:
-    """The qualified name of a callable."""
+    """Return the qualified name of a callable."""
     while isinstance(function, partial):
         function = function.func
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
@@ -895,8 +897,8 @@ def called(function: Any) -> str:
 
 
 def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequence[str]) -> tuple[list[str], bool]:
-    """Which of the ``known`` names ``function`` takes, and whether it takes whatever there is."""
-    from .._policy.contract import impossible  # it makes a dataclass, which not every tool needs
+    """Return which of the ``known`` names ``function`` accepts, and whether it accepts all."""
+    from .._policy.contract import impossible  # it creates a dataclass, which not every tool needs
 
     parameters = parameters_of(function)
     if parameters is None:
@@ -919,7 +921,7 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
 
 
 def parameters_of(function: Any, *, skip_first: bool = False) -> list[Parameter] | None:
-    """The parameters by which a tool is called, its own object left out; ``None`` where they are unknown."""
+    """Return the parameters of a tool, without its own object; ``None`` if they are unknown."""
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

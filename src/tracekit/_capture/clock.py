@@ -1,8 +1,8 @@
-"""Clocks: every read by the run's own code is answered by the session, and what a library reads to decide by.
+"""Captures clocks: the session answers every read by the run's own code, and reads on which libraries base decisions.
 
-Covered for every reference taken earlier: the clock functions of ``time``, ``now``/``utcnow``/``today`` of ``datetime`` and
-``date`` (which stay the same classes), ``loop.time()``, and freezegun's fakes of all these. For the run, the live time is what freezegun or
-time-machine fake below us.
+Covered, for references taken earlier as well: the clock functions of ``time``, ``now``/``utcnow``/``today`` of
+``datetime`` and ``date`` (which remain the same classes), ``loop.time()``, and freezegun's fakes of all these. If
+freezegun or time-machine fake the time below these hooks, the run takes that as its live time.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Hook = Callable[..., Any]
 _scope: Final = current.get
 _UTC: Final = _datetime.UTC
 
-#: Clocks that take no argument.
+#: Clocks without arguments.
 PLAIN: Final = tuple(
     f"{clock}{unit}"
     for clock in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
     for unit in ("", "_ns")
 )
-#: Functions that read the clock only where no time is given, with the number of arguments that makes them do so.
+#: Functions that read the clock only if no time is passed, with the number of arguments in that case.
 FORMATS: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
 
 
-#: What measures how long something took. A library decides nothing by it.
+#: Clocks that measure how long something took. Libraries base no decisions on them.
 _MEASURES: Final = ("perf_counter", "process_time", "thread_time")
 
 
@@ -68,7 +68,7 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
         who = by_user() if measures else reader()
         if who is True:
             return scope.session.clock_read(in_own_lane(scope), name, real)
-        # Of the standard library's waits each has its own clock.
+        # Each wait of the standard library has its own clock.
         return scope.session.library_clock(in_own_lane(scope), name, who, real) if who else real()
 
     measures = name.partition(".")[2].startswith(_MEASURES)
@@ -77,7 +77,7 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
 
 
 def _inside(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
-    """A steady clock inside a live step: the run's own, since a deadline may have been made outside."""
+    """Read a steady clock inside a live step: the run's own, since a deadline may have been set outside."""
     clock = scope.session.state.clock
     return real() if clock is None or not reader(3) else clock.now(name, real)
 
@@ -101,13 +101,13 @@ def _formatting(name: str, real: Callable[..., Any], needed: int) -> Hook:
             return real(*arguments)
         return _thawed(_answer(scope, name, lambda: _frozen(real(*arguments))))
 
-    # None is as good as nothing for localtime, gmtime and ctime.
+    # For localtime, gmtime and ctime, None means no argument.
     missing = (None,) if not needed and name != "time.asctime" else ()
     return read
 
 
 def _frozen(value: Any) -> Any:
-    # Its zone and offset are not among its nine items.
+    # Zone and offset are not among its nine items.
     return [*value[:9], value.tm_zone, value.tm_gmtoff] if isinstance(value, _time.struct_time) else value
 
 
@@ -115,11 +115,11 @@ def _thawed(value: Any) -> Any:
     return _time.struct_time(tuple(value)) if isinstance(value, list) else value
 
 
-# -- datetime and date ----------------------------------------------------------------------------------------------------
+# -- datetime and date -------------------------------------------------------------------------------------------------
 
 
 class _Real:
-    """What the interpreter made. Not module attributes: freezegun replaces those wherever it finds them."""
+    """The interpreter's originals. Not module attributes, which freezegun would replace."""
 
     datetime: Final[Any] = _reality.unfaked(_datetime, "datetime")
     date: Final[Any] = _reality.unfaked(_datetime, "date")
@@ -127,7 +127,7 @@ class _Real:
 
 
 def _parts(moment: Any, cls: Any, zone: Any = None) -> Any:
-    """``moment`` as an instance of ``cls``, made as the C functions make one."""
+    """Return ``moment`` as an instance of ``cls``, created as the C functions do."""
     if cls is _Real.datetime and type(moment) is _Real.datetime:
         return moment.replace(tzinfo=zone)
     fold = {"fold": 1} if moment.fold else {}
@@ -156,9 +156,9 @@ def _now(name: str, method: Any) -> Hook:
             value = _answer(scope, name, real if cls is _Real.datetime else lambda: _naive(real()), who)
             return value if cls is _Real.datetime else _parts(value, cls)
         if not isinstance(tz, _datetime.tzinfo):
-            return real(tz)  # the error that it makes
-        # Recorded in UTC, and as another function (a naive reading is no substitute for it): a zone is the program's own
-        # object, and is applied as the C function does.
+            return real(tz)  # raises the usual error
+        # Recorded in UTC, and under another name (a naive reading can't replace it): a zone is the program's own
+        # object, and is applied as in the C function.
         if cls is _Real.datetime:
             value = _answer(scope, in_utc, partial(real, _UTC), who)
             return value if tz is _UTC else value.astimezone(tz)
@@ -174,7 +174,7 @@ def _utcnow(name: str, now: Any, method: Any) -> Hook:
         if warns:
             warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=2)
         scope = _scope()
-        # From 3.12 on the C function warns, and would name this file; ``now`` reads the same instant and is silent.
+        # From 3.12 on the C function warns, and would name this file; ``now`` reads the same instant silently.
         read = partial(_bound(now, cls), _UTC) if warns else _bound(method, cls)
         who = None if scope is None or scope.live else reader()
         if scope is None or who is None:
@@ -210,7 +210,7 @@ def _today(method: Any) -> Hook:
 
 def _read_day(cls: Any, method: Any) -> Any:
     if _time.time is _Real.time and (cls is _Real.date or cls is _Real.datetime):
-        # What the C function does, but for the hook on the clock that it looks up by name.
+        # Like the C function, but without the hook on the clock that it looks up by name.
         return cls.fromtimestamp(_reality.time())
     return _bound(method, cls)()
 
@@ -247,11 +247,11 @@ def _try_class_method(owner: Any, name: str) -> None:
         raise Unsupported(f"datetime.{owner.__name__}.{name}: {fault}")
 
 
-# -- what there is to patch ------------------------------------------------------------------------------------------------
+# -- what to patch -----------------------------------------------------------------------------------------------------
 
 
 def degraded() -> list[str]:
-    """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
+    """Return what could not be replaced in place on this interpreter, and the consequences; usually empty."""
     return list(_switch.degraded)
 
 
@@ -289,14 +289,15 @@ def _loop_patches() -> list[Patch]:
 
 
 class _Monotonic:
-    """``time.monotonic``, and what its hook calls."""
+    """``time.monotonic``, and the function that its hook calls."""
 
     function: Any = None
     real: Any = None
 
 
 def _machine(real: Any) -> Any:
-    """``loop.time()`` of the machine: it calls ``time.monotonic``, whose hook would find again that a loop reads it."""
+    """Return the machine's ``loop.time()``, avoiding the hook on ``time.monotonic``, which would again determine that a
+    loop reads it."""
     if real.__code__.co_names != ("time", "monotonic"):
         return real
 
@@ -316,7 +317,7 @@ def _loop_time(real: Any) -> Hook:
             return real(loop)
         if scope.live:
             return real(loop) if clock is None else clock.now("loop.time", partial(real, loop))
-        package = reader(3)  # above the function that was exchanged
+        package = reader(3)  # above the function that was replaced
         if package is True:
             return _answer(scope, "loop.time", partial(real, loop))
         if package is not None:
@@ -329,7 +330,7 @@ def _loop_time(real: Any) -> Hook:
 
 
 def _decides_what_is_due() -> bool:
-    """Whether a loop reads its clock to look which timers are due: those are armed on the machine's."""
+    """Return whether a loop reads its clock to see which timers are due: they are set on the machine's clock."""
     try:
         return _getframe(3).f_code.co_name == "_run_once"
     except ValueError:  # called by C, with no Python caller
@@ -342,7 +343,8 @@ def _uvloop_patches() -> list[Patch]:
 
 
 def _freezegun_patches() -> list[Patch]:
-    """Its fakes take the place of the functions, so they are hooked like them, whether it is freezing now or later."""
+    """Hook freezegun's fakes, which replace the functions, like the functions themselves, whether time is frozen now or
+    later."""
     api = sys.modules["freezegun.api"]
     patches: list[Patch] = []
     for name in (*PLAIN, "localtime", "gmtime", "strftime"):
@@ -367,7 +369,8 @@ def _spread_hook(name: str, real: Any) -> Hook:
 
 
 def _time_machine_patches() -> list[Patch]:
-    """time-machine patches the same C functions when a travel starts and stops: ours are lifted meanwhile, to stay on top of its own."""
+    """Hook time-machine, which patches the same C functions when a travel starts and stops: lift our hooks meanwhile,
+    to stay above its own."""
     module = sys.modules["_time_machine"]
     return [AttributePatch(module, name, _below(getattr(module, name))) for name in ("patch", "unpatch")]
 
@@ -389,7 +392,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 
 def _patches() -> list[Patch]:
-    """All that can be patched now."""
+    """Return all patches that are possible now."""
     found = [*_switch.made("", lambda: [*_time_patches(), *_date_patches()])]
     for name, make in _LATER.items():
         if loaded(name) is not None:

@@ -1,9 +1,9 @@
-"""Random numbers: every draw by the run's own code is answered by the session.
+"""Captures random numbers: the session answers every draw by the run's own code.
 
-Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
-not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; of packages ``uuid4`` alone), and those
-functions of ``uuid``, ``uuid_utils``, ``fastuuid``, ``email.utils`` and ``Random.gauss`` whose draws depend on the process, or on what
-it did before, as a whole.
+Caught at the source: ``Random.random`` and ``Random.getrandbits`` (where every method of every generator ends, seeded
+or not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; for packages only ``uuid4``),
+and those functions of ``uuid``, ``uuid_utils``, ``fastuuid``, ``email.utils`` and ``Random.gauss`` whose draws depend
+on the process or on earlier calls; these as a whole.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ __all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "
 Hook = Callable[..., Any]
 _scope: Final = current.get
 _EXCHANGE: Final = FunctionExchange.__init__.__code__.co_filename
-#: Up to here an integer is a JSON number for every reader; above, it is recorded in hexadecimal (linear, without limit).
+#: Up to this size an integer is a JSON number for every reader; larger ones are recorded in hexadecimal (linear time,
+#: no limit).
 _SMALL_BITS: Final = 53
 
 
 def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
-    if importing():  # a process that has imported the package before does not draw
+    if importing():  # a process that has imported the package already does not draw
         return real()
     return scope.session.random_read(here() or scope, name, real)
 
 
 def _drawn_by(package: Any, scope: Scope, name: str, real: Callable[[], Any]) -> Any:
-    """A draw by user code (``True``), or by an installed package, by which that decides (how long it waits before another try) or names
-    things."""
+    """Answer a draw by user code (``True``), or by an installed package, for decisions (how long to wait before a
+    retry) or names."""
     if package is True:
         return _answer(scope, name, real)
     return scope.session.library_draw(here() or scope, name, package, real)
@@ -95,7 +96,7 @@ def _urandom(real: Any, _flags: int) -> Hook:
 
 
 def _makes_an_id(frame: Any) -> bool:
-    """Whether ``frame`` is of ``uuid4``: an id is no secret, and packages print theirs, send them, and decide by them."""
+    """Return whether ``frame`` is of ``uuid4``: ids are not secret, and packages print, send and compare theirs."""
     while frame is not None and frame.f_code.co_filename == _EXCHANGE:
         frame = frame.f_back
     uuid4 = getattr(sys.modules.get("uuid"), "uuid4", None)
@@ -103,7 +104,7 @@ def _makes_an_id(frame: Any) -> bool:
 
 
 def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
-    """A function that is recorded as a whole: what it reads and draws inside is not."""
+    """Record a function as a whole, without what it reads and draws inside."""
     makes_ids = "uuid." in name or "uuid_utils." in name
 
     def call(_proxy: object, *args: Any, **kwargs: Any) -> Any:
@@ -126,11 +127,11 @@ def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...]
     return value if freeze is None else freeze(value)
 
 
-# -- what there is to patch ------------------------------------------------------------------------------------------------
+# -- what to patch -----------------------------------------------------------------------------------------------------
 
 
 def degraded() -> list[str]:
-    """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
+    """Return what could not be replaced in place on this interpreter, and the consequences; usually empty."""
     return list(_switch.degraded)
 
 
@@ -164,12 +165,13 @@ def _method_patches(owner: type, name: str, make: Callable[[Any], Hook], sample:
 
 
 def _random_patches() -> list[Patch]:
-    # It keeps a second value for the next call: how many draws it makes depends on the calls before the run.
+    # It keeps a second value for the next call: the number of its draws depends on calls before the run.
     return _code_patch(sys.modules["random"].Random.gauss, "random.gauss", None, None)
 
 
 def _uuid_patches() -> list[Patch]:
-    """The patches of ``uuid``'s functions that remember the last time stamp or the node; ``uuid4`` is 16 bytes of ``os.urandom``."""
+    """Return the patches of ``uuid``'s functions that remember the last time stamp or the node; ``uuid4`` is 16 bytes
+    of ``os.urandom``."""
     module: Any = sys.modules["uuid"]
     patches: list[Patch] = []
 
@@ -192,7 +194,7 @@ def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]
 
 def _uuid_utils_patches() -> list[Patch]:
     module: Any = sys.modules["uuid_utils._uuid_utils"]
-    # Its ``compat`` module is Python over these.
+    # Its ``compat`` module is Python on top of these.
     pass_through(os.path.dirname(module.__file__))
     patches: list[Patch] = []
     for name in ("uuid1", "uuid4", "uuid6", "uuid7", "getnode", "_uuid4_int", "_uuid7_int"):
@@ -236,7 +238,8 @@ def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Pat
 
 
 def _mail_patches() -> list[Patch]:
-    """The id of a mail: of the time, a random number, the number of the process, and the name of the host, which is looked up."""
+    """Hook message ids of mails, made from the time, a random number, the process id, and the name of the host, which
+    is looked up."""
     from socket import getfqdn
 
     def make(real: Any) -> Hook:
@@ -245,7 +248,7 @@ def _mail_patches() -> list[Patch]:
             who = None if scope is None or scope.live else reader()
             if scope is None or who is None:
                 return real(idstring, domain)
-            if who is True and domain is None:  # a replay makes an id, too, and looks nothing up
+            if who is True and domain is None:  # a replay makes an id, too, without a look-up
                 at_home = partial(_alone, None, getfqdn, (), {})
                 domain = scope.session.question(here() or scope, "socket.getfqdn", at_home, lambda _: None)
             return _drawn_by(who, scope, "email.utils.make_msgid", lambda: _alone(None, real, (idstring, domain), {}))
@@ -260,17 +263,18 @@ def _mail_patches() -> list[Patch]:
         return []
 
 
-#: What stands between who wants a temporary file and its name: an opener is called by ``open``.
+#: Modules between the code that wants a temporary file and its name: ``open`` calls an opener.
 _NAMING: Final = frozenset(("tempfile", "tracekit._capture.inputs"))
 
 
 def _tempfile_patches() -> list[Patch]:
-    """The random part of the names of temporary files. One that is taken is no draw of the program's: the next one is made for real."""
+    """Hook the random part of temporary file names. If a name is taken, the next one is drawn for real: that is not a
+    draw of the program."""
     names: Any = getattr(sys.modules["tempfile"], "_RandomNameSequence", None)
     if names is None:
         return []
     original = names.__next__
-    # A process looks for the directory once, by files of such names: that is no draw of whoever is the first to ask.
+    # Once per process, files with such names are used to find the directory: not a draw of the first caller.
     looks = getattr(getattr(sys.modules["tempfile"], "_get_default_tempdir", None), "__code__", None)
 
     def next_name(self: Any) -> str:
@@ -304,7 +308,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 
 def _patches() -> list[Patch]:
-    """All that can be patched now."""
+    """Return all patches that are possible now."""
     found = [*_switch.made("", _core_patches)]
     for name, make in _LATER.items():
         if loaded(name) is not None:
@@ -316,27 +320,27 @@ _switch: Final = Switch(_patches, _LATER)
 
 
 def activate() -> None:
-    """Capture random draws from now on; counted, each needs its own ``deactivate``."""
+    """Capture random draws from now on; each call needs its own ``deactivate``."""
     _switch.activate()
     when_imported("numpy.random", _numpy_imported)
 
 
 def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
+    """Release the hooks; the last holder restores everything. Return what others have patched on top since."""
     covered = _switch.deactivate()
     if not _switch.active:
         _aligned.restore()
     return covered
 
 
-# -- NumPy's global generator ----------------------------------------------------------------------------------------------
+# -- NumPy's global generator ------------------------------------------------------------------------------------------
 
-#: What the state of the global generator is called in a trace.
+#: The name of the global generator's state in a trace.
 NUMPY: Final = "numpy.random.state"
 
 
 class _Aligned:
-    """The state of the global generator from before the first session that set another one; ``None`` where none did."""
+    """The state of the global generator before the first session that set another one; ``None`` if none did."""
 
     before: dict[str, Any] | None = None
 
@@ -349,7 +353,7 @@ _aligned: Final = _Aligned()
 
 
 def numpy_state() -> dict[str, Any] | None:
-    """The state of ``np.random``'s global generator as JSON values, or ``None`` where NumPy's is not loaded."""
+    """Return the state of ``np.random``'s global generator as JSON values, or ``None`` if NumPy's is not loaded."""
     module: Any = sys.modules.get("numpy.random")
     if module is None or not hasattr(module, "get_state"):
         return None
@@ -374,9 +378,9 @@ def _flat(value: Any) -> Any:
 
 
 def restore_numpy_state(tree: dict[str, Any] | None) -> None:
-    """Set ``np.random``'s global generator to a state that ``numpy_state`` gave; one of another kind is left alone."""
-    # Not ``numpy.random``: while that module is being imported it is no attribute of its package yet, and a package that
-    # loads it when it is asked for would begin again.
+    """Set ``np.random``'s global generator to a state from ``numpy_state``; a state of another kind is ignored."""
+    # Not ``numpy.random``: while that module is being imported it is not yet an attribute of its package, and a package
+    # that loads it on access would begin again.
     numpy: Any = sys.modules.get("numpy")
     module: Any = sys.modules.get("numpy.random")
     if tree is None or numpy is None or not hasattr(module, "set_state"):
@@ -396,7 +400,7 @@ def _unflat(numpy: Any, value: dict[str, str]) -> Any:
 def align_numpy(session: Session) -> None:
     """Record the state of NumPy's global generator, or set the recorded one until the last session has ended.
 
-    For the start of a run; where NumPy is imported during a run this happens right after its import.
+    For the start of a run; if NumPy is imported during a run, this happens right after the import.
     """
     left = session.state.extras.of(_Left)
     session.state.extras.of(LeftStates).setters[NUMPY] = left.set
@@ -412,13 +416,13 @@ def align_numpy(session: Session) -> None:
 
 
 class _Left:
-    """The state in which a recorded step left the global generator, last."""
+    """The state in which the last recorded step left the global generator."""
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] | None = None
 
     def set(self, tree: Any) -> None:
-        """Bring the generator there; one that is not loaded yet, when it is."""
+        """Set the generator to this state; if it is not loaded yet, later."""
         self.tree = tree
         before = numpy_state()
         if before is not None:
@@ -427,7 +431,7 @@ class _Left:
 
 
 def watch_numpy(session: Session) -> None:
-    """Record the state of NumPy's global generator where a step whose body a replay does not run has drawn from it."""
+    """Record the state of NumPy's global generator after steps that drew from it and whose body a replay does not run."""
     if session.recording and _watch not in session.state.at_begin and _mark() is not None:
         session.state.at_begin.append(_watch)
 
@@ -445,7 +449,7 @@ def _leave(scope: Scope, step: int, before: Any, others: Callable[[], object] | 
 
 
 class _Words:
-    """The state of the global generator in memory, and whose it is."""
+    """The state of the global generator in memory, and its owner."""
 
     generator: Any = None
     words: Any = None
@@ -455,7 +459,8 @@ _known: Final = _Words()
 
 
 def _mark() -> tuple[int, int] | None:
-    """What is another one once the global generator has been drawn from, or seeded: where it stands in its words, and their first."""
+    """Return something that changes whenever the global generator is drawn from or seeded: its position, and its first
+    word."""
     try:
         generator: Any = sys.modules["numpy.random"].mtrand._rand._bit_generator
     except (KeyError, AttributeError):
@@ -467,7 +472,7 @@ def _mark() -> tuple[int, int] | None:
     return None if words is None else (words[_WORDS], words[0])
 
 
-#: So many words has the state of the Mersenne Twister; behind them is the number of the next one.
+#: The number of words in the state of the Mersenne Twister, followed by the number of the next one.
 _WORDS: Final = 624
 
 
@@ -479,9 +484,7 @@ def _words_at(address: int) -> Any:
 
 def _numpy_imported() -> None:
     scope = here() if _switch.active else None
-    if (
-        scope is not None
-    ):  # in the body of a tool, too: in a replay, which does not run it, the program comes to it later
+    if scope is not None:  # also in the body of a tool: a replay does not run that, and the program imports it later
         align_numpy(scope.session)
         mark = _mark()
         if scope.live and scope.session.recording and mark is not None:

@@ -1,4 +1,4 @@
-"""Tasks, threads and pools: whatever is started carries the lane that it belongs to."""
+"""Captures tasks, threads and pools: whatever is started carries its lane."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ __all__ = [
 
 # -- launch ------------------------------------------------------------------------------------------------------------
 #
-# What is started in a run: its name, its parent, and the callable that enters its lane innermost.
+# What is started in a run: its name, its parent lane, and the callable that enters its lane innermost.
 
 _RUN: Final = Context.run
 
 
 def parent_lane(scope: Scope) -> Lane:
-    """The lane that starts something here: the scope's, or that of a task which shares its context with others."""
+    """Return the lane that starts something here: the scope's, or that of a task that shares its context with others."""
     lane = scope.lane
     if lane.owned:
         task = running_task()
@@ -66,27 +66,27 @@ def parent_lane(scope: Scope) -> Lane:
 
 
 def name_of(started_: Any) -> str:
-    """The ``__qualname__`` of an unwrapped callable or a coroutine, else its type's."""
+    """Return the ``__qualname__`` of an unwrapped callable or a coroutine, else its type's."""
     while type(started_) is Entered:
         started_ = started_._call
     if type(started_) is CoroutineType and started_.__qualname__ == "TaskHandle._run_coro" and started_.cr_frame:
-        # anyio's shell around a task's coroutine
+        # anyio's wrapper around a task's coroutine
         started_ = getattr(started_.cr_frame.f_locals.get("self"), "_coro", started_)
     name = getattr(started_, "__qualname__", None)
     return name if isinstance(name, str) else type(started_).__qualname__
 
 
 class Entered:
-    """A callable that runs in ``scope``'s lane, whoever's context it is called in."""
+    """A callable that runs in ``scope``'s lane, in whatever context it is called."""
 
     __slots__ = ("_call", "_gate", "_scope", "begun", "by_user", "turn")
 
     def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
         self._scope: Final = scope
-        #: Its place among the events of the run, where it is one; see ``handover``.
+        #: Its place among the events of the run, if it is one; see ``handover``.
         self.turn: Any = None
-        #: Whether user code started it. What a library does beside the program is no event where nothing is captured in it.
+        #: Whether user code started it. What a library does by itself is not an event if nothing is captured in it.
         self.by_user = True
         self.begun = False
         self._gate = gate()
@@ -97,7 +97,7 @@ class Entered:
 
     @property
     def number(self) -> int:
-        """The number of the call's lane; 0 where a library started it: then it has none."""
+        """The number of the call's lane; 0 if a library started it, which then has none."""
         return self.lane.id if self.by_user else 0
 
     @property
@@ -105,13 +105,14 @@ class Entered:
         return self._call
 
     def taken_up(self) -> None:
-        """A worker has it now."""
+        """A worker has taken it up."""
         threads = self._scope.session.threads
         if threads is not None:
             threads.begun(self.lane)
 
     def hold(self) -> None:
-        """Hold the worker of a call that never began in the recording, until it is cancelled, the replay ends, or nothing else can go on.
+        """Hold the worker of a call that never began in the recording, until it is cancelled, the replay ends, or
+        nothing else can go on.
 
         The recorded program may have cancelled it in time, or not have needed it.
         """
@@ -121,10 +122,10 @@ class Entered:
         self.turn.cancel()
 
     def let_go(self) -> None:
-        """Whoever is held, now or later, goes on."""
+        """Release the held worker, now or later."""
         try:
             self._gate.release()
-        except RuntimeError:  # somebody else did
+        except RuntimeError:  # somebody else has released it
             pass
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +133,7 @@ class Entered:
         self.begun = True
         lane, me = self._scope.lane, owner()
         before = lane.owned.get(me)
-        # Known by its owner too: the callable may itself run the program's code in yet another copied context.
+        # Also registered by owner: the callable may itself run the program's code in yet another copied context.
         lane.owned[me] = lane
         lane.owner = me
         token = enter(self._scope)
@@ -152,7 +153,8 @@ class Entered:
 def enclose(
     scope: Scope, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """A call that runs the program's callable in a lane of its own, counted now, inside whatever contexts surround it."""
+    """Return a call that runs the program's callable in a lane of its own, counted now, inside whatever contexts
+    surround it."""
     outer: list[Any] = []
     while True:
         if type(call) is partial:
@@ -175,16 +177,13 @@ def enclose(
 
 # -- ordered -----------------------------------------------------------------------------------------------------------
 #
-# Sets of tasks that keep their order.
-#
-# ``asyncio.as_completed``, ``asyncio.wait`` and ``TaskGroup`` go through a ``set``, whose order follows the objects' addresses: which
-# of
-# several equal coroutines becomes the first task, in which order a program meets the tasks that are done, and in which order a group
-# cancels its own, would differ from run to run.
+# Sets of tasks that keep their order. ``asyncio.as_completed``, ``asyncio.wait`` and ``TaskGroup`` use a ``set``, whose
+# order depends on the objects' addresses: which of several equal coroutines becomes the first task, in which order a
+# program sees the completed tasks, and in which order a group cancels its tasks, would vary from run to run.
 
 
 class InOrder(set[Any]):
-    """A set that is iterated in the order in which its elements were added."""
+    """A set that is iterated in insertion order."""
 
     def __init__(self, elements: Iterable[Any] = ()) -> None:
         self._order: dict[Any, None] = dict.fromkeys(elements)
@@ -215,13 +214,12 @@ class InOrder(set[Any]):
 
 # -- handover ----------------------------------------------------------------------------------------------------------
 #
-# What threads hand to one another through futures and queues: events of the run, so that a replay sees the same ones come first.
-#
-# Which of several calls a worker had begun, which futures were done when somebody looked, which worker took which item: the
-# operating system decides. Each is an entry, written as it happens; in a replay its turn is waited for.
+# What threads hand to one another through futures and queues: events of the run, so that they happen in the same order
+# in a replay. Which call a worker had begun, which futures were done when somebody looked, which worker took which
+# item: the operating system decides. Each is an entry, logged as it happens; a replay waits for its turn.
 
 _ScopeOf = Callable[[], "Scope | None"]
-#: ``get_nowait`` and ``put_nowait``: whoever calls them counts.
+#: ``get_nowait`` and ``put_nowait``: their caller counts.
 pass_through(os.path.join(STDLIB, "queue.py"))
 
 
@@ -229,7 +227,7 @@ _numbers: Final = count(1)
 
 
 def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
-    """What ``switch`` is to replace; ``scope_of`` says in which scope a hand-over is the run's own."""
+    """Return the patches for ``switch``; ``scope_of`` returns the scope in which a hand-over belongs to the run."""
 
     def scope() -> Scope | None:
         found = scope_of()
@@ -260,19 +258,19 @@ def _queues() -> list[QueueClass]:
 
 
 def handed_over_in() -> Iterator[str]:
-    """The modules with classes by which threads of a library hand things to one another."""
+    """Yield the modules with classes by which threads of a library hand things to one another."""
     return (library.module for library in _queues())
 
 
-# -- a replay that has failed ----------------------------------------------------------------------------------------------
+# -- a replay that has failed ------------------------------------------------------------------------------------------
 #
-# Whoever makes a step, sleeps or asks a question raises that failure. Whoever waits for another thread does not: the program counts on it
-# that nobody uses any more what it closes then. So that wait goes on, without a limit, while a thread of the run can still move (which
-# ends by its own next step), and raises when none can.
+# Code that makes a step, sleeps or asks a question raises the failure. A wait for another thread does not: the program
+# relies on nobody using what it closes afterwards. So that wait goes on, without a limit, as long as a thread of the
+# run can move (its next step ends it), and raises when none can.
 
 
 def armed(scope: Scope, function: str, seconds: float) -> Any:
-    """``Session.arm`` for a wait for other threads; ``None``: the replay has failed."""
+    """Like ``Session.arm``, for a wait for other threads; ``None`` if the replay has failed."""
     threads = scope.session.threads
     try:
         return None if threads is not None and threads.failed else scope.session.arm(scope, function, seconds)
@@ -283,8 +281,8 @@ def armed(scope: Scope, function: str, seconds: float) -> Any:
 
 
 def await_place(timer: Any, threads: Any, waited: Any = None) -> bool:
-    """Wait until the recorded place of ``timer`` has come; whoever waits on a condition, ``waited``, leaves that to others meanwhile.
-    False: the replay has failed, or has ended before."""
+    """Wait until the recorded place of ``timer``; if ``waited`` is a condition, release it meanwhile. Return false if
+    the replay has failed, or ended first."""
     condition = waited if isinstance(waited, threading.Condition) else None
     saved = None if condition is None else condition._release_save()  # type: ignore[attr-defined]
     try:
@@ -299,11 +297,12 @@ def await_place(timer: Any, threads: Any, waited: Any = None) -> bool:
     return not timer.live
 
 
-# -- calls that pools run --------------------------------------------------------------------------------------------------
+# -- calls that pools run ----------------------------------------------------------------------------------------------
 
 
 def begin(scope: Scope) -> Any:
-    """The turn of a call that is submitted in ``scope``, its own lane's: it comes when a worker begins it. ``None``: no turn."""
+    """Return the turn of a call submitted in ``scope``, its own lane's, which comes when a worker begins it; ``None``
+    if it has none."""
     session = scope.session
     if scope.live or session.state.ended or not session.state.ordered:
         return None
@@ -311,7 +310,7 @@ def begin(scope: Scope) -> Any:
 
 
 def submitted(future: Any, call: Entered) -> None:
-    """``future`` is what the caller of ``submit`` gets for ``call``."""
+    """Connect ``future``, which the caller of ``submit`` gets, with ``call``."""
     future._tracekit_call = call
     future._tracekit_n = next(_numbers)
     turn = call.turn
@@ -349,23 +348,23 @@ def _run(original: Any) -> Any:
 
 
 def entered(call: Any, args: tuple[Any, ...]) -> Any:
-    """The program's callable below the contexts that it is run in."""
+    """Return the program's callable below the contexts in which it is run."""
     for found in (call, *args[:3]):
         if type(found) is Entered:
             return found
     return None
 
 
-# -- queues ----------------------------------------------------------------------------------------------------------------
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 
-#: The turn to be notified when a queue's lock is held, by thread.
+#: The turn to be notified while a queue's lock is held, by thread.
 _moving: Final[dict[int, Any]] = {}
 os.register_at_fork(after_in_child=_moving.clear)
 
 
 def _taken(original: Any) -> Any:
-    """``_get`` and ``_put``: the moment itself, in the queue's lock."""
+    """Wrap ``_get`` and ``_put``: the moment of the move, inside the queue's lock."""
 
     def move(self: Any, *args: Any) -> Any:
         if _moving:
@@ -400,7 +399,7 @@ def _moved(
             or movers_by_file.get(_getframe(1).f_code.co_filename, True) is None
             or (who := mover()) is None
         ):
-            return original(self, *args, **options)  # a pool of connections moves dozens for one request
+            return original(self, *args, **options)  # a connection pool moves dozens for one request
         scope = scope_of()
         if scope is None:
             return original(self, *args, **options)
@@ -413,7 +412,7 @@ def _moved(
         users = _turns_of(self).users if of else None
         if users is not None and name == "queue.get" and _patience(args, options)[0]:
             users.add(_ANOTHER)
-        token = current.set(None)  # how it waits is nothing to record
+        token = current.set(None)  # the internals of the wait are not recorded
         try:
             if turn.comes and await_place(turn, threads):
                 try:
@@ -429,7 +428,7 @@ def _moved(
                         return recorded(original, self, args, options, turn, miss)
                     if not _waits(name, args, options):
                         raise missed
-                    if await_place(turn, threads):  # it never came back
+                    if await_place(turn, threads):  # it never returned
                         return original(self, *args, **options)
                 elif turn.live or (users - {get_ident()} and turn.comes_yet()):
                     users.add(get_ident())
@@ -447,14 +446,16 @@ def _moved(
     return move
 
 
-#: What a recorded method of queues has its own in.
+#: Under this name, a recorded method of a queue has the original.
 _UNRECORDED: Final = "_tracekit_unrecorded"
 
 
 def kept_to_itself(kind: type[Any]) -> type[Any]:
-    """A class of queues like ``kind``, for a library that hands nothing to the program by them: what they move is never recorded.
+    """Return a class of queues like ``kind``, for a library that hands nothing to the program through them: nothing is
+    recorded.
 
-    A pool of connections moves dozens of things for one request, and each of the recorded methods asks first who it is.
+    A connection pool moves dozens of items for one request, and each recorded method first has to find out who is
+    calling.
     """
     methods = {name: getattr(kind, name) for name in ("get", "put", "_get", "_put")}
     methods = {name: vars(method).get(_UNRECORDED, method) for name, method in methods.items()}
@@ -463,9 +464,10 @@ def kept_to_itself(kind: type[Any]) -> type[Any]:
 
 
 def _hold_unrecorded(lane: Lane, turn: Any) -> None:
-    """Hold a thread that would take an item where the recorded one took none any more: once, until nothing else can go on.
+    """Hold a thread, once, that would take an item where the recorded one took none any more, until nothing else can go
+    on.
 
-    One that the recording lacks as well: a worker that got nothing has left no trace there.
+    Such a thread is missing from the recording, in which a worker that got nothing left no trace.
     """
     if lane.let_go:
         return
@@ -473,7 +475,7 @@ def _hold_unrecorded(lane: Lane, turn: Any) -> None:
     opened = gate()
 
     def let_go() -> None:
-        with suppress(RuntimeError):  # somebody else did
+        with suppress(RuntimeError):  # somebody else has released it
             opened.release()
 
     turn.on_fire(let_go, anywhere=True)
@@ -482,12 +484,13 @@ def _hold_unrecorded(lane: Lane, turn: Any) -> None:
     turn.cancel()
 
 
-#: Among the threads that use a queue: who waits for an item expects another one.
+#: Among the threads that use a queue: a waiting thread expects another one.
 _ANOTHER: Final = 0
 
 
 class _IfShared:
-    """What a package moves is an event where several threads use the queue: a pool of connections that one thread has moves nothing."""
+    """What a package moves is an event only if several threads use the queue: a connection pool used by one thread
+    moves nothing."""
 
     def __init__(self, turn: Any, users: set[int]) -> None:
         self._turn: Final = turn
@@ -499,7 +502,8 @@ class _IfShared:
 
 
 class _InTurn:
-    """The threads that use a queue. Of a ``SimpleQueue`` they take one after another, and put so: C has no lock in which to note it."""
+    """The threads that use a queue. A ``SimpleQueue``'s operations are made one at a time: C has no lock in which to
+    note them."""
 
     def __init__(self) -> None:
         self.users: Final[set[int]] = set()
@@ -507,11 +511,11 @@ class _InTurn:
         self.putting: Final = threading.RLock()  # a finalizer may put something while its thread does
 
 
-#: How often (s) who may not wait looks whether there is something to take still, while another thread takes.
+#: How often (s) a thread that must not wait checks for an item while another thread is taking one.
 _MOMENT: Final = 0.001
 
 _in_turn: Final[WeakKeyDictionary[Any, _InTurn]] = WeakKeyDictionary()
-# Whoever waits in one of them does so in the process that was forked, too.
+# Threads waiting in one of them do so only in the parent of a fork.
 os.register_at_fork(after_in_child=_in_turn.clear)
 
 
@@ -532,14 +536,14 @@ def _of_a_library(switch: Switch, kind: type[Any], library: QueueClass, scope: _
 
 
 def _looked_for(original: Any, scope_of: _ScopeOf) -> Any:
-    """A wait until something is in a queue, which is left there: when it is over is an event of the run."""
+    """Wrap a wait until something is in a queue, without removing it: its end is an event of the run."""
 
     def wait(self: Any, *args: Any, **options: Any) -> Any:
         scope = scope_of() if current.get() is not None and mover() is not None else None
         turn = None if scope is None else armed(scope, "queue.wait", 0)
         if scope is None or turn is None:
             return original(self, *args, **options)
-        token = current.set(None)  # how it waits is nothing to record
+        token = current.set(None)  # the internals of the wait are not recorded
         try:
             if turn.comes and await_place(turn, scope.session.threads):
                 return turn.happened()  # what was there may be taken by now, as it was then
@@ -567,7 +571,7 @@ def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[Patch]:
             ),
             MethodEntry(kind, "put_nowait", lambda _: _moved(put, "queue.put", empty, scope, _record_putting)),
         ]
-    except (Unsupported, KeyError):  # an interpreter on which it is written in another way
+    except (Unsupported, KeyError):  # an interpreter that implements it differently
         return []
 
 
@@ -586,7 +590,7 @@ def _record_taking(original: Any, items: Any, args: Any, options: Any, turn: Any
         until = monotonic_ns() / 1e9 + timeout
     mine = taking.acquire(block, timeout if until is not None else -1)
     try:
-        # Another thread waits for an item, so that there is none; or it is just taking one, and there may be more.
+        # Another thread waits for an item, so there is none; or it is just taking one, and there may be more.
         while not mine and not items.empty():
             mine = taking.acquire(True, _MOMENT)
         if mine:
@@ -607,7 +611,7 @@ def _record_taking(original: Any, items: Any, args: Any, options: Any, turn: Any
 def _turns_of(items: Any) -> _InTurn:
     try:
         return _in_turn.get(items) or _in_turn.setdefault(items, _InTurn())
-    except TypeError:  # a subclass that has no hash
+    except TypeError:  # a subclass that can't be hashed
         return _InTurn()
 
 
@@ -636,15 +640,15 @@ def _waits(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
 
 
 def _patience(args: tuple[Any, ...], options: Any) -> tuple[Any, Any]:
-    """Whether a call may wait, and for how long."""
+    """Return whether a call may wait, and for how long."""
     return args[0] if args else options.get("block", True), args[1] if len(args) > 1 else options.get("timeout")
 
 
-# -- waiting for futures ---------------------------------------------------------------------------------------------------
+# -- waiting for futures -----------------------------------------------------------------------------------------------
 
 
 def _waiting(futures: Any, scope_of: _ScopeOf) -> list[Patch]:
-    """``wait`` and ``as_completed``: exchanged in place, for they are imported by name."""
+    """Return patches for ``wait`` and ``as_completed``, in place, since they are imported by name."""
     return [
         _Exchanged(futures.wait, _call_wait, _wait, scope_of),
         _Exchanged(futures.as_completed, _call_as_completed, _as_completed, scope_of),
@@ -692,7 +696,7 @@ def _call_as_completed(*args: Any, **options: Any) -> Any:
 
 
 def _by_user() -> bool:
-    """Whether the caller of the exchanged function is user code."""
+    """Return whether the caller of the replaced function is user code."""
     return walk(_getframe(4))
 
 
@@ -703,12 +707,13 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     futures = _in_order(fs)
     from concurrent.futures._base import DoneAndNotDoneFutures
 
-    # Whoever waits until all are done sees that, whatever was done before: no event, so that the program may wait here or find them done.
+    # Waiting until all are done always gives the same result: not an event, so the program may wait here or find them
+    # done.
     whole = return_when == "ALL_COMPLETED" or len(futures) == 1
     turn: Any = armed(scope, "future.wait", 0)
     done: Any = None
     if turn is not None and (turn.live or turn.comes or (turn.pending and not whole)):
-        token = current.set(None)  # how it waits is nothing to record
+        token = current.set(None)  # the internals of the wait are not recorded
         try:
             if turn.live:
                 done = original(futures, timeout, return_when).done
@@ -719,7 +724,7 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
                 original(done)
         finally:
             current.reset(token)
-    if done is None:  # the recorded program did not wait here: that is not to last for ever; or the replay has failed
+    if done is None:  # the recorded program did not wait here, so this must not last forever; or the replay has failed
         return original(futures, None, return_when)
     return DoneAndNotDoneFutures(
         InOrder(future for future in futures if future in done),
@@ -765,7 +770,7 @@ def _each(scope: Scope, futures: list[Any], found: Iterator[Any]) -> Iterator[An
 def _next_recorded(turn: Any, futures: list[Any], left: dict[int, Any], found: Iterator[Any]) -> int:
     try:
         chosen = futures.index(next(found))
-        while chosen not in left:  # a run that is resumed has had it from the log
+        while chosen not in left:  # a resumed run has had it from the log
             chosen = futures.index(next(found))
     except TimeoutError as error:
         turn.fired({"done": [], "error": str(error)})
@@ -788,7 +793,7 @@ def _next_replayed(turn: Any, threads: Any, left: dict[int, Any]) -> int | None:
 
 
 def _in_order(fs: Any) -> list[Any]:
-    """The futures once each: as they were given, or those of a set as they were submitted."""
+    """Return the futures once each: as given, or those of a set in the order of submission."""
     futures_ = list(dict.fromkeys(fs))
     if isinstance(fs, (set, frozenset)) and not isinstance(fs, InOrder):
         futures_.sort(key=lambda future: getattr(future, "_tracekit_n", 0))
@@ -797,7 +802,7 @@ def _in_order(fs: Any) -> list[Any]:
 
 # -- pools -------------------------------------------------------------------------------------------------------------
 #
-# Threads and pools: each started thread and each submitted call is a lane; a pool's own workers are none.
+# Threads and pools: each started thread and each submitted call is a lane; a pool's own workers are not.
 
 #: The threads that pools start for themselves, by module and name of target or class.
 _WORKERS: Final = frozenset(
@@ -811,13 +816,13 @@ _WORKERS: Final = frozenset(
 
 
 def _pool_patches() -> list[Patch]:
-    """What to replace, of the modules that are loaded."""
+    """Return the patches for the modules that are loaded."""
     found = [_switch.once(threading.Thread, "start", _start)]
     pool = loaded("concurrent.futures.thread")
     return found if pool is None else [*found, _switch.once(pool.ThreadPoolExecutor, "submit", _submit)]
 
 
-# -- threads ---------------------------------------------------------------------------------------------------------------
+# -- threads -----------------------------------------------------------------------------------------------------------
 
 
 def _start(original: Any) -> Any:
@@ -846,7 +851,7 @@ def _start(original: Any) -> Any:
 
 
 def _apart(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
-    """What a library keeps going beside the program is no act of whoever happened to need it first."""
+    """Start a thread that a library keeps running by itself: not an act of the code that happened to need it first."""
     with guard.allow():
         original(thread)
 
@@ -854,7 +859,8 @@ def _apart(original: Callable[[threading.Thread], None], thread: threading.Threa
 def _enter_at_run(thread: Any, scope: Scope) -> None:
     """Shadow ``thread.run`` until the thread has begun.
 
-    One that ends because the replay has failed prints nothing: the replay has said so, and its end raises that failure.
+    A thread that ends because the replay has failed prints nothing: the replay has reported it, and raises that failure
+    at its end.
     """
 
     def run() -> None:
@@ -882,7 +888,7 @@ def _thread_name(thread: Any) -> str:
 
 
 def _work(thread: Any) -> Any:
-    """What a thread runs."""
+    """Return what a thread runs."""
     if isinstance(thread, threading.Timer):
         return _bare(thread.function)
     target = getattr(thread, "_target", None)
@@ -895,18 +901,19 @@ def _bare(call: Any) -> Any:
     return call
 
 
-# -- pools -----------------------------------------------------------------------------------------------------------------
+# -- pools -------------------------------------------------------------------------------------------------------------
 
 
 ASYNCIO: Final = os.path.join(STDLIB, "asyncio", "")
-#: What hands a call on to a thread for somebody else.
+#: Code that passes a call on to a thread for another caller.
 _HANDING_ON: Final = (ASYNCIO, os.path.join(STDLIB, "concurrent", "futures", ""))
-#: Where an event loop runs a callback.
+#: The file in which an event loop runs callbacks.
 _EVENTS: Final = os.path.join(ASYNCIO, "events.py")
 
 
 def started_by_user(frame: FrameType | None, call: Any) -> bool:
-    """Whether user code has a call made in a thread; one that a task was made for at once is whose function it is."""
+    """Return whether user code caused a call in a thread; if a task was created for it alone, the function's own file
+    decides."""
     while frame is not None and frame.f_code.co_filename.startswith(_HANDING_ON):
         if frame.f_code.co_name == "_run" and frame.f_code.co_filename == _EVENTS:
             code = getattr(inspect.unwrap(call.function), "__code__", None)
@@ -935,12 +942,12 @@ def _submit(original: Any) -> Any:
 
 # -- other schedulers --------------------------------------------------------------------------------------------------
 #
-# Libraries that schedule tasks or greenlets by themselves: these open no lanes, so that a recording of them could not be replayed. That
-# is said before there is one. Integrations say which they are.
+# Libraries that schedule tasks or greenlets themselves, without lanes, so that a recording could not be replayed. This
+# is reported before there is a recording. Integrations declare them.
 
 
 def refuse_uncovered() -> None:
-    """Raise where a run would begin inside a scheduler whose tasks open no lanes."""
+    """Raise if a run would begin inside a scheduler whose tasks open no lanes."""
     for scheduler in _schedulers():
         if loaded(scheduler.package) is not None and scheduler.running():
             raise _not_covered(scheduler)
@@ -971,7 +978,7 @@ def _uncovered_patches() -> list[Patch]:
 
 
 def _refusing(owner: Any, name: str, scheduler: Scheduler) -> list[Patch]:
-    """The patch of a function that starts something: in place where it is one of Python, for it is imported by its name."""
+    """Return the patch of a function that starts something: in place for Python functions, which are imported by name."""
     start = vars(owner)[name]
 
     def unless_recorded(original: Any) -> Any:
@@ -1003,23 +1010,22 @@ _TAKES_ASSIGNMENT: Final = 1 << 9
 
 # -- concurrency -------------------------------------------------------------------------------------------------------
 #
-# Lanes in practice: task creation, thread start and executor submit carry the run on.
-#
-# Hooks are in place while a session is active (``activate``, counted) and do nothing where the context has no run. A
-# lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
-# callable, because libraries run that in a copy of an older context.
+# Lanes in practice: task creation, thread start and executor submit carry the run on. The hooks are in place while a
+# session is active (``activate``, counted) and do nothing if the context has no run. A lane is counted when its task,
+# thread or call is *started*; it is entered innermost, around the program's own callable, because libraries run that in
+# a copy of an older context.
 
 _switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread",))
 
 
 def activate() -> None:
-    """Put the hooks in place; each call wants a ``deactivate``."""
+    """Put the hooks in place; each call needs a ``deactivate``."""
     _switch.watch(module for scheduler in _schedulers() for module, _ in scheduler.starts)
     _switch.activate()
 
 
 def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
+    """Release the hooks; the last holder restores everything. Return what others have patched since."""
     return _switch.deactivate()
 
 

@@ -1,4 +1,4 @@
-"""Sleeps, deadlines and waits of the program's own code as events of its run."""
+"""Captures sleeps, deadlines and waits of the program's own code as events of its run."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ __all__ = ["activate", "deactivate", "scope_of_timers"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
-# What threads wait for with a time limit, and what they ask of one another without waiting.
+# Waits of threads with a time limit, and questions that they ask about one another without waiting.
 #
-# A limit that ran out is an event of the run. In a replay whoever waits with a limit waits until the recorded place of that event,
-# whatever has come meanwhile; and where the limit did not run out, as long as it takes. ``Event``, ``Queue``, ``Semaphore``,
-# ``Barrier``
-# and ``Future`` all wait on a ``Condition``, in a loop that computes the time left: when a limit fires at once in a replay, the clock
-# that they compute with is put forward in that thread, so that they see it passed.
+# A limit that expired is an event of the run. In a replay a wait with a limit lasts until the recorded place of that
+# event, whatever happens meanwhile; if the limit did not expire, as long as it takes. ``Event``, ``Queue``,
+# ``Semaphore``, ``Barrier`` and ``Future`` all wait on a ``Condition``, in a loop that computes the remaining time:
+# when a limit fires at once in a replay, the clock that they use is put forward in that thread, so that they see it
+# expired.
 #
-# A question (``is_set()``, ``done()``, ``is_alive()``, ``qsize()``, ``acquire(False)`` …) that user code asks is recorded with its
-# answer, as
-# a read of a clock is. In a replay it is answered as it was, and what the answer says has happened is waited for first.
+# A question (``is_set()``, ``done()``, ``is_alive()``, ``qsize()``, ``acquire(False)`` …) by user code is recorded with
+# its answer, like a clock read. A replay gives the recorded answer, after waiting until it is true.
 
-#: Of each thread: how far (s) its clock is put forward, and the limit that the wait it is in has.
+#: Per thread: how far (s) its clock is put forward, and the limit of its current wait.
 _own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
 
@@ -63,7 +62,7 @@ def _blocking_patches() -> list[Patch]:
         ),
     ]
     if (futures := loaded("concurrent.futures._base")) is not None:
-        # It reads the clock through its module; no other name of that is used there.
+        # It reads the clock through its module, of which it uses no other name.
         clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
         found += [
             once(futures, "time", lambda _: clock),
@@ -91,15 +90,15 @@ def _blocking_patches() -> list[Patch]:
 
 
 def _question_locks() -> list[Patch]:
-    """Locks are of types that take no assignment: exchanged another way."""
+    """Return patches for locks, whose types take no assignment and are replaced in another way."""
     try:
         return _of_locks(scope_of_timers)
-    except (Unsupported, KeyError):  # these questions are answered for real
+    except (Unsupported, KeyError):  # their questions get real answers
         return []
 
 
 def _now() -> float:
-    """The monotonic clock (s) as far as it is put forward in this thread."""
+    """Return the monotonic clock (s) as put forward in this thread."""
     return monotonic_ns() / 1e9 + getattr(_own, "ahead", 0.0)
 
 
@@ -135,7 +134,7 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
             if not notified:
                 timer.fired()
         if not notified:
-            # Else a limit that ran out a little early would be armed again, for the rest.
+            # Otherwise a limit that expired a little early would be armed again, for the rest.
             _put_forward(until)
         return notified
 
@@ -144,8 +143,8 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
 
 
 def _beside(scope: Scope, wait: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """A wait of telemetry for its own threads, which are no part of the run: neither recorded nor given a place, and while it lasts
-    nobody knows what may yet move."""
+    """Wait, for telemetry, for its own threads, which are not part of the run: not recorded, without a place, and
+    meanwhile it is unknown what may still move."""
     threads = scope.session.threads
     token = current.set(None)
     if threads is not None:
@@ -159,7 +158,8 @@ def _beside(scope: Scope, wait: Callable[..., Any], *args: Any, **options: Any) 
 
 
 def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
-    """Wait until notified, or until ``hold``, which waits for the lock that it is given, returns without. Whether it was notified."""
+    """Wait until notified, or until ``hold``, which waits for the lock it is given, returns first; return whether it
+    was notified."""
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     waiter = gate()
@@ -177,7 +177,7 @@ def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
 
 
 def _hold(gate: Any, timer: Any, threads: Any) -> None:
-    """Block until somebody releases ``gate``, the timer's fire being one of them; that of a replay which has failed says nothing."""
+    """Block until ``gate`` is released, possibly by the timer; a timer fired by a failed replay does not count."""
 
     def fire() -> None:
         if threads.failed:
@@ -205,7 +205,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
             return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
         if timeout is None:
             return original(self, timeout)  # type: ignore[no-any-return]
-        original(self, 0)  # a usage error is raised here
+        original(self, 0)  # raises usage errors
         threads: Any = scope.session.threads
         timer = handover.armed(scope, "threading.join", timeout)
         if timer is None or (timer.comes and not handover.await_place(timer, threads)):
@@ -234,19 +234,19 @@ def _notify(join: Any, thread: threading.Thread, ended: Any) -> None:
     join(thread)
     try:
         ended.release()
-    except RuntimeError:  # the time-out came first
+    except RuntimeError:  # the timeout came first
         pass
 
 
-# -- limits above conditions -----------------------------------------------------------------------------------------------
+# -- limits above conditions -------------------------------------------------------------------------------------------
 
 
 class _Opened(Exception):
-    """The log answers nothing any more (of a run that is resumed, it has been followed to its end): the limit runs on the real clock."""
+    """The log answers nothing any more (a resumed run has followed it to its end): the limit runs on the real clock."""
 
 
 class _Limit:
-    """A limit that did not run out in the recording: what waits on conditions below it waits without one."""
+    """A limit that did not expire in the recording: waits on conditions below it have no limit."""
 
     def __init__(self, timer: Any, threads: Any) -> None:
         self._timer: Final = timer
@@ -266,12 +266,12 @@ class _Limit:
 
 
 def _timeout(args: Any, options: Any) -> tuple[Any, Any, Any]:
-    """The limit of a call, and its arguments without: of one that takes no other argument."""
+    """Return the limit of a call, and its arguments without; for methods without other arguments."""
     return (args[0] if args else options.get("timeout")), (), {}
 
 
 def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
-    """The limit of a call that takes it as its second argument, and its arguments without."""
+    """Return the limit of a call that takes it as its second argument, and its arguments without."""
     rest = {name: value for name, value in options.items() if name != "timeout"}
     if not (args[0] if args else rest.get("blocking", True)):
         return 0, args, options  # it does not wait
@@ -281,7 +281,8 @@ def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
 def _limited(
     original: Any, name: str, limit_of: Callable[..., Any], late: Any, ask: _Ask | None, scope_of: _Scope
 ) -> Any:
-    """A wait with a limit: ``late`` is what it gives, or raises, where that ran out. One that does not wait ``ask``s a question."""
+    """Wrap a wait with a limit: ``late`` is what it returns, or raises, on expiry. A call that does not wait is a
+    question (``ask``)."""
 
     def wait(self: Any, *args: Any, **options: Any) -> Any:
         seconds, first, rest = limit_of(args, options)
@@ -319,7 +320,7 @@ def _limited(
                 pass
             finally:
                 _own.limit = None
-        token = current.set(None)  # how it waits is nothing to record
+        token = current.set(None)  # the internals of the wait are not recorded
         try:
             result = original(self, *args, **options)
         except TimeoutError:
@@ -336,14 +337,14 @@ def _limited(
     return wait
 
 
-# -- questions -------------------------------------------------------------------------------------------------------------
+# -- questions ---------------------------------------------------------------------------------------------------------
 
-#: What a wait with no time asks, in a scope, of an object; it is called as it was, or without a limit.
+#: Answers a wait without a time limit: the scope, the object, the call as made, and the call without limit.
 _Ask = Callable[[Scope, Any, Callable[[], Any], Callable[[], Any]], Any]
 
 
 def _nothing(asked: object, answer: object) -> None:
-    """There is nothing to wait for."""
+    """Wait for nothing."""
 
 
 def _is_set(scope: Scope, event: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
@@ -371,7 +372,7 @@ def _until_ready(result: Any, answer: object) -> None:
 
 
 def _get_of_a_pool(original: Any, late: type[Exception], scope_of: _Scope) -> Any:
-    """``get`` of a result of ``multiprocessing.pool``, which has its own way of saying that it is not there yet."""
+    """Wrap ``get`` of a result of ``multiprocessing.pool``, which reports in its own way that it is not there yet."""
 
     def get(self: Any, timeout: float | None = None) -> Any:
         if timeout is None or timeout > 0 or current.get() is None or not by_user() or (scope := scope_of()) is None:
@@ -403,14 +404,14 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
 
 
 def _is_called_back_for(future: object) -> bool:
-    """Whether this thread is in a callback that says that ``future`` is done."""
+    """Return whether this thread is in a callback that reports ``future`` as done."""
     found = getattr(_own, "called_back_for", None)
     return found is not None and any(one is future for one in found)
 
 
 class _DoneCallback:
-    """A callback of a future. Whether that is done, or was cancelled, is no question in it, whoever calls it: the thread that has brought
-    the result, or the one that adds the callback a moment later."""
+    """A future's callback. Inside it, asking whether the future is done or cancelled is not a question, whichever
+    thread calls it: the one with the result, or one that adds the callback a moment later."""
 
     __slots__ = ("_callback",)
 
@@ -443,12 +444,12 @@ def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[Patch]:
 
     try:
         return [asked("qsize"), asked("empty")]
-    except (Unsupported, KeyError):  # an interpreter on which it is written in another way
+    except (Unsupported, KeyError):  # an interpreter that implements it differently
         return []
 
 
 def _of_locks(scope_of: _Scope) -> list[Patch]:
-    """``acquire`` without or with a limit, and ``locked``."""
+    """Return patches for ``acquire`` without or with a limit, and ``locked``."""
 
     def acquire(original: Any) -> Any:
         def acquire(self: Any, blocking: Any = True, timeout: Any = -1) -> Any:
@@ -493,7 +494,7 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
 
 
 def _is_owned(original: Any, locked: Any) -> Any:
-    """A condition makes sure that its lock is held, each time that somebody is notified: no question of the program's."""
+    """Keep conditions from asking a question: they check that their lock is held, whenever somebody is notified."""
 
     def _is_owned(self: Any) -> Any:
         lock = self._lock
@@ -505,12 +506,12 @@ def _is_owned(original: Any, locked: Any) -> Any:
 
 # -- timers ------------------------------------------------------------------------------------------------------------
 #
-# Sleeps and deadlines of the run's own code: events of the run, written when they fire.
+# Sleeps and deadlines of the run's own code: events of the run, logged when they fire.
 #
-# While recording they run on the real clock. In a replay nothing is scheduled there: a timer fires at its recorded place
-# among the other events, at once, and one that did not fire in the recording does not: what is left of it when the replay has ended
-# passes in the real world, since the recorded program waited on, too. What is armed inside a live step
-# (a tool's own back-off) is none of the run's.
+# While recording they run on the real clock. A replay schedules nothing: a timer fires at once at its recorded place
+# among the other events, and one that did not fire in the recording does not fire; what remains of it when the replay
+# has ended passes in real time, since the recorded program waited on, too. Timers armed inside a live step (a tool's
+# own back-off) are not the run's.
 
 _switch: Final = Switch(
     lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
@@ -519,13 +520,13 @@ deactivate = _switch.deactivate
 
 
 def activate() -> None:
-    """Put the hooks in place; each call wants a ``deactivate``."""
+    """Put the hooks in place; each call needs a ``deactivate``."""
     _switch.watch(handover.handed_over_in())
     _switch.activate()
 
 
 def scope_of_timers() -> Scope | None:
-    """The scope in which a timer that is armed now is the run's own, or ``None``."""
+    """Return the scope in which a timer armed now belongs to the run, or ``None``."""
     scope = current.get()
     if scope is None or scope.live or scope.session.state.ended or collecting.here():
         return None
@@ -540,11 +541,12 @@ def _patches() -> list[Patch]:
     ]
 
 
-# -- time.sleep ------------------------------------------------------------------------------------------------------------
+# -- time.sleep --------------------------------------------------------------------------------------------------------
 
 
 def _sleep_patch() -> Patch:
-    """In place where that works, so that a ``sleep`` imported by name is covered too; else the module's attribute."""
+    """Patch ``sleep`` in place if possible, so that references imported by name are covered; else the module's
+    attribute."""
     bare = time.sleep  # noqa: TID251
     try:
         real = genuine(bare)
@@ -572,5 +574,5 @@ def _sleep(real: Callable[[Any], None], seconds: Any) -> None:
 def _positive(seconds: Any) -> bool:
     try:
         return bool(seconds > 0)
-    except TypeError:  # the real one says what is wrong with it
+    except TypeError:  # the real function reports the error
         return False
