@@ -1,16 +1,18 @@
-"""Exchanging a function in place, so that every reference taken earlier is covered.
+"""Replaces functions in place, so that every reference taken earlier is covered.
 
-A C function object is three words: a method definition, ``self``, and how it is called. Exchanging the first two leaves the
-object, its identity, name and module as they were, for module names, default arguments, closures and containers alike. The
-definition put in calls a function *of the interpreter* (``PyNumber_Negative``, ``PyObject_GetItem`` …) that dispatches on
-``self``, and ``self`` is a proxy whose ``__neg__`` or ``__getitem__`` is the hook: no callback of ctypes lies on the path,
-so a hooked read costs some 70 ns more than a bare one, and exceptions pass.
+A C function object consists of three words: a method definition, ``self``, and how it is called. Replacing the first
+two leaves the object, its identity, name and module unchanged, wherever it is referred to: module attributes, default
+arguments, closures, containers. The new definition calls a function *of the interpreter* (``PyNumber_Negative``,
+``PyObject_GetItem`` …) that dispatches on ``self``, and ``self`` is a proxy whose ``__neg__`` or ``__getitem__`` is the
+hook. No ctypes callback is involved, so a hooked read costs some 70 ns more than the original, and exceptions
+propagate.
 
-The C methods of a class share one definition. For those of a heap type its function pointer is exchanged the same way
-(``random.Random.random``); for class methods of a static type (``datetime.now``) the entry in the class's own dictionary,
-and the shared pointer for bound methods taken earlier (``default_factory=datetime.now``).
+The C methods of a class share one definition. For a heap type (``random.Random.random``) its function pointer is
+replaced in the same way. For class methods of a static type (``datetime.now``), the entry in the class's own dictionary
+is replaced, and the shared pointer for bound methods taken earlier (``default_factory=datetime.now``).
 
-Memory is only touched where its layout was recognised, and each way is tried once per process (``works``) before use.
+Memory is touched only if its layout was recognised, and each way is tried once per process (``works``) before it is
+used.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class _Definition(ctypes.Structure):
 _Pair = ctypes.c_void_p * 2
 _api = ctypes.pythonapi
 _object, _pointer = ctypes.py_object, ctypes.c_void_p
-# Of the memmove that keeps the GIL: both words change in one step for every other thread.
+# A memmove that keeps the GIL: for other threads, both words change in one step.
 _store = ctypes.PYFUNCTYPE(_pointer, _pointer, _pointer, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, _pointer).value or 0
 )
@@ -78,7 +80,7 @@ _drop = ctypes.PYFUNCTYPE(None, _object)(("Py_DecRef", _api))
 # It takes two arguments; the third is the weak reference that calls it.
 _interrupt = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, _object, _object)(("PyThreadState_SetAsyncExc", _api))
 
-#: How a function is called → the interpreter's function that takes the same arguments, and the method it ends in.
+#: Calling convention -> the interpreter's function with the same arguments, and the method that it dispatches to.
 _ROUTES: Final = {
     NOARGS: ("PyNumber_Negative", "__neg__"),
     ONE: ("PyObject_GetItem", "__getitem__"),
@@ -86,7 +88,7 @@ _ROUTES: Final = {
     VARARGS | KEYWORDS: ("PyObject_Call", "__call__"),
     FAST | KEYWORDS: ("PyObject_Vectorcall", "__call__"),
 }
-#: The same for methods of a class that we may add to, by operators that nobody defines on a generator of numbers.
+#: The same for methods of a class to which we may add, with operators that nobody defines on a random number generator.
 _METHOD_ROUTES: Final = {
     NOARGS: ("PyNumber_Positive", "__pos__"),
     ONE: ("PyNumber_InPlaceMatrixMultiply", "__imatmul__"),
@@ -94,7 +96,7 @@ _METHOD_ROUTES: Final = {
 
 
 class Unsupported(Exception):
-    """The memory of this function is not laid out as known; nothing was touched."""
+    """The memory layout of this function is unknown; nothing was touched."""
 
 
 def _address(name: str) -> int:
@@ -126,21 +128,22 @@ def _method_definition(owner: type, descriptor: Any) -> _Definition:
 
 
 def convention(function: Any) -> int:
-    """The calling convention of a C function, as the flags of its definition. Raises where it is not known."""
+    """Return the calling convention of a C function, as the flags of its definition. Raises ``Unsupported`` if it is
+    unknown."""
     return int(_function_definition(function).flags) & (VARARGS | KEYWORDS | NOARGS | ONE | FAST)
 
 
 def genuine(function: Any) -> Any:
-    """A copy of the C function that stays what it is when ``function`` is exchanged; as fast as the original."""
+    """Return a copy of a C function that is unaffected when ``function`` is replaced, and as fast as the original."""
     definition = _function_definition(function)
     return _new_function(ctypes.addressof(definition), function.__self__, function.__module__)
 
 
 class FunctionExchange:
-    """A C function of a module calls ``hook`` instead.
+    """Makes a C function of a module call ``hook`` instead.
 
-    ``hook`` takes the proxy first, then: nothing (``NOARGS``), the argument (``ONE``), the tuple of arguments
-    (``VARARGS``), or all as they are (with keywords).
+    ``hook`` receives the proxy first, then: nothing (``NOARGS``), the argument (``ONE``), the tuple of arguments
+    (``VARARGS``), or the arguments as they are (with keywords).
     """
 
     def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
@@ -171,7 +174,7 @@ class FunctionExchange:
         if self._old is not None:
             return
         self._old = _Pair.from_buffer_copy(_Pair.from_address(self._place))
-        _keep(self.proxy)  # the function holds what is in its ``self``; its own module stays counted for it
+        _keep(self.proxy)  # the function owns its ``self``; its own module stays counted for it
         _store(self._place, ctypes.addressof(self._new), ctypes.sizeof(_Pair))
 
     def restore(self) -> bool:
@@ -186,7 +189,8 @@ class FunctionExchange:
 
 
 class MethodExchange:
-    """A C method of the heap type ``owner`` calls ``hook(self[, argument])`` instead, in all instances and subclasses."""
+    """Makes a C method of the heap type ``owner`` call ``hook(self[, argument])`` instead, in all instances and
+    subclasses."""
 
     def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         descriptor = vars(owner)[name]
@@ -197,7 +201,7 @@ class MethodExchange:
         route, method = _METHOD_ROUTES[flags]
         self._bare = self._shared.copy()
         self._call = _address(route)
-        #: The method as it was, a descriptor.
+        #: The original method, a descriptor.
         self.genuine: Final = _new_method(owner, ctypes.addressof(self._bare))
         self._slot = AttributePatch(owner, method, make(self.genuine))
         self.target: Final = f"{owner.__module__}.{owner.__qualname__}.{name}"
@@ -225,11 +229,11 @@ _EARLIER_NOARGS = ctypes.PYFUNCTYPE(_object, _object, _pointer)
 
 
 class ClassMethodExchange:
-    """A C class method of the static type ``owner`` (``datetime.now``) calls ``hook(cls, …)`` instead.
+    """Makes a C class method of the static type ``owner`` (``datetime.now``) call ``hook(cls, …)`` instead.
 
-    Looked up on the class, the hook comes from the class's own dictionary. A bound method that was taken earlier reaches it
-    by the shared pointer through a callback of ctypes (some 250 ns more). Such a callback can't raise: an exception of the
-    hook is raised in the calling thread as soon as it is back in Python code.
+    When looked up on the class, the hook comes from the class's own dictionary. A bound method taken earlier reaches it
+    through the shared pointer and a ctypes callback (some 250 ns more). Such a callback can't raise: an exception of
+    the hook is raised in the calling thread as soon as it is back in Python code.
     """
 
     def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -240,11 +244,11 @@ class ClassMethodExchange:
         if self._shared.flags & (NOARGS | FAST | KEYWORDS) not in (NOARGS, FAST | KEYWORDS):
             raise Unsupported(f"{name}: calling convention {self._shared.flags:#x}")
         self._bare = self._shared.copy()
-        #: The class method as it was, a descriptor.
+        #: The original class method, a descriptor.
         self.genuine: Final = _new_class_method(owner, ctypes.addressof(self._bare))
         hook = make(self.genuine)
         self._entry: Final = classmethod(hook)
-        # Without arguments C passes two words only; what would be the third and fourth is anything.
+        # Without arguments C passes only two words; a third and fourth would be arbitrary.
         kind = _EARLIER_NOARGS if self._shared.flags & NOARGS else _EARLIER
         self._earlier = kind(_unpacking(hook))
         self._call = ctypes.cast(self._earlier, _pointer).value
@@ -270,9 +274,9 @@ class ClassMethodExchange:
 
 
 class MethodEntry:
-    """A method in the own dictionary of a type that takes no assignment (``_thread.lock``); looked up on the type, it is ``hook``.
+    """Replaces a method in the dictionary of a type that takes no assignment (``_thread.lock``) by ``hook``.
 
-    A method that was bound earlier stays what it was.
+    Methods bound earlier are unaffected.
     """
 
     def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -301,7 +305,7 @@ class MethodEntry:
 
 
 def _enter(owner: type, name: str, value: object) -> None:
-    # The dictionary behind the read-only view that ``vars()`` gives of a static type.
+    # The dictionary behind the read-only view that ``vars()`` returns for a static type.
     (namespace,) = (it for it in gc.get_referents(vars(owner)) if type(it) is dict)
     namespace[name] = value
     _type_modified(owner)
@@ -323,20 +327,20 @@ def _unpacking(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _End:
-    """An object whose end is the end of the frame that holds it."""
+    """An object that dies with the frame that holds it."""
 
     __slots__ = ("__weakref__",)
 
 
-#: Of each thread: what raises an error in it next.
+#: Per thread: what raises the next error in it.
 _pending: Final = local()
 
 
 def _raise_after(error: BaseException) -> _End:
-    """Raise ``error`` in this thread when what is returned has gone.
+    """Raise ``error`` in this thread when the returned object dies.
 
-    An interrupt is noticed at the next call in Python code, so it must be set when no more of ours is to come: by a weak
-    reference whose callback is C.
+    An interrupt is noticed at the next call in Python code, so it must be set when no more of our code is to run: by a
+    weak reference with a callback in C.
     """
     end, me = _End(), get_ident()
     _pending.end = weakref.ref(end, partial(_interrupt, me, _carrier(error)))
@@ -344,27 +348,28 @@ def _raise_after(error: BaseException) -> _End:
 
 
 def _carrier(error: BaseException) -> type[BaseException]:
-    """A class that makes ``error`` itself when it is called: an interrupt takes a class."""
+    """Return a class that creates exactly ``error`` when it is called: an interrupt requires a class."""
     kind = type(error)
     error.__traceback__ = None
     return type(kind.__name__, (kind,), {"__new__": lambda _cls, *_args: error, "__init__": lambda _self, *_args: None})
 
 
-#: How far into the interpreter's state its list of audit hooks may lie, by version: in 3.12 the allocator's tables come first.
+#: How far into the interpreter's state the list of audit hooks may be, by version: in 3.12 the allocator's tables come
+#: first.
 _STATE: Final = {(3, 11): 16 << 10, (3, 12): 288 << 10, (3, 13): 16 << 10}
 _STRETCH: Final = 16 << 10
-#: Between which addresses an object may be, and how many hooks there may be at most.
+#: The range of possible object addresses, and the maximum number of hooks.
 _MIN, _MAX, _MOST_HOOKS = 1 << 16, 1 << 56, 1 << 12
 
 
 class AuditHook:
-    """An audit hook that can be taken away again, unlike ``sys.addaudithook`` alone.
+    """An audit hook that can be removed, unlike with ``sys.addaudithook`` alone.
 
-    As long as the interpreter has a list of hooks, even an empty one, it builds each event (``id()`` costs four times as
-    much). Nothing refers to that list but one word of the interpreter's state. ``restore`` puts there what it would be
-    without ours: a list of the others, or nothing at all. The word is looked for once, after the first ``apply``: which of them
-    points to a list that our hook is in. What they point to is read by the kernel, for which no address is a wrong one, and without
-    a reference to any object of another thread. Where it is not found, the hook stays.
+    As long as the interpreter has a list of hooks, even an empty one, it builds each event (``id()`` costs four times
+    as much). Only one word of the interpreter's state refers to that list. ``restore`` sets it to what it would be
+    without our hook: a list of the others, or nothing. The word is searched for once, after the first ``apply``: the
+    one that points to a list with our hook. What candidates point to is read through the kernel, for which no address
+    is invalid, and without creating a reference to an object of another thread. If it is not found, the hook stays.
     """
 
     target: Final = "sys.audit"
@@ -399,7 +404,7 @@ class AuditHook:
         return True
 
     def _found(self) -> int | None:
-        """The address of the word that refers to the list, tried by having a copy there for a moment."""
+        """Return the address of the word that refers to the list, verified by briefly pointing it to a copy."""
         if not _CPYTHON:
             return None
         start, stop = int(_state()), _STATE.get(sys.version_info[:2], 0)
@@ -410,12 +415,12 @@ class AuditHook:
                     for i, address in enumerate(memoryview(words).cast("P")):
                         if _MIN < address < _MAX and not address % _WORD and self._is_list(memory, address):
                             return self._tried(at + i * _WORD, ctypes.cast(address, _object).value)
-        except OSError:  # another system, or this process may not look at itself
+        except OSError:  # another system, or this process may not read its own memory
             pass
         return None
 
     def _is_list(self, memory: Any, address: int) -> bool:
-        """Whether a list is there, and the hook in it."""
+        """Return whether there is a list at the address that contains the hook."""
         header = _read_words(memory, address, 4)
         if header is None or header[1] != id(list) or not 0 < header[2] < _MOST_HOOKS:
             return False
@@ -437,7 +442,7 @@ class AuditHook:
 
 
 def _read_words(memory: Any, address: int, count: int) -> list[int] | None:
-    """Words of this process's memory; ``None`` where there is none."""
+    """Return words of this process's memory; ``None`` if there are none."""
     try:
         found = os.pread(memory.fileno(), count * _WORD, address)
     except (OSError, OverflowError):
@@ -450,7 +455,7 @@ _untrack = ctypes.PYFUNCTYPE(None, _object)(("PyObject_GC_UnTrack", _api))
 
 
 def _put(place: int, hooks: list[Any]) -> None:
-    """Have the interpreter's hooks be these, in one step for every other thread."""
+    """Make these the interpreter's hooks, in one step for other threads."""
     if hooks:
         _keep(hooks)
         _untrack(hooks)
@@ -471,9 +476,9 @@ def _plain_stub(*args: Any, **kwargs: Any) -> Any:
 
 
 class CodeExchange:
-    """A Python function runs ``hook(proxy, *args, **kwargs)`` instead, for every reference to it.
+    """Makes a Python function run ``hook(proxy, *args, **kwargs)`` instead, through every reference to it.
 
-    ``make`` gets a copy of the function that stays what it is.
+    ``make`` receives a copy of the original function.
     """
 
     def __init__(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -512,7 +517,8 @@ def _stub_for(code: CodeType, hook: Any) -> CodeType:
 
 
 def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None:
-    """Try ``patch``, whose hook answers ``marker`` in this thread, through ``calls``: what is wrong with it, or ``None``."""
+    """Try ``patch``, whose hook returns ``marker`` in this thread, with ``calls``; return what is wrong with it, or
+    ``None``."""
     process.kept.append(patch)  # another thread may still be inside it
     before = [type(call()) for call in calls]
     patch.apply()
@@ -526,16 +532,18 @@ def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None
 
 
 def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook for ``works``: ``marker`` for this thread, ``real`` (which gets all arguments) for the others."""
+    """Return a hook for ``works``: it returns ``marker`` in this thread, and calls ``real`` (with all arguments) in
+    others."""
     me = get_ident()
     return lambda *args, **kwargs: marker if get_ident() == me else real(*args, **kwargs)
 
 
 def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]) -> Patch:
-    """An exchange of the C function ``function`` of ``module``; ``make(genuine, flags)`` makes the hook.
+    """Return a patch that replaces the C function ``function`` of ``module``; ``make(genuine, flags)`` creates the
+    hook.
 
-    Raises ``Unsupported`` where it does not work here. The first function of each calling convention is tried: the others are exchanged and
-    called in the same way. That a function is laid out as known is looked at for each.
+    Raises ``Unsupported`` if it does not work here. The first function of each calling convention is tried, since all
+    others are replaced and called in the same way. The layout is checked for each function.
     """
     flags, real = convention(function), genuine(function)
     if flags not in _tried:
@@ -544,7 +552,7 @@ def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int],
     return FunctionExchange(function, make(real, flags))
 
 
-#: The calling conventions of which the exchange of a function was tried, and works.
+#: The calling conventions for which replacing a function was tried, and works.
 _tried: Final[set[int]] = set()
 
 
@@ -560,12 +568,12 @@ def _try(module: ModuleType, function: Any, flags: int, real: Any) -> None:
         raise Unsupported(f"{module.__name__}.{function.__name__}: {fault}")
 
 
-#: Arguments to try a function with, where it can't do without.
+#: Arguments with which to try functions that need some.
 _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {"clock_gettime": (0,), "clock_gettime_ns": (0,), "strftime": ("%Y",)}
 
 
 def plain(hook: Callable[..., Any], flags: int) -> Callable[..., Any]:
-    """The hook as an ordinary function, to replace a module's attribute where nothing better works."""
+    """Return the hook as an ordinary function, to replace a module's attribute if nothing better works."""
     if flags == VARARGS:
         return lambda *args: hook(None, args)
     return lambda *args, **kwargs: hook(None, *args, **kwargs)

@@ -1,4 +1,5 @@
-"""Where a process reaches outside: the guard of a replay refuses it, a recording puts it into its boundary."""
+"""The operations with which a process reaches outside: a replay's guard refuses them, a recording notes them in its
+boundary."""
 
 from __future__ import annotations
 
@@ -68,14 +69,14 @@ __all__ = [
 
 # -- allowed hosts -----------------------------------------------------------------------------------------------------
 #
-# The hosts that a replay may reach: what ``allow_hosts`` names, and the addresses that looking those names up gave.
+# The hosts that a replay may reach: those named by ``allow_hosts``, and the addresses that these names resolved to.
 
 
 class Hosts:
     """``allow_hosts``: ``"db.test"``, ``"db.test:5432"``, ``"127.0.0.1"``, ``"[::1]:80"``, or the path of a socket.
 
-    An entry without a port stands for every port. Looking up a named host is allowed, and so are the addresses that the
-    look-up gave, on the entry's ports.
+    An entry without a port covers every port. Resolving a listed host is allowed, and so are the resulting addresses,
+    on the entry's ports.
     """
 
     __slots__ = ("_allowed",)
@@ -89,19 +90,19 @@ class Hosts:
                 self._allowed.update({("127.0.0.1", port), ("::1", port)})
 
     def permits(self, address: object) -> bool:
-        """Whether a connection to this socket address (a ``(host, port, …)`` tuple, or a path) is allowed."""
+        """Return whether a connection to this socket address (a ``(host, port, …)`` tuple, or a path) is allowed."""
         if not self._allowed:
             return False
         host, port = _split(address)
         return (host, None) in self._allowed or (host, port) in self._allowed
 
     def looks_up(self, name: object) -> bool:
-        """Whether this name may be looked up: an entry names it, whatever the port."""
+        """Return whether this name may be resolved: an entry names it, with whatever port."""
         host = _plain(name)
         return any(host == allowed for allowed, _ in self._allowed)
 
     def note(self, name: object, addresses: Iterable[object]) -> None:
-        """Allow the socket addresses that a look-up of ``name`` gave, if the name is allowed."""
+        """Allow the socket addresses that ``name`` resolved to, if the name is allowed."""
         host = _plain(name)
         ports = [port for allowed, port in self._allowed if allowed == host]
         for address in addresses:
@@ -109,7 +110,7 @@ class Hosts:
 
 
 def numeric(host: object) -> bool:
-    """Whether a host is empty or a numeric address, which needs no name look-up."""
+    """Return whether a host is empty or a numeric address, which needs no name look-up."""
     if host is None or host in ("", b"", "<broadcast>"):
         return True
     return _canonical(_text(host)) is not None
@@ -146,7 +147,7 @@ def _text(host: object) -> str:
 
 
 def _canonical(host: str) -> str | None:
-    """An address in digits in its shortest form, an IPv4 one out of IPv6, or ``None`` for a name."""
+    """Return a numeric address in its shortest form (IPv4 if it is mapped into IPv6), or ``None`` for a name."""
     from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton  # light: no selectors, no enums
 
     bare = host.partition("%")[0]
@@ -161,17 +162,16 @@ def _canonical(host: str) -> str | None:
 
 # -- audit events ------------------------------------------------------------------------------------------------------
 #
-# What a process can do to the live world, as the interpreter reports it: one ``Attempt`` or none an event.
-#
-# Audit events are the seam, since C code raises them too: a connection made by a module that imported ``socket.socket``
-# long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
+# Operations that reach outside, as the interpreter reports them: at most one ``Attempt`` per event. Audit events are
+# used because C code raises them, too: a connection made by a module that imported ``socket.socket`` long ago, or by a
+# class derived from ``_socket.socket``, is seen like any other.
 
-#: An ``act`` is nothing that a replay holds back: only who may do nothing at all is asked about it.
+#: A replay does not block an ``act``: only sessions in which nothing at all is allowed are asked about it.
 Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "act"]
 
 
 class Attempt:
-    """One operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
+    """An operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
 
     __slots__ = ("kind", "mode", "operation", "replaces", "sock", "target")
 
@@ -188,14 +188,14 @@ class Attempt:
         self.operation: Final = operation
         self.target: Final = target
         self.sock: Final = sock
-        #: Of a file that is renamed: what it is called then.
+        #: For a file being renamed, its new name.
         self.replaces: Final = replaces
-        #: Of a file whose permissions are set: which.
+        #: For a file whose permissions are set, the permissions.
         self.mode: Final = mode
 
     @property
     def text(self) -> str:
-        """The target in words; of a file that is renamed, the one that it replaces, where one is there."""
+        """The target as text; for a renamed file, the file that it replaces, if one exists."""
         target = self.target
         if isinstance(self.replaces, str | bytes):
             with _reality.off_loop():
@@ -216,7 +216,8 @@ _SHARED: Final = ("/dev/shm/", "/dev/mqueue/")
 
 @cache
 def _number_of_family() -> Callable[[Any], int]:
-    """The family of a socket as a number: Python's own property looks up a name for it, which takes longer than a small ``send``."""
+    """Return a function for a socket's numeric family: Python's own property looks up an enum, which takes longer than
+    a small ``send``."""
     from _socket import socket
 
     getter: Callable[[Any], int] = vars(socket)["family"].__get__
@@ -224,7 +225,7 @@ def _number_of_family() -> Callable[[Any], int]:
 
 
 def peer(sock: Any) -> object:
-    """The far end of a connected socket, or ``None`` where there is none outside this process (a socket pair)."""
+    """Return the remote address of a connected socket, or ``None`` if it is not outside this process (a socket pair)."""
     if _number_of_family()(sock) in _LOCAL_FAMILIES:
         return None
     try:
@@ -248,7 +249,7 @@ def _to(kind: Kind, operation: str) -> Callable[[tuple[Any, ...]], Attempt | Non
 
 
 def descriptor(operation: str, fd: object) -> Attempt | None:
-    """Writing to a descriptor that is open already: of a file, or a socket."""
+    """Describe writing to an open descriptor: of a file, or a socket."""
     if not isinstance(fd, int):
         return None
     try:
@@ -277,7 +278,7 @@ def _process(operation: str, index: int | None) -> Callable[[tuple[Any, ...]], A
 
 
 def _program(args: tuple[Any, ...], index: int | None) -> str:
-    """The program's name alone: arguments may hold secrets."""
+    """Return only the program's name: arguments may contain secrets."""
     if index is None or index >= len(args):
         return "a copy of this process"
     program = args[index] if args[index] is not None or len(args) < 2 else args[1]
@@ -287,14 +288,14 @@ def _program(args: tuple[Any, ...], index: int | None) -> str:
     return text.split(None, 1)[0] if text.strip() else text
 
 
-#: Audit events whose last argument is the descriptor of a directory.
+#: Audit events whose last argument is a directory's descriptor.
 _BY_DIRECTORY: Final = frozenset(
     f"os.{name}" for name in ("chmod", "chown", "link", "mkdir", "remove", "rmdir", "symlink", "utime")
 )
 
 
 def _change(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
-    index = 1 if operation in ("os.link", "os.symlink") else 0  # what is made, not what it points to
+    index = 1 if operation in ("os.link", "os.symlink") else 0  # what is created, not what it points to
 
     def describe(args: tuple[Any, ...]) -> Attempt | None:
         if _harmless(args[index]):
@@ -308,7 +309,7 @@ def _change(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
 
 
 def _from(path: object, directory: object) -> object:
-    """A path, from the directory of this descriptor where it is relative to one."""
+    """Return a path, resolved against the directory of this descriptor if it is relative to one."""
     path = _path(path)
     if type(directory) is int and directory >= 0 and isinstance(path, str | bytes) and not os.path.isabs(path):
         with suppress(OSError), _reality.off_loop():
@@ -322,7 +323,7 @@ def _open(args: tuple[Any, ...]) -> Attempt | None:
         return None
     if isinstance(path, int) or _harmless(path) or (_UNNAMED and flags & _UNNAMED == _UNNAMED):
         return None
-    if os.path.isdir(path):  # can't be written; tempfile.TemporaryFile asks so before it makes its file without a name
+    if os.path.isdir(path):  # can't be written; tempfile.TemporaryFile checks this before it creates its unnamed file
         return None
     return Attempt("file", "open", _path(path))
 
@@ -340,7 +341,7 @@ def _path(path: object) -> object:
 
 
 def _harmless(path: object) -> bool:
-    """Devices hold nothing: the null device, terminals, descriptors that are open already."""
+    """Return whether a path is a device that stores nothing: the null device, terminals, descriptors already open."""
     path = _path(path)
     if not isinstance(path, str | bytes):
         return False
@@ -351,7 +352,7 @@ def _harmless(path: object) -> bool:
 def _signal(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
     def describe(args: tuple[Any, ...]) -> Attempt | None:
         number, sent = args
-        if sent:  # 0 only asks whether there is such a process
+        if sent:  # 0 only asks whether the process exists
             process.about_to_signal(abs(number))
         return signal_to_other(operation, number, sent)
 
@@ -360,9 +361,11 @@ def _signal(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
 
 @_reality.off_loop()
 def signal_to_other(operation: str, number: int, sent: int) -> Attempt | None:
-    """A signal that ``os.kill`` or ``os.killpg`` is about to send to a process, or a group, that is nobody the program has started here.
+    """Describe a signal that ``os.kill`` or ``os.killpg`` is about to send to a process, or group, that the program has
+    not started here.
 
-    The program's own group counts for its own. ``None``, too, where the kernel does not say who has started whom.
+    The program's own group counts as its own. Returns ``None`` otherwise, or if the kernel does not say who started
+    which process.
     """
     if not sent or number in (0, os.getpid()) or not _tells_of_children():
         return None
@@ -388,13 +391,13 @@ def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
     def describe(args: tuple[Any, ...]) -> Attempt | None:
         if args[1]:
             process.about_to_signal(abs(args[0]))
-        return Attempt("act", operation, f"process {args[0]}") if args[1] else None  # 0 asks whether it is there
+        return Attempt("act", operation, f"process {args[0]}") if args[1] else None  # 0 only asks whether it exists
 
     return describe
 
 
 def thread_start(args: tuple[Any, ...]) -> Attempt:
-    """The start of a thread, by the name of what is to run in it."""
+    """Describe the start of a thread, by the name of what it runs."""
     thread = getattr(args[0], "__self__", None)
     runs = getattr(thread, "_target", None) or thread or args[0]
     return Attempt("act", "thread.start", str(getattr(runs, "__qualname__", type(runs).__qualname__)))
@@ -438,7 +441,7 @@ FILES: Final[_Table] = {
     },
 }  # fmt: skip
 
-#: What else reaches beyond the caller's own line of execution, by audit event.
+#: Other operations that reach beyond the caller's own thread, by audit event.
 ACTS: Final[_Table] = {
     **{f"os.{name}": _to_process(f"os.{name}") for name in ("kill", "killpg")},
     **{f"_thread.{name}": thread_start for name in ("start_new_thread", "start_joinable_thread")},
@@ -446,22 +449,23 @@ ACTS: Final[_Table] = {
 
 # -- the caller --------------------------------------------------------------------------------------------------------
 #
-# Who is calling: the user's file and line for the message, and those few callers whose calls are not the program's.
+# Who is calling: the user's file and line for messages, and the few callers whose calls are not the program's.
 
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-#: What stands between the caller and the operation.
+#: Modules between the caller and the operation.
 _SEAMS: Final = tuple(f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "processes", "threads"))
-#: tracekit's modules that work with files of their own, and call no function of the program's.
+#: tracekit's modules that use files of their own, and call no function of the program.
 _KEEPS_RUNS: Final = ("tracekit._journal.", "tracekit._runs.")
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-#: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
+#: Debuggers communicate with their front end; what the program itself does while being debugged has other innermost
+#: frames.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
-#: Modules that ask the host what it is by running a fixed command (``uname -p``, ``file``, ``ldconfig``).
+#: Modules that identify the host by running a fixed command (``uname -p``, ``file``, ``ldconfig``).
 _PROBES: Final = frozenset({"platform", "uuid", "ctypes.util", "distro.distro"})
 _PAIRS: Final = frozenset({"socketpair", "_fallback_socketpair"})
 _MAKERS: Final = frozenset({"create_connection", "create_server"})
-#: Whose files are no work of the program's: compiled modules, logs, what debuggers and test runners keep.
+#: Modules whose files are not the program's: compiled modules, logs, data of debuggers and test runners.
 _KEEPERS: Final = ("importlib.", "logging", "pdb", "bdb")
 _KEEPING: Final = frozenset(
     {"IPython", "_pytest", "concurrent_log_handler", "coverage", "loguru", "structlog", "traitlets"}
@@ -469,8 +473,8 @@ _KEEPING: Final = frozenset(
 _CLOSING: Final = frozenset({"_do_shutdown", "unwrap"})
 
 
-#: What a frame of the stack is, by its file and its module: nobody (a seam of ours, a wrapper), the standard library's, and of the rest
-#: whether it stands around others' calls, is tracekit's, is an installed package's. A bit each.
+#: What a frame of the stack is, by its file and module, one bit each: ignored (our own seam, a wrapper), the standard
+#: library's, wrapped around others' calls, tracekit's, an installed package's.
 _NOBODY, _STANDARD, _AROUND, _OURS, _PACKAGE = 1, 2, 4, 8, 16
 
 
@@ -489,7 +493,7 @@ def _sort_of(file: str, module: str) -> int:
 class Caller:
     """The call stack seen from a guarded operation, read once.
 
-    ``location`` is the innermost ``file:line`` of the user's own code, else of a package; ``own`` says which.
+    ``location`` is the innermost ``file:line`` of user code, else of a package; ``own`` says which.
     """
 
     __slots__ = ("_names", "_nearest", "_standard", "location", "own")
@@ -498,7 +502,7 @@ class Caller:
         self.location: str | None = None
         self.own = False
         nearest = ""
-        #: Of the standard library, before there: the modules, and the functions beside them.
+        #: Of the standard library, in frames before that: the modules, and the functions.
         self._standard: list[str] = []
         self._names: list[str] = []
         frame: FrameType | None = sys._getframe(1)
@@ -525,13 +529,13 @@ class Caller:
         self._nearest = nearest
 
     def passes(self, kind: Kind) -> bool:
-        """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
+        """Return whether this is not the program's call: a debugger's, a host probe, tracekit's files, a socket pair."""
         if kind in ("process", "fork"):
             return self.probes or self._tracker
         if kind == "send" and self._tracker:
             return True
         if kind == "listen" and self._nearest == "urllib3.util.connection":
-            return True  # it binds a socket at its import, to see whether there is IPv6
+            return True  # it binds a socket when it is imported, to detect IPv6
         if kind == "act" and self._nearest.startswith(_DEBUGGERS):
             return True
         if kind == "stdin":
@@ -542,47 +546,47 @@ class Caller:
 
     @property
     def probes(self) -> bool:
-        """Whether the interpreter asks the host what it is, which is no work of the program's."""
+        """Whether the interpreter identifies the host, which is not an action of the program."""
         return self._nearest in _PROBES or not _PROBES.isdisjoint(self._standard)
 
     @property
     def keeps(self) -> bool:
-        """Whether a file is changed that is none of the program's: by the import system, a log, a debugger, a test runner."""
+        """Whether the changed file is not the program's: by the import system, a log, a debugger, a test runner."""
         by_itself = any(module.startswith(_KEEPERS) for module in self._standard)
         return by_itself or self._nearest.partition(".")[0] in _KEEPING or self._nearest.startswith(_DEBUGGERS)
 
     @property
     def leaks(self) -> bool:
-        """Whether the socket is a helper's that closes it after an ``OSError`` only: nobody else can."""
+        """Whether the socket belongs to a helper that closes it only after an ``OSError``, and nobody else can."""
         return self._in_socket(_MAKERS)
 
     @property
     def _tracker(self) -> bool:
         """Multiprocessing's own helper, which runs nothing of the program."""
-        nearest = self._nearest.rpartition(".")[2]  # a pool of a package's own brings its own, by the same name
+        nearest = self._nearest.rpartition(".")[2]  # a package with its own pool has its own tracker, by the same name
         return nearest == "resource_tracker" or "multiprocessing.resource_tracker" in self._standard
 
     def _plumbing(self, kind: Kind) -> bool:
         return self._in_socket(_PAIRS) or (kind == "send" and not _CLOSING.isdisjoint(self._names))
 
     def _in_socket(self, names: Set[str]) -> bool:
-        """Whether a function of ``socket`` with one of these names runs."""
+        """Return whether a function of ``socket`` with one of these names is running."""
         return any(
             module == "socket" and name in names for module, name in zip(self._standard, self._names, strict=True)
         )
 
 
-# -- exchanged entrances -----------------------------------------------------------------------------------------------
+# -- replaced functions ------------------------------------------------------------------------------------------------
 #
-# Functions and methods that are exchanged where a process reaches outside, for guards and recordings alike.
-#
-# A guard needs those that raise no audit event: sending on a connection that was open before the replay, listening and accepting,
-# multiprocessing's own way to start a process, named pipes, native clients, and uvloop, which connects, resolves and spawns below Python.
-# A recording needs the others too, since it has no audit hook: that could not be taken away again, and makes ``id()`` and ``deepcopy``
-# dearer. They are in place while a guard is engaged or a run is active, and taken away exactly. asyncio's look-ups are caught where the
-# program asks, since the thread that makes them knows neither the caller nor its context.
+# Functions and methods with which a process reaches outside, replaced for guards and recordings alike. A guard needs
+# those that raise no audit event: sending on a connection that existed before the replay, listening and accepting,
+# multiprocessing's own way to start a process, named pipes, native clients, and uvloop, which connects, resolves and
+# spawns below Python. A recording needs the others as well, since it has no audit hook, which would make ``id()`` and
+# ``deepcopy`` more expensive. They are in place while a guard is engaged or a run is active, and are restored exactly.
+# asyncio's look-ups are caught where the program makes them, since the thread that carries them out knows neither the
+# caller nor its context.
 
-#: What an operation passes before it goes ahead; it may raise.
+#: Called before an operation goes ahead; it may raise.
 Check = Callable[[Attempt | None], None]
 Note = Callable[[object, Iterable[object]], None]
 Make = Callable[[Any], Any]
@@ -592,39 +596,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def asks(function: F) -> F:
-    """``function``, below a seam, asks by itself, since it knows of processes that may be started."""
+    """Mark a replaced ``function`` as asking by itself, since it knows about processes that may be started."""
     function._tracekit_asks = True  # type: ignore[attr-defined]
     return function
 
 
-#: Functions that write to a descriptor, and which argument that is.
+#: Functions that write to a descriptor, and the position of that argument.
 _WRITERS: Final = {
     "write": 0, "writev": 0, "pwrite": 0, "pwritev": 0, "sendfile": 0, "splice": 1, "copy_file_range": 1,
 }  # fmt: skip
 
 
 class _Seams:
-    """The entrances that are in place: for live operations, for files and for acts. ``note`` gets the results of look-ups."""
+    """The replacements: for live operations, for files and for acts. ``note`` receives the results of look-ups."""
 
     def __init__(self, note: Note) -> None:
         self._live: Final = _seams_of("live", note)
         self._audited: Final = _seams_of("audited", note)
         self._files: Final = Switch(_of_files)
         self._acts: Final = Switch(_of_acts)
-        #: The places of native clients that are exchanged: one function can be reached by two names.
+        #: The functions of native clients that are replaced: one may be reachable by two names.
         self._native: Final[set[tuple[int, str]]] = set()
-        #: What integrations name, and by module.
+        #: What integrations declare, and the same by module.
         self._natives_of: Mapping[str, Integration] | None = None
         self._natives: Mapping[str, list[Native]] = {}
-        #: What is put there, each with the type or module it is of and what it was made of: the same for each of many runs.
+        #: The replacements, each with its owner and the original: reused for later runs.
         self._entrances: Final[dict[tuple[int, str], tuple[Any, Any, Patch]]] = {}
-        #: The processes that this one had started before, and theirs.
+        #: The processes, with their descendants, that this one had started before.
         self.before: frozenset[int] = frozenset()
-        # It takes the function by its name when it is imported itself: that has to be the genuine one.
+        # It takes the function by name when it is imported, which must get the original.
         when_imported("_posixsubprocess", partial(import_module, "subprocess"))
 
     def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
-        """Put them in place, or remove them. ``observed``: live operations are reported to somebody without an audit hook."""
+        """Put the replacements in place, or remove them. ``observed``: live operations are reported to a recording,
+        which has no audit hook."""
         wanted = ((live or observed, self._live), (observed, self._audited), (files, self._files), (acts, self._acts))
         begins = (live or observed) and not self._live.active
         for on, switch in wanted:
@@ -633,14 +638,14 @@ class _Seams:
         if begins:
             self._look_around()
             self._add_native()
-        for on, switch in reversed(wanted):  # two of them may have exchanged one function
+        for on, switch in reversed(wanted):  # two of them may have replaced one function
             if not on and switch.active:
                 switch.deactivate()
         if not self._live.active:
             self._native.clear()
 
     def _look_around(self) -> None:
-        """The processes that are there already, and the entrances of pipes into them, where there is one."""
+        """Determine the processes that exist already, and wrap writing to pipes that lead to them, if there are any."""
         with _reality.off_loop():
             self.before = frozenset(_descendants(os.getpid())) if has_children() else frozenset()
             pipes = _pipes_to_others(self.before) if self.before else {}
@@ -651,7 +656,7 @@ class _Seams:
                 self._live.stack.apply(*_pipe_seams(pipes))
 
     def _add_native(self) -> None:
-        """The entrances of the native clients that are loaded; of others when they are."""
+        """Wrap the native clients that are loaded; others once they are imported."""
         known = discover()
         if self._natives_of != known:
             self._natives_of, self._natives = {**known}, _by_module(known)
@@ -692,7 +697,7 @@ class _Seams:
 
 
 def _by_module(integrations: Mapping[str, Integration]) -> Mapping[str, list[Native]]:
-    """The functions of native clients that integrations name, by their modules."""
+    """Return the functions of native clients declared by integrations, by module."""
     found: dict[str, list[Native]] = {}
     for integration in integrations.values():
         for native in integration.native:
@@ -700,13 +705,13 @@ def _by_module(integrations: Mapping[str, Integration]) -> Mapping[str, list[Nat
     return found
 
 
-#: Of a module, what is exchanged for live operations (``"live"``) or since it raises an audit event, which a guard hears and a recording
-#: does not (``"audited"``).
+#: Returns what to replace in a module for live operations (``"live"``), or because it raises an audit event, which a
+#: guard receives and a recording does not (``"audited"``).
 _SeamsOf = Callable[[Any, str, Note], Iterable[tuple[Any, str, Make]]]
 
 
 def _seams_of(kind: str, note: Note) -> Switch:
-    """The entrances of this kind of all modules that are loaded, and of others once they are."""
+    """Return the switch for replacements of this kind in all loaded modules, and in others once they are imported."""
 
     def patches() -> list[Patch]:
         found: list[Patch] = []
@@ -730,7 +735,7 @@ def _of_files() -> list[Patch]:
 
 def _of_acts() -> list[Patch]:
     found = [LatePatch(os, name, _writing(check, name)) for name in _WRITERS if hasattr(os, name)]
-    if sys.version_info < (3, 12):  # later ones raise an audit event for it
+    if sys.version_info < (3, 12):  # later versions raise an audit event for it
         found += [LatePatch(owner, name, _starting(check)) for owner, name in _thread_starts()]
     return [*found]
 
@@ -770,7 +775,8 @@ def _of_subprocess(subprocess: Any, kind: str, note: Note) -> Iterable[tuple[Any
 
 
 def _idle() -> bool:
-    """Whether nobody asks what the running code does: no guard is engaged, and it is accounted for, or in no run."""
+    """Return whether nobody asks what the running code does: no guard is engaged, and it is accounted for, or in no
+    run."""
     return not _engaged.guards and (accounted_for() or not process.sessions)
 
 
@@ -781,7 +787,7 @@ def _reaching(name: str) -> Make:
     def make(original: Any) -> Any:
         def reaching(self: Any, *args: Any) -> Any:
             if not accounted_for() and process.sessions:
-                with suppress(Exception):  # a wrong argument is the operation's own to refuse
+                with suppress(Exception):  # the operation itself rejects wrong arguments
                     address = args[at] if at < len(args) else None
                     observe(describe((self, address)))
             return original(self, *args)
@@ -824,15 +830,15 @@ def _listening(name: str) -> Make:
 
 
 def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
-    """The pipes that lead from here into these processes, by device and inode, with the name of who reads each.
+    """Return the pipes that lead from here to these processes, by device and inode, with the reader's name.
 
-    One that is read here, too, counts for the process's own.
+    A pipe that is also read here counts as the process's own.
     """
     import fcntl
 
     writing, reading = set[tuple[int, int]](), set[tuple[int, int]]()
     for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):  # it was that of the directory
+        with suppress(OSError):  # it was the directory's own descriptor
             about = os.fstat(fd)
             if stat.S_ISFIFO(about.st_mode):
                 reads = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
@@ -862,7 +868,7 @@ _FEEDING: Final = ("os.write", "os.writev", "FileIO.write", "BufferedWriter.writ
 
 
 def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
-    """The ways by which something is written to one of ``pipes``, at once or when a buffer is full."""
+    """Yield patches for everything that writes to one of ``pipes``, immediately or when a buffer is full."""
     import io
 
     from .exchange import MethodEntry
@@ -874,7 +880,7 @@ def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
                 if reader is None:
                     return original(to, *args, **kwargs)
                 cross(Attempt("send", operation, f"{reader} (there before the run)"))
-                with allow():  # what a buffer hands on is the same
+                with allow():  # what a buffer passes on is the same write
                     return original(to, *args, **kwargs)
 
             write.__name__ = operation.rpartition(".")[2]
@@ -885,7 +891,7 @@ def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
     def _reader(to: Any) -> str | None:
         try:
             about = os.fstat(to if type(to) is int else to.fileno())
-        except (OSError, ValueError, AttributeError, TypeError):  # it is closed, or no file of the system's
+        except (OSError, ValueError, AttributeError, TypeError):  # it is closed, or not a file of the system
             return None
         return pipes.get((about.st_dev, about.st_ino))
 
@@ -920,7 +926,7 @@ def _asyncio_lookup(original: Any) -> Any:
         _cross_name(host, "loop.getaddrinfo")
         if not _engaged.guards or self.__class__.getaddrinfo is not getaddrinfo:  # or a loop with its own resolver
             return await original(self, host, port, family=family, type=type, proto=proto, flags=flags)
-        # As asyncio does it, but in the caller's context, so that what was allowed here is allowed there.
+        # Like asyncio, but in the caller's context, so that what is allowed here is allowed there.
         ask = copy_context().run
         return await self.run_in_executor(None, ask, socket.getaddrinfo, host, port, family, type, proto, flags)
 
@@ -984,7 +990,7 @@ def _writing(check: Check, name: str) -> Make:
     return make
 
 
-# -- uvloop -------------------------------------------------------------------------------------------------------
+# -- uvloop ------------------------------------------------------------------------------------------------------------
 
 
 def _of_uvloop(uvloop: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
@@ -994,7 +1000,7 @@ def _of_uvloop(uvloop: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, M
             yield loop, name, _first(before, note, name)
 
 
-#: The modules with entrances, whether they are there already or are imported later.
+#: The modules with functions to replace, loaded now or later.
 _LATER: Final[Mapping[str, _SeamsOf]] = {
     "_socket": _of_bare_socket,
     "socket": _of_socket,
@@ -1022,7 +1028,7 @@ def _first(before: Callable[..., None], note: Note, name: str) -> Make:
 
 
 def _before() -> dict[str, Callable[..., None]]:
-    """What each of uvloop's own operations asks for, read from its arguments."""
+    """Return, for each of uvloop's own operations, a function that checks it by its arguments."""
 
     def connection(factory: Any, host: Any = None, port: Any = None, **more: Any) -> None:
         if host is not None:
@@ -1076,16 +1082,18 @@ def _before() -> dict[str, Callable[..., None]]:
 
 # -- observing ---------------------------------------------------------------------------------------------------------
 #
-# What a recording notes of an operation that goes ahead. It never raises and never holds the program up, but for the log.
+# What a recording notes about an operation that goes ahead. It never raises, and delays the program only for writing
+# the log.
 
-#: Whether a socket was accepted: it carries the answers of a server, whoever asked.
+#: Whether a socket was accepted: it carries a server's responses, whoever requested them.
 _accepted: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
 
 
 def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | None = None, by: object = None) -> None:
-    """Put an operation that is about to go ahead into the boundary of the runs that it belongs to. What a step accounts for is in none.
+    """Note an operation that is about to go ahead in the boundary of the runs that it belongs to, unless a step
+    accounts for it.
 
-    ``lane`` is that of a process that is about to be started; ``by`` is what it is done with (a socket, a client): once is enough.
+    ``lane`` is that of a process about to be started; ``by`` is the socket or client used, which is noted only once.
     """
     if attempt is None or accounted_for() or _allowed.get():
         return
@@ -1104,7 +1112,7 @@ def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | No
         if sender is not None:
             status = "ambient"
         text, where = attempt.text[:_TARGET], caller.location
-        if attempt.kind == "lookup" and where is None:  # a thread that looks up for somebody: it was noted there
+        if attempt.kind == "lookup" and where is None:  # a thread that resolves a name for another, where it was noted
             return
         if attempt.kind == "native":
             text = f"{attempt.operation.partition('.')[0]} to {text}"
@@ -1116,14 +1124,15 @@ def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | No
             )  # fmt: skip
 
 
-#: What telemetry does to go out.
+#: What telemetry does to send its data.
 _SENDING: Final = frozenset(("connect", "lookup", "native", "process", "send"))
 #: How much of a target is kept, in characters.
 _TARGET: Final = 300
 
 
 def _boundaries() -> Iterator[tuple[Boundary, tuple[int, int], bool]]:
-    """The boundaries of the runs that the running code belongs to, and its lane and step; where that is not known, all of the process."""
+    """Yield the boundary of the run that the running code belongs to, with lane and step; if that is unknown, those of
+    all runs of the process."""
     scope = current.get()
     for session in process.sessions if scope is None else (scope.session,):
         state = session.state
@@ -1133,12 +1142,12 @@ def _boundaries() -> Iterator[tuple[Boundary, tuple[int, int], bool]]:
 
 
 def _is_accepted(sock: Any) -> bool:
-    """Whether this socket was accepted from one that listens: it has the port of that."""
+    """Return whether this socket was accepted from a listening one, whose port it has."""
     try:
         known = _accepted.get(sock)
         if known is None:
             known = _accepted[sock] = _has_a_listeners_port(sock)
-    except TypeError:  # no weak reference to it
+    except TypeError:  # it can't be weakly referenced
         return False
     return known
 
@@ -1154,31 +1163,33 @@ def _has_a_listeners_port(sock: Any) -> bool:
         try:
             with open(table) as file:
                 rows = [line.split(None, 4) for line in file]
-            if any(row[3] == "0A" and row[1].endswith(port) for row in rows):  # 0A: it listens
+            if any(row[3] == "0A" and row[1].endswith(port) for row in rows):  # 0A: listening
                 return True
         except OSError:
-            # No such table: servers share their address with sockets of the past, which clients have no use for.
+            # No such table: servers set this option to share an address with earlier sockets; clients have no use for
+            # it.
             return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR))
     return False
 
 
-# -- names of their own ------------------------------------------------------------------------------------------------
+# -- references taken earlier ------------------------------------------------------------------------------------------
 #
-# A function that a module has imported by its name before any run is the bare one there: its calls pass no entrance.
+# A function that a module imported by name before any run is the original, whose calls are not seen.
 
-#: Where functions lie that are exchanged while a run is active, by the module that they name as theirs.
+#: Where functions that are replaced during a run are found, by the module that they state as their own.
 _HOMES: Final = {"posix": "os", "os": "os", "_socket": "socket", "socket": "socket", "_io": "io", "io": "io"}
 
 
 class _Held:
-    """What was found when so many modules were loaded."""
+    """The findings, and the number of loaded modules when they were made."""
 
     modules = 0
     sentences: tuple[str, ...] = ()
 
 
 def held_by_name() -> tuple[str, ...]:
-    """What user code holds bare of the functions that are exchanged now, a sentence for each module: ``from os import system``."""
+    """Return a sentence for each module of user code that holds originals of functions now replaced: ``from os import
+    system``."""
     if _Held.modules != len(sys.modules):
         _Held.modules = len(sys.modules)
         _Held.sentences = tuple(_bare_names())
@@ -1186,7 +1197,7 @@ def held_by_name() -> tuple[str, ...]:
 
 
 def _bare_names() -> Iterator[str]:
-    seen, libraries = set[int](), dict[str, bool]()  # of thousands of modules nearly all are ruled out by their names
+    seen, libraries = set[int](), dict[str, bool]()  # most of thousands of modules are ruled out by their names
     for name in [*sys.modules]:
         package = name.partition(".")[0]
         if package not in libraries:
@@ -1209,8 +1220,8 @@ def _bare_names() -> Iterator[str]:
 
 
 def _names_of(module: str) -> dict[str, Any] | None:
-    """What a loaded module that comes from a file has, by name."""
-    # Not its attributes: some packages load a module when it is looked into.
+    """Return the namespace of a loaded module that comes from a file."""
+    # Not its attributes: some packages import a module when an attribute is read.
     names = getattr(sys.modules.get(module), "__dict__", None)
     return names if type(names) is dict and isinstance(names.get("__file__"), str) else None
 
@@ -1221,7 +1232,7 @@ def _is_users(names: dict[str, Any]) -> bool:
 
 
 def _bare(value: Any) -> str | None:
-    """The public name of a function of which another one stands in its place now."""
+    """Return the public name of a function that is now replaced by another."""
     if type(value) not in (BuiltinFunctionType, FunctionType) or value.__module__ not in _HOMES:
         return None
     home = _HOMES[value.__module__]
@@ -1231,17 +1242,17 @@ def _bare(value: Any) -> str | None:
 
 # -- native clients ----------------------------------------------------------------------------------------------------
 #
-# Clients that connect below Python are seen where Python code calls them. Integrations say which functions those are.
+# Clients that connect below Python are seen where Python code calls them. Integrations declare these functions.
 
 
 def _native_entrance(native: Native, found: Any) -> Any:
-    """What stands in the place of ``found``, the function as it lies there."""
+    """Return the replacement of ``found``, a function as stored in its owner."""
     if isinstance(found, (classmethod, staticmethod)):
         return type(found)(_native_entrance(native, found.__func__))
     operation = f"{native.module}.{native.attribute}"
 
     def goes_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the call is made; telemetry of a replay may get an empty answer instead."""
+        """Return whether the call is made; in a replay, telemetry may get an empty response instead."""
         if not _idle():
             attempt = Attempt("native", operation, native.target_of(args, kwargs))
             try:
@@ -1274,10 +1285,10 @@ def _native_entrance(native: Native, found: Any) -> Any:
 
 # -- guards ------------------------------------------------------------------------------------------------------------
 #
-# The guard: while a replay is active, nothing of this process reaches the live world.
-#
-# An audit hook sees connections, name look-ups, listening, processes and file changes at the C level; what raises no audit
-# event is caught by the seams above. Both are there while a guard is engaged, and taken away with the last one.
+# The guard: while a replay is active, nothing in this process reaches the outside world. An audit hook sees
+# connections, name look-ups, listening, processes and file changes at the C level; operations without an audit event
+# are caught by the replaced functions above. Both are in place while a guard is engaged, and are removed with the last
+# one.
 
 Reach = Literal["process", "context", "off"]
 
@@ -1330,18 +1341,19 @@ _NEXT_WRITTEN: Final = (
 _PROBE: Final = "tracekit.guard"
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
-#: Says what is raised for an operation, and ``file:line`` of the caller.
+#: Returns the error to raise for an operation, given ``file:line`` of the caller.
 Refuse = Callable[[Attempt, str | None], BaseException]
 
 
-#: Which files a replayed program may write: those that were not there before, or all of them.
+#: Which files a replayed program may write: only new ones, or all.
 Writes = Literal["new", "real"]
 
 
 class _NewFiles:
-    """The files that a replay may write: in a directory for temporary files, and elsewhere those that were not there before it.
+    """The files that a replay may write: those in directories for temporary files, and elsewhere those that did not
+    exist before it.
 
-    ``note`` gets the path of each of the others, once.
+    ``note`` receives the path of each of the others, once.
     """
 
     def __init__(self, note: Callable[[str, str | None], None], covered: Callable[[str], bool]) -> None:
@@ -1352,11 +1364,11 @@ class _NewFiles:
 
     @_reality.off_loop()
     def permit(self, attempt: Attempt) -> bool:
-        """Whether this change is one of a file that was not there before."""
+        """Return whether this only changes files that did not exist before."""
         return all(self._permits(path, attempt) for path in (attempt.target, attempt.replaces))
 
     def _permits(self, path: object, attempt: Attempt) -> bool:
-        if not isinstance(path, str | bytes):  # a descriptor: it was asked about when it was opened
+        if not isinstance(path, str | bytes):  # a descriptor: it was checked when it was opened
             return True
         text = os.fsdecode(path)
         if attempt.operation == "sqlite3.connect" and text.startswith("file:"):
@@ -1379,8 +1391,8 @@ class _NewFiles:
 
 @_reality.off_loop()
 def _changes_nothing(attempt: Attempt) -> bool:
-    """Whether it is a directory that is made where there is something already (that fails by itself, as ``exist_ok=True`` expects), or
-    permissions that the file has."""
+    """Return whether the operation changes nothing: creating a directory that exists (which fails by itself, as
+    ``exist_ok=True`` expects), or setting permissions that the file has."""
     path = attempt.target
     if not isinstance(path, str | bytes):
         return False
@@ -1395,8 +1407,9 @@ def _changes_nothing(attempt: Attempt) -> bool:
 
 
 def temporary_directories() -> tuple[str, ...]:
-    """Directories for temporary files, as prefixes."""
-    # ``tempfile.gettempdir`` itself tries them out under a lock, by files that are written and removed: this may be asked meanwhile.
+    """Return the directories for temporary files, as prefixes."""
+    # ``tempfile.gettempdir`` itself tests them by writing and removing files, under a lock; this function may be called
+    # meanwhile.
     known = getattr(sys.modules.get("tempfile"), "tempdir", None)
     names = [known] if isinstance(known, str) else [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     found = [name for name in names if name] or ["/tmp"]
@@ -1406,15 +1419,17 @@ def temporary_directories() -> tuple[str, ...]:
 class Guard:
     """Blocks live operations between ``engage`` and ``release``, with ``LiveCallBlockedError``.
 
-    ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
-    or ``"off"``. ``allow_hosts`` as in ``Hosts``. ``dry_run`` blocks changes of files too, with
-    every scope (``"off"`` then means: everywhere, files only). With ``writes="new"`` a file that was there before is not changed, unless it
-    is in a directory for temporary files, and ``wrote`` is called with the path of each other one that is; what is ``covered`` by a layer
-    may be written. ``failed`` is called with each refusal before it is raised; the error's ``run_id`` is that of the caller's context, or
-    ``None`` where a thread has lost it. ``permitted`` is called with what ``allow_hosts`` lets through. ``resumes``: it stands until a
-    resumed run has come to the end of its log, and no option opens it.
+    - ``scope``: ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
+      or ``"off"``.
+    - ``allow_hosts``: as in ``Hosts``; ``permitted`` is called with what it lets through.
+    - ``dry_run``: also block file changes, with every scope (``"off"`` then means: everywhere, files only).
+    - ``writes="new"``: existing files may not be changed, unless they are in a directory for temporary files or
+      ``covered`` by a layer; ``wrote`` is called with the path of each other file that is written.
+    - ``failed``: called with each refusal before it is raised; the error's ``run_id`` is that of the caller's context,
+      or ``None`` if a thread has lost it.
+    - ``resumes``: the guard stands until a resumed run has reached the end of its log, and no option opens it.
 
-    Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
+    Guards nest and overlap in any order; an operation must be allowed by all engaged guards.
     """
 
     def __init__(
@@ -1439,16 +1454,16 @@ class Guard:
         self.resumes: Final = resumes
         self._new: Final = _NewFiles(wrote, covered) if writes == "new" and not dry_run else None
         self._permitted: Final = permitted
-        #: The sockets of which that has been said.
+        #: The sockets that were reported already.
         self._let_through: Final[WeakSet[Any]] = WeakSet()
 
     @property
     def files(self) -> bool:
-        """Whether it looks at changes of files."""
+        """Whether it checks file changes."""
         return self.dry_run or self._new is not None
 
     def engage(self) -> None:
-        """Begin to block. Each call needs one ``release``."""
+        """Start blocking. Each call needs one ``release``."""
         if self.scope != "off" or self.files:
             warm(files=self.files)
         with _engaged.lock:
@@ -1470,7 +1485,7 @@ class Guard:
         self.release()
 
     def blocks(self, attempt: Attempt) -> bool:
-        """Whether this guard, as it was set, stands against that operation here and now."""
+        """Return whether this guard, with its options, blocks an operation here and now."""
         if attempt.kind == "act":
             return False
         if attempt.kind == "file":
@@ -1489,7 +1504,7 @@ class Guard:
         return self.scope != "context" or _replaying() is not None
 
     def _permit(self, permitted: Callable[[Attempt], None], attempt: Attempt) -> None:
-        """Say what is let through; of a connection once, not at each piece that is sent."""
+        """Report what is let through; for a connection once, not for each piece that is sent."""
         if attempt.sock is not None:
             if attempt.kind == "send" and attempt.sock in self._let_through:
                 return
@@ -1498,7 +1513,7 @@ class Guard:
 
 
 class NoNetwork(Guard):
-    """Blocks what goes over a network, replay or not; processes, files and listening are free."""
+    """Blocks network access, in a replay or not; processes, files and listening are allowed."""
 
     def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
         super().__init__("process", allow_hosts)
@@ -1517,15 +1532,16 @@ _SIGNALLING: Final = ("os.kill", "os.killpg")
 
 
 def _is_pipe(attempt: Attempt) -> bool:
-    """Whether it is sent to a process of this one, not over a network."""
+    """Return whether data is sent to another process of this machine through a pipe, not over a network."""
     return attempt.kind == "send" and attempt.operation in _FEEDING
 
 
 class Watch(Guard):
-    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a ``Refuse`` is asked (``refuse``), about
-    changes of files and other acts as well. ``say`` is asked about whatever the engaging thread does, in every context.
+    """Blocks nothing by itself: while it is engaged, a session's ``reach`` (a ``Refuse``) is asked, also about file
+    changes and other acts. ``say`` is asked about everything the engaging thread does, in every context.
 
-    One without ``say`` watches for longer, and from the interpreter's own events alone: it exchanges nothing that others use.
+    Without ``say`` it may last longer, and relies on the interpreter's own events alone: it replaces nothing that
+    others use.
     """
 
     def __init__(self, say: Refuse | None = None) -> None:
@@ -1545,14 +1561,14 @@ class Watch(Guard):
 #
 # A session around a session that refuses some calls before they happen, and records the refusals.
 
-#: Why a call is refused, or ``None``.
+#: Returns why a call is refused, or ``None``.
 Rule = Callable[[Spec], ContractViolationError | None]
-#: The error for an operation that reaches out of the process, at ``file:line`` of the caller.
+#: Returns the error for an operation that reaches out of the process, given ``file:line`` of the caller.
 Reached = Callable[[Attempt, str | None], ContractViolationError]
 
 
 class _Forbidding(Around):
-    """A session around ``session`` that refuses the calls that ``rule`` forbids."""
+    """A session around ``session`` that refuses the calls forbidden by ``rule``."""
 
     def __init__(self, session: Session, rule: Rule, reach: Refuse | None) -> None:
         super().__init__(session)
@@ -1569,10 +1585,12 @@ class _Forbidding(Around):
 
 @contextmanager
 def forbidding(rule: Rule, *, reach: Reached | None = None) -> Iterator[None]:
-    """A block in which ``rule`` says which captured calls are refused, before they happen and on the log. Outside every run none is.
+    """A block in which ``rule`` decides which captured calls are refused, before they happen; refusals are logged. It
+    has no effect outside a run.
 
-    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes, files;
-    and nothing is started that could do it later: threads, another run. It makes the error of each.
+    With ``reach``, nothing outside the process may be reached either, captured or not: connections, look-ups,
+    listening, processes, files. Nor may anything be started that could do so later: threads, another run. ``reach``
+    returns the error for each attempt.
     """
     scope = here()
     if scope is None:
@@ -1589,12 +1607,15 @@ def forbidding(rule: Rule, *, reach: Reached | None = None) -> Iterator[None]:
 
 
 def _noted(reach: Reached, forbidden: Scope) -> Refuse:
-    """``reach`` with its refusals recorded. The target is not compared in a replay: ports and paths differ between equal runs."""
+    """Return ``reach`` with its refusals recorded. A replay does not compare the target: ports and paths differ between
+    equal runs."""
 
     def refused(attempt: Attempt, location: str | None) -> BaseException:
         error = reach(attempt, location)
         scope = here()
-        if scope is None or not isinstance(scope.session, _Forbidding):  # a context of its own must not bypass the rule
+        if scope is None or not isinstance(
+            scope.session, _Forbidding
+        ):  # code in a context of its own must not bypass the rule
             scope = forbidden
         spec = Spec("tool", attempt.operation, side_effect="irreversible")
         return scope.session.refuse(scope, Request(spec, {}), error)
@@ -1603,23 +1624,23 @@ def _noted(reach: Reached, forbidden: Scope) -> Refuse:
 
 
 def watching() -> Watch:
-    """A block in which what ``forbidding`` with ``reach`` has left behind (a callback, a task) is refused the same."""
+    """Return a block in which leftovers of ``forbidding`` with ``reach`` (a callback, a task) are refused as well."""
     return Watch()
 
 
 def everywhere() -> bool:
-    """Whether a replay guards the whole process now, threads that have lost its context included."""
+    """Return whether a replay guards the whole process now, including threads that have lost its context."""
     guards = _engaged.guards
     return bool(guards) and any(guard.scope == "process" for guard in guards)
 
 
 def engaged() -> tuple[Guard, ...]:
-    """The guards that are engaged now."""
+    """Return the engaged guards."""
     return _engaged.guards
 
 
 def left_by_fork() -> None:
-    """In a forked child, which is in the context in which it was forked: what was allowed for the fork is not allowed to the child."""
+    """In a forked child, revoke what was allowed for the fork: the child has inherited that context."""
     _allowed.set(False)
 
 
@@ -1638,10 +1659,10 @@ def allow() -> Iterator[None]:
 
 @_reality.off_loop()
 def warm(*, files: bool = False) -> None:
-    """Fill the caches that the interpreter fills by running commands: they are no effects of the program.
+    """Fill the caches that the interpreter fills by running commands, which are not effects of the program.
 
-    The first request of the OpenAI SDK in a process asks ``platform.platform()``, which runs ``uname -p``. With
-    ``files``, the directory for temporary files is settled too, which takes a file written as a trial.
+    The first request of the OpenAI SDK in a process calls ``platform.platform()``, which runs ``uname -p``. With
+    ``files``, the directory for temporary files is determined as well, by writing a file as a test.
     """
     import platform
 
@@ -1655,29 +1676,29 @@ def warm(*, files: bool = False) -> None:
 
 
 def activate() -> None:
-    """A run is active: what leaves the process can be observed from now on. Each call wants a ``deactivate``."""
+    """A run is active: observe what leaves the process from now on. Each call needs a ``deactivate``."""
     with _engaged.lock:
         _engaged.observers += 1
         _engaged.set(_engaged.guards)
 
 
 def deactivate() -> None:
-    """A run has ended: with the last one, and no guard, every entrance is as it was."""
+    """A run has ended: with the last one, and no guard, everything is restored."""
     with _engaged.lock:
         _engaged.observers -= 1
         _engaged.set(_engaged.guards)
 
 
 def cross(attempt: Attempt | None) -> None:
-    """An operation is about to reach outside: guards are asked whether it may, a recording notes that it does."""
+    """Handle an operation that is about to reach outside: ask the guards, and note it in a recording."""
     check(attempt)
     observe(attempt)
 
 
 def check(attempt: Attempt | None) -> None:
-    """Raise ``LiveCallBlockedError`` if a guard stands against this operation of this caller.
+    """Raise ``LiveCallBlockedError`` if a guard blocks this operation of this caller.
 
-    Of telemetry, which a replay does not send and does without, an ordinary ``OSError``, as where nobody listens to it.
+    Telemetry, which a replay does not send, gets an ordinary ``OSError``, as if nobody were listening.
     """
     if attempt is None:
         return
@@ -1705,7 +1726,7 @@ def check(attempt: Attempt | None) -> None:
 
 
 def _unsent(attempt: Attempt) -> OSError:
-    """What telemetry gets in a replay: nobody is there."""
+    """Return the error that telemetry gets in a replay, as if its receiver were absent."""
     if attempt.kind == "lookup":
         from _socket import EAI_NONAME, gaierror
 
@@ -1716,7 +1737,8 @@ def _unsent(attempt: Attempt) -> OSError:
 
 
 def refuse(attempt: Attempt) -> None:
-    """Raise what the caller's session says of a live operation, in a recording as well; what a replay allows is asked, too."""
+    """Raise the error of the caller's session for an operation, in a recording as well; applies even to what a replay
+    allows."""
     say = _say()
     if say is None or (attempt.kind == "act" and _allowed.get()):
         return
@@ -1729,7 +1751,7 @@ def refuse(attempt: Attempt) -> None:
 
 
 def _say() -> Refuse | None:
-    """Who is asked about what the running code does: its session, or a watch of its thread."""
+    """Return the function to ask about what the running code does: that of its session, or of a watch of its thread."""
     scope = current.get()
     say: Refuse | None = None if scope is None else scope.session.reach
     if say is None:
@@ -1775,7 +1797,8 @@ def _next(attempt: Attempt) -> str:
 
 
 def _gone_live() -> bool:
-    """Whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a partial replay."""
+    """Return whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a partial
+    replay."""
     scope = current.get()
     return scope is not None and scope.session.state.partial
 
@@ -1786,23 +1809,24 @@ def _replaying() -> Any:
 
 
 class _Engagement:
-    """The guards that are engaged in this process, and what is in place for them: hook, events, seams, the interpreter's flag."""
+    """The engaged guards of this process, and what is in place for them: hook, events, replacements, the interpreter's
+    flag."""
 
     def __init__(self) -> None:
         self.lock: Final = _reality.free_in_forks(RLock())
         self.guards: tuple[Guard, ...] = ()
         self.seams: Final = _Seams(self._note)
-        #: How many runs are active, which observe what leaves the process.
+        #: The number of active runs, which observe what leaves the process.
         self.observers = 0
-        #: The audit events that are looked at, with what reads each.
+        #: The audit events that are examined, with the function that interprets each.
         self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
         self._tables: tuple[bool, ...] = ()
         self._hook: AuditHook | None = None
-        #: What the user had set, while a dry run has it changed.
+        #: The user's setting, while a dry run changes it.
         self._bytecode: bool | None = None
 
     def set(self, guards: tuple[Guard, ...]) -> None:
-        """Bring hook, table, seams and the interpreter's flag in line with these guards; under the lock."""
+        """Adjust hook, table, replacements and the interpreter's flag to these guards; under the lock."""
         strict = [guard for guard in guards if not isinstance(guard, Watch)]
         watched = len(strict) < len(guards)
         closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
@@ -1811,9 +1835,7 @@ class _Engagement:
         dry = any(guard.dry_run for guard in strict)
         if guards and not self.guards:
             self._hear()
-        self.guards = (
-            guards  # before the table: what is in the table finds its guards, what has none left finds nothing
-        )
+        self.guards = guards  # before the table: an event found in the table must find its guards
         self._listen_to(live or watched, files or watched, watched)
         observed = self.observers > 0
         self.seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
@@ -1822,7 +1844,7 @@ class _Engagement:
             self._hook.restore()
 
     def _listen_to(self, *tables: bool) -> None:
-        """Choose the tables of audit events in force: live operations, files, acts."""
+        """Select the active tables of audit events: live operations, files, acts."""
         if tables == self._tables:
             return
         self._tables = tables
@@ -1840,7 +1862,8 @@ class _Engagement:
                 guard.hosts.note(name, addresses)
 
     def _forbid_bytecode(self, forbidden: bool) -> None:
-        """The import system's caches are files too; without this, a dry run would refuse the program's imports."""
+        """Don't write bytecode: the import system's caches are files, too, and a dry run would refuse the program's
+        imports."""
         if forbidden and self._bytecode is None:
             self._bytecode = sys.dont_write_bytecode
             sys.dont_write_bytecode = True
@@ -1849,7 +1872,7 @@ class _Engagement:
             self._bytecode = None
 
     def _hear(self) -> None:
-        """Add the audit hook and see that it works: a hook of someone else may have refused it."""
+        """Add the audit hook, and check that it works: somebody else's hook may have refused it."""
         from .exchange import AuditHook
 
         heard: list[bool] = []
@@ -1857,7 +1880,7 @@ class _Engagement:
 
         def probe(args: tuple[Any, ...]) -> None:
             heard.append(True)
-            with suppress(Exception):  # it stays then
+            with suppress(Exception):  # otherwise it stays
                 hook.locate()
 
         self.events[_PROBE] = probe

@@ -1,7 +1,8 @@
-"""HTTP exchanges as steps: what every transport shares, whatever its library.
+"""HTTP exchanges as steps: what all transports share, whatever their library.
 
-A transport hands over plain bytes: method, URL, headers, body. ``begin`` opens the step; a live exchange reports what came back,
-one that is not live gets ``Answer`` objects to build the library's own response from.
+A transport passes plain bytes: method, URL, headers, body. ``begin`` opens the step. A live exchange reports what was
+received; one answered by the log returns ``Answer`` objects, from which the transport builds the library's own
+response.
 """
 
 from __future__ import annotations
@@ -63,12 +64,11 @@ __all__ = [
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
 #
-# Bodies of HTTP messages: bytes on the wire <-> a readable value that gives the same bytes back.
-#
-# A JSON body is kept as JSON where one of a few ways of writing JSON reproduces it byte for byte; the *format* says which.
-# Anything else is kept as text where it is UTF-8, else as bytes. Nothing is ever normalised.
+# Bodies of HTTP messages: converts the bytes on the wire to a readable value that gives the same bytes back. A JSON
+# body is kept as JSON if one of a few ways of writing JSON reproduces it byte for byte; the *format* says which.
+# Anything else is kept as text if it is UTF-8, else as bytes. Nothing is ever normalised.
 
-#: What ``parsed`` returns for a body that is not JSON; ``None`` is a JSON value.
+#: Returned by ``parsed`` for a body that is not JSON (``None`` is a JSON value).
 NOT_JSON: Final = object()
 
 
@@ -85,7 +85,7 @@ def _python(**style: Any) -> Callable[[Any], bytes]:
     return write
 
 
-#: How JSON is written, by the name of the format. The first is how both SDKs and most servers write it.
+#: How JSON is written, by the name of the format. The first is used by both SDKs and most servers.
 _WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "json": orjson.dumps,
     "json:indent": lambda value: orjson.dumps(value, option=orjson.OPT_INDENT_2),
@@ -94,13 +94,13 @@ _WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "json:spaced-ascii": _python(),
     "json:indent-ascii": _python(indent=2),
 }
-#: Those that write several lines, of anything but an empty value.
+#: Those that write several lines, except for an empty value.
 _INDENTED: Final = frozenset(("json:indent", "json:indent-ascii"))
 _NEWLINE: Final = "+newline"
 
 
 def parsed(content: bytes) -> Any:
-    """The JSON value of ``content``, or ``NOT_JSON``."""
+    """Return the JSON value of ``content``, or ``NOT_JSON``."""
     if content[:1] not in b'{["' or not content:
         return NOT_JSON
     try:
@@ -109,33 +109,33 @@ def parsed(content: bytes) -> Any:
         return NOT_JSON
 
 
-#: A body longer than this is looked at value by value.
+#: A longer body is checked value by value.
 _EASY: Final = 1 << 20
-#: So many containers are looked up one by one; where there are more, all are counted in so short a body.
+#: Up to this many containers are found one by one; beyond that, all are counted if the body is this short.
 _FEW: Final = 40
 _SHORT: Final = 2048
 
 
 def _is_plain(data: bytes, value: Any, containers: int) -> bool:
-    """Whether ``data``, written by orjson from ``value``, is also how the log writes that value.
+    """Return whether ``data``, which orjson wrote from ``value``, is also how the log writes that value.
 
-    It is where no key can be taken for a tag (a key with a dollar) and nothing is nested too deep.
+    It is, if no key can be taken for a tag (a key with a dollar sign) and the value is not nested too deep.
     """
     return (36 not in data and len(data) < _EASY and containers <= _LEVELS) or to_json(value) is value
 
 
 def _is_plain_part(data: bytes, value: Any) -> bool:
-    """As ``_is_plain``, of a part of a body: the body itself, with fewer elements in a list, or those elements."""
+    """Like ``_is_plain``, for a part of a body: the body with fewer elements in a list, or those elements."""
     containers = _containers(data, value)
     whole = [value] if type(value) is list else value
     return (containers <= _LEVELS or _flat(whole)) and _is_plain(data, whole, containers)
 
 
 def _containers(content: bytes, value: Any) -> int:
-    """How many there may be at most in encoded JSON, and in its ``value``.
+    """Return an upper bound for the number of containers in encoded JSON, or in its ``value``.
 
-    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB. A text that is
-    full of them (code, JSON in a text) is one value.
+    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for a message of 10 KB. A
+    text full of brackets (code, JSON in a text) is a single value.
     """
     if len(content) <= 2 * _LEVELS:  # each has two brackets
         return len(content) // 2
@@ -152,7 +152,7 @@ def _containers(content: bytes, value: Any) -> int:
 
 
 def _below(level: list[Any]) -> list[Any]:
-    """The objects and arrays in these."""
+    """Return the objects and arrays in these."""
     return [
         item
         for node in level
@@ -162,10 +162,10 @@ def _below(level: list[Any]) -> list[Any]:
 
 
 def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str, bytes | None]:
-    """A value for the log and its format: ``content`` again from ``decode``. Beside them the JSON of the value as the log writes it, where
-    that is at hand.
+    """Return a value for the log and its format, from which ``decode`` restores ``content``; and the JSON of the value
+    as logged, if available.
 
-    ``value`` is what ``parsed`` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
+    ``value`` is the result of ``parsed``, if known. ``text=False`` keeps content that is not JSON as bytes.
     """
     containers = 0 if value is NOT_JSON else _containers(content, value)
     if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
@@ -181,7 +181,7 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
     return content, "bytes", None
 
 
-#: A body that is nested deeper is kept as text: as a value it might not be serialisable.
+#: A body with deeper nesting is kept as text: as a value it might not be serialisable.
 _LEVELS: Final = 150
 
 
@@ -195,14 +195,14 @@ def _flat(value: Any) -> bool:
 
 
 def _format(content: bytes, value: Any, data: bytes) -> str | None:
-    """The format that reproduces ``content``, which is not ``data``, orjson's own writing, from ``value``."""
+    """Return the format that reproduces ``content`` from ``value``; ``data``, orjson's own output, differs from it."""
     end = ""
     if content.endswith(b"\n"):
         content, end = content[:-1], _NEWLINE
     one_line = b"\n" not in content
     if (
         one_line and FORM == "C" and content != data and spaced(content, data)
-    ):  # in C that is found without writing it again
+    ):  # in C this is determined without writing the value again
         return "json:spaced" + end
     for format, write in _WRITERS.items():
         if one_line and format in _INDENTED:
@@ -210,15 +210,15 @@ def _format(content: bytes, value: Any, data: bytes) -> str | None:
         try:
             if (data if write is orjson.dumps else write(value)) == content:
                 return format + end
-        except (TypeError, ValueError):  # json.dumps and orjson differ in what they refuse
+        except (TypeError, ValueError):  # json.dumps and orjson refuse different values
             continue
     return None
 
 
 def decode(value: Any, format: str) -> bytes:
-    """The bytes that ``encode`` was given.
+    """Return the bytes that were passed to ``encode``.
 
-    A value that redaction replaced by a string comes back as that string in JSON.
+    If redaction replaced the value by a string, the result is that string as JSON.
     """
     if format == "bytes" or format == "text":
         return value.encode() if isinstance(value, str) else bytes(value)
@@ -229,9 +229,10 @@ def decode(value: Any, format: str) -> bytes:
 
 
 def multipart(content: bytes, content_type: str) -> list[dict[str, Any]] | None:
-    """The parts of a multipart body, without its boundary (which is different each time); ``None`` if it is not one.
+    """Return the parts of a multipart body, without its boundary (which varies); ``None`` if it is not one.
 
-    Each part is ``{"name", "filename", "type", "body"}``, what is absent left out; ``body`` is text where it is UTF-8, else bytes.
+    Each part is ``{"name", "filename", "type", "body"}``, without absent fields; ``body`` is text if it is UTF-8, else
+    bytes.
     """
     boundary = _boundary(content_type)
     if not boundary:
@@ -268,24 +269,24 @@ def _part(piece: bytes) -> dict[str, Any]:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 #
-# HTTP messages as they are in the log: status, the headers that describe the body, and the body.
-#
-# ``{"status", "headers", "body", "format"}``; headers are lower-case, a list where a name comes twice. Bodies are kept with their
-# content coding undone.
+# HTTP messages in the form of the log: status, the headers that describe the body, and the body: ``{"status",
+# "headers", "body", "format"}``. Header names are lower-case; a repeated header is a list. Bodies are stored with their
+# content coding decoded.
 
-#: Header names and values as they are sent.
+#: Header names and values as sent.
 Headers = Sequence[tuple[bytes, bytes]]
 
-#: Response headers that say how the body travelled, not what it is; it is stored, and given back, without them.
+#: Response headers about how the body was transferred, not what it is; they are not stored, nor given back.
 _TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
-#: How many header names are remembered.
+#: How many header names are cached.
 _NAMES: Final = 10_000
 
 
 class _Names(dict[bytes, str]):
-    """Names of headers as they matter, by how they are written: ``found`` says it of a name in lower case, nothing where it does not.
+    """Header names that matter, by their raw spelling; ``found`` returns the name to use for a lower-case name, empty
+    if it does not matter.
 
-    A cache, of nothing but the bytes.
+    A cache; depends on the bytes alone.
     """
 
     def __init__(self, found: Callable[[str], str]) -> None:
@@ -300,7 +301,7 @@ class _Names(dict[bytes, str]):
 
 
 def _kept(name: str) -> str:
-    """A response header's name, but where it only says how the body travelled, or may carry a credential."""
+    """Return a response header's name, unless it only concerns the transfer of the body, or may carry a credential."""
     if name == "content-encoding":
         return name
     return "" if name in _TRAVEL or names_secret(name) else name
@@ -310,12 +311,12 @@ _KEPT: Final = _Names(_kept)
 
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
-    """A whole answer in the form of the log."""
+    """Return a complete response in the form of the log."""
     return _message(status, headers, content, value)[0]
 
 
 def _message(status: int, headers: Headers, content: bytes, value: Any) -> tuple[dict[str, Any], bytes | None]:
-    """As ``message``; and the JSON of its body, as ``encode`` gives it."""
+    """Like ``message``, and also return the JSON of its body, as ``encode`` does."""
     shown, content_type = response_headers(headers)
     body, format, data = encode(content, value, text=textual(content_type))
     return {"status": status, "headers": shown, "body": body, "format": format}, data
@@ -324,7 +325,7 @@ def _message(status: int, headers: Headers, content: bytes, value: Any) -> tuple
 def whole(
     status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
-    """As ``message``, with ``also`` in it; and its JSON as the log writes it, where that is at hand."""
+    """Like ``message``, with ``also`` added; and also return its JSON as logged, if available."""
     output, body = _message(status, headers, content, value)
     format, shown, more = output["format"], quick(output["headers"]), quick(also)
     output.update(also)
@@ -337,12 +338,12 @@ def whole(
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
-    """The bytes of the body of a recorded message; empty where it has none."""
+    """Return the bytes of the body of a recorded message; empty if it has none."""
     return decode(message["body"], message["format"]) if "format" in message else b""
 
 
 def answer_problem(output: Any) -> str | None:
-    """Why this is no answer in the form of the log; ``None`` where it is one."""
+    """Return why a value is not a response in the form of the log; ``None`` if it is one."""
     if not isinstance(output, Mapping):
         return "it is no object"
     status, headers, format = output.get("status"), output.get("headers", {}), output.get("format")
@@ -367,7 +368,7 @@ def answer_problem(output: Any) -> str | None:
 
 
 def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
-    """The headers that are kept, lower-case, a list where a name comes twice; and the content type."""
+    """Return the headers to store (lower-case; a repeated one as a list), and the content type."""
     kept: dict[str, Any] = {}
     for name, content in picked(headers, _KEPT):
         value = content.decode("latin-1")
@@ -386,7 +387,7 @@ def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
 
 
 def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Recorded headers as pairs again."""
+    """Return recorded headers as pairs."""
     found: list[tuple[str, str]] = []
     for name, value in headers.items():
         if type(value) is str:
@@ -399,7 +400,7 @@ def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @lru_cache(_NAMES)
 def textual(content_type: str) -> bool:
-    """Whether a body of this type is kept as text where possible."""
+    """Return whether a body of this type is stored as text if possible."""
     kind = content_type.partition(";")[0].strip().lower()
     return (
         not kind
@@ -411,15 +412,16 @@ def textual(content_type: str) -> bool:
 
 # -- recorded answers --------------------------------------------------------------------------------------------------
 #
-# A recorded answer taken apart: what a seam builds its library's response from, so that the SDK's own code parses it.
+# A recorded response split into its parts, from which a seam builds its library's response, so that the SDK's own code
+# parses it.
 
 
 class Answer:
-    """A recorded answer, or the head of one, taken apart: what a seam builds its library's response from.
+    """A recorded response, or the head of one, split into its parts, from which a seam builds its library's response.
 
-    ``content`` is ``None`` for the head of a stream, ``read`` says whether a body was recorded. ``error`` is what to raise,
-    ``raised`` its name among the library's own. ``wire`` is what a seam says of how the answer travelled. ``complete`` is false of a
-    stream that broke off.
+    ``content`` is ``None`` for the head of a stream; ``read`` says whether a body was recorded. ``error`` is the error
+    to raise, ``raised`` its name among the library's own. ``wire`` is what the seam recorded about the transfer.
+    ``complete`` is false for a stream that was cut off.
     """
 
     __slots__ = (
@@ -445,15 +447,15 @@ class Answer:
 
 
 def piece_of(chunk: Outcome) -> bytes:
-    """The bytes of a recorded piece of a stream."""
+    """Return the bytes of a recorded piece of a stream."""
     return chunk.output.encode() if isinstance(chunk.output, str) else bytes(chunk.output)
 
 
 class Piece:
     """A recorded piece of a body.
 
-    ``part``: how much of what its sender made one piece is still to come. ``size``: how many bytes it had with its content coding; ``None``
-    where no coding was undone. ``coded``: these; ``None`` where the log does not have them.
+    ``part``: how much of the sender's own piece is still to come. ``size``: its number of bytes before content
+    decoding, ``None`` if none was needed. ``coded``: those bytes, ``None`` if the log lacks them.
     """
 
     __slots__ = ("coded", "data", "part", "redacted", "size")
@@ -470,10 +472,8 @@ class Piece:
 
 # -- exchanges ---------------------------------------------------------------------------------------------------------
 #
-# One HTTP request and its answer, as an open step.
-#
-# A live exchange records what came back (``Exchange.whole``, or ``Exchange.head``, ``Exchange.piece``,
-# ``Exchange.end``), one that is not live gives ``Answer`` objects.
+# An HTTP request and its response, as an open step. A live exchange records what is received (``Exchange.whole``, or
+# ``Exchange.head``, ``Exchange.piece``, ``Exchange.end``); one answered by the log returns ``Answer`` objects.
 
 _SUSPENDED: Final = {"suspended": True}
 
@@ -481,7 +481,7 @@ _P = ParamSpec("_P")
 
 
 def refuse(scope: Scope, what: str) -> None:
-    """A kind of connection that is not captured: a recording names it and lets it pass, a replay fails."""
+    """Refuse a kind of connection that is not captured: a recording notes it and lets it pass, a replay fails."""
     if scope.session.recording:
         observe(Attempt("connect", "upgrade", what))
         return
@@ -496,29 +496,29 @@ def refuse(scope: Scope, what: str) -> None:
 
 
 class Exchange:
-    """One request and its answer, as an open step."""
+    """A request and its response, as an open step."""
 
-    # No __slots__: from 3.13 on Python makes objects without them faster, and what most have is their class's.
+    # No __slots__: from 3.13 on Python makes objects without them faster, and most values are the class's defaults.
 
     _kept: list[bytes] | None = None
-    #: Whether the answer is a websocket, whose messages its dialect reads.
+    #: Whether the response is a websocket, whose messages its dialect reads.
     _events = False
     _headers: Mapping[str, Any] = {}
     _text = True
     _reported = False
-    #: Seconds from the request to the end of its answer, once that is known.
+    #: Seconds from the request to the end of its response, once known.
     elapsed = 0.0
-    #: While true, a request made from inside is part of this one.
+    #: While true, requests made from inside are part of this one.
     open = True
-    #: The method, host and path that it asks for.
+    #: The method, host and path of the request.
     target: tuple[str, bytes, bytes] | None = None
     #: The code that calls the library.
     entered_by: CodeType | None = None
-    #: The body to send in place of the program's, where it is another one.
+    #: The body to send instead of the program's, if it differs.
     sends: bytes | None = None
-    #: How many bytes the piece that came last from the log had with its content coding; ``None`` where no coding was undone.
+    #: The number of encoded bytes of the last piece from the log; ``None`` if no content decoding was needed.
     size: int | None = None
-    #: What is sent of a body piece by piece.
+    #: The body being sent piece by piece.
     _sent: SentBody | None = None
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -530,7 +530,8 @@ class Exchange:
         self.body = step.body() if step.live else scope
 
     def go(self) -> bool:
-        """Whether the call is to be made; where a resumed run has first to follow its log to the end, this waits for that."""
+        """Return whether the call has to be made. In a resumed run, wait first until the log has been followed to its
+        end."""
         if self.step.deferred:
             self._go(self.step.go())
         return self.step.live
@@ -545,7 +546,7 @@ class Exchange:
         self.body = step.body() if step.live else self._scope
         self._started = monotonic_ns()
 
-    # -- live ------------------------------------------------------------------------------------------------------------
+    # -- live ----------------------------------------------------------------------------------------------------------
 
     def whole(
         self,
@@ -559,9 +560,10 @@ class Exchange:
         early: str | None = None,
         coded: bytes | None = None,
     ) -> None:
-        """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds.
+        """Record a response whose body has been read: ``content`` after content decoding, ``elapsed`` in seconds.
 
-        ``early``: how sending the request ended before its time, for ``early`` in a replay. ``coded``: the body as it travelled.
+        ``early``: how sending the request ended prematurely, for ``early`` in a replay. ``coded``: the body as
+        transferred.
         """
         value = parsed(content)
         if coded is not None:
@@ -575,13 +577,13 @@ class Exchange:
         if self._dialect is not None and status < 400:
             if value is not NOT_JSON:
                 info.update(_safely(self._dialect.response, value, output["headers"]))
-            elif content:  # a stream that its maker read whole
+            elif content:  # a stream that the caller read as a whole
                 info.update(_safely(self._dialect.stream, [content]))
         self._reported = True
         self.step.done(output, info=info, data=data)
 
     def sent(self, data: bytes) -> None:
-        """A piece of a body that is sent as it is produced: recorded, or compared with what was recorded."""
+        """A piece of a body that is sent as it is produced: record it, or compare it with the recorded body."""
         body = self._sent
         if body is None:
             body = self._sent = SentBody(self)
@@ -594,17 +596,18 @@ class Exchange:
         body.compare(sent_all=False, recorded_all=not self._sends_next())
 
     def draws(self) -> bool:
-        """Whether the recorded program went on from here to produce the body that it sent: a piece, its end, or an exception."""
+        """Return whether the recorded program continued here to produce the body that it sent: a piece, its end, or an
+        exception."""
         return (self._sent is not None and self._sent.behind) or self._sends_next() or self.early() in (None, "raised")
 
     def _sends_next(self) -> bool:
-        """Whether the recorded program sent something before anything came."""
+        """Return whether the recorded program sent something before anything was received."""
         entry = self.step.upcoming()
         output = None if entry is None else entry.get("output")
         return isinstance(output, dict) and "sent" in output
 
     def sends_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:
-        """What to raise where the program sends another body than the recorded one."""
+        """Return the error to raise if the program sends another body than the recorded one."""
         return self._scope.session.fail(
             DivergenceError(
                 f"the program sends another body, piece by piece: the recorded one goes on with {_brief(recorded)}, "
@@ -616,7 +619,7 @@ class Exchange:
         )
 
     def reads_coded(self) -> ReplayError:
-        """What to raise where the program reads a body with its content coding, and the recorded one had it undone."""
+        """Return the error to raise if the program reads the encoded body, while the recorded program had it decoded."""
         return self._scope.session.fail(
             DivergenceError(
                 "the program reads the body of an answer as it travelled, with its content coding; the recorded program had the "
@@ -628,7 +631,8 @@ class Exchange:
         )
 
     def not_asked(self, codings: str) -> ReplayError:
-        """What to raise where the program does not ask for the content coding that the recorded answer has: it may not undo it."""
+        """Return the error to raise if the program does not accept the content coding of the recorded response, and so
+        may be unable to decode it."""
         return self._scope.session.fail(
             DivergenceError(
                 f"the recorded answer has a content coding ({codings}) that the recorded program asked for; this one does not",
@@ -639,27 +643,27 @@ class Exchange:
         )
 
     def coded_again(self) -> None:
-        """A replay hands a body on with its content coding of which the log does not have the bytes that travelled: that is said."""
+        """Report that a replay re-encodes a body of which the log lacks the original bytes."""
         self._scope.session.report.warn(
             f"step {self.step.seq}'s answer was compressed, and a secret was taken out of it: it is compressed again, to other bytes"
         )
 
     @property
     def has_dialect(self) -> bool:
-        """Whether a dialect reads the answer."""
+        """Whether a dialect reads the response."""
         return self._dialect is not None
 
     @property
     def scope(self) -> Scope:
-        """Where it was begun."""
+        """The scope in which it was begun."""
         return self._scope
 
     def redaction(self) -> StreamRedactor:
-        """Takes secrets out of a text that passes piece by piece."""
+        """Return what redacts a text that passes piece by piece."""
         return self._scope.session.redactor.stream()
 
     def _all_sent(self) -> None:
-        """Nothing more is sent: what is next was received."""
+        """Note that nothing more is sent: what comes next was received."""
         body = self._sent
         while self._sends_next():
             if body is None:
@@ -669,15 +673,16 @@ class Exchange:
             body.compare(sent_all=True, recorded_all=True)
 
     def early(self) -> str | None:
-        """How sending the recorded request ended before its time; known before its answer."""
+        """Return how sending the recorded request ended prematurely; known before its response."""
         return self.step.ahead("early")
 
     def received_with(self) -> str | None:
-        """What the next piece of a recorded stream, or its end, was received with; known before its turn."""
+        """Return what the next piece of a recorded stream, or its end, was received together with; known before its
+        turn."""
         return self.step.ahead("with")
 
     def draw(self) -> tuple[Any, Any]:
-        """The program's own code is about to produce a piece of the body that it sends; give the result to ``drawn``."""
+        """Prepare for the program's own code to produce a piece of the body; pass the result to ``drawn``."""
         return current.set(self._scope), below.set(None)
 
     def drawn(self, tokens: tuple[Any, Any]) -> None:
@@ -693,7 +698,7 @@ class Exchange:
         suspended: bool = False,
         early: str | None = None,
     ) -> None:
-        """Status and headers came, the body is going to be read piece by piece."""
+        """Record status and headers of a response whose body will be read piece by piece."""
         shown, content_type = response_headers(headers)
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
@@ -711,11 +716,11 @@ class Exchange:
         coded: bytes | None = None,
         plain: bytes | None = None,
     ) -> None:
-        """One piece of the body, before the caller gets it.
+        """Record one piece of the body, before the caller gets it.
 
-        ``part``: how many bytes of what its sender made one piece are still to come. ``received_with``: what came at once with it, as the
-        transport calls it, for ``received_with`` in a replay. ``size``: how many bytes it was before its content coding was undone;
-        ``coded``: what they were. ``plain``: of a piece that is kept with its coding, what that stands for.
+        ``part``: how many bytes of the sender's own piece are still to come. ``received_with``: what it was received
+        together with, in the transport's terms, for ``received_with`` in a replay. ``size``: its number of bytes before
+        content decoding; ``coded``: those bytes. ``plain``: for a piece that stays encoded, its decoded content.
         """
         if self._kept is not None:
             self._kept.append(data if plain is None else plain)
@@ -725,7 +730,7 @@ class Exchange:
                 value = data.decode()
             except UnicodeDecodeError:
                 pass
-        if size is None and coded is None and received_with is None and not (suspended or part):  # the everyday piece
+        if size is None and coded is None and received_with is None and not (suspended or part):  # the common case
             self.step.chunk(value)
             return
         info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
@@ -740,32 +745,33 @@ class Exchange:
         self.step.chunk(value, info=info)
 
     def _coded(self, content: bytes, value: Any, coded: bytes) -> dict[str, Any]:
-        """How a body travelled whose content coding is undone: in which bytes, or in how many, where they would tell a secret."""
+        """Return how a body was transferred whose content coding was decoded: its bytes, or only their number if they
+        would reveal a secret."""
         body = content.decode("utf-8", "replace") if value is NOT_JSON else value
         redactor = self._scope.session.redactor
         hides = redactor.without_secrets(body) is not body
         return {"size": len(coded)} if hides else {"size": len(coded), "body": coded}
 
     def message(self, text: str) -> None:
-        """A message that was received over a websocket: its dialect reads those that say what was used."""
+        """A message received over a websocket; the dialect reads those that report usage."""
         if self._events and self._kept is not None and '"usage"' in text:
             self._kept.append(text.encode("utf-8", "surrogatepass"))
 
     def mark(self, what: str, *, suspended: bool = False) -> None:
-        """A moment before the answer that the program may notice: ``opened`` (the connection), ``continue`` (the other side asks for the
-        body)."""
+        """Record an event before the response that the program may notice: ``opened`` (the connection), ``continue``
+        (the server asks for the body)."""
         self.step.chunk({"moment": what}, info=_SUSPENDED if suspended else None)
 
     def end(self, *, suspended: bool = False, complete: bool = True, received_with: str | None = None) -> None:
-        """The stream ended; not ``complete``: the connection was closed before it had to be."""
+        """Record the end of the stream; not ``complete``: the connection was closed too early."""
         info: dict[str, Any] = {"suspended": True} if suspended else {}
         if received_with is not None:
             info["with"] = received_with
         self._finish({"complete": complete}, info)
 
     def left(self, *, suspended: bool = False) -> None:
-        """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then. ``suspended``:
-        other tasks went on while the connection was closed."""
+        """Record that the caller left before the end; ``complete`` says whether the stream had delivered everything by
+        then. ``suspended``: other tasks ran while the connection was closed."""
         if self._reported:
             return
         kept = self._kept
@@ -775,7 +781,7 @@ class Exchange:
         )
 
     def unanswered(self) -> None:
-        """The caller went away before anything came back: whether the request was carried out is not known."""
+        """Record that the caller left before any response: whether the request was carried out is unknown."""
         if self._reported:
             return
         self._reported = True
@@ -783,28 +789,29 @@ class Exchange:
         self.step.failed(error, output={"raised": "left", "text": str(error)}, info={"abandoned": True})
 
     def learn(self, secret: str) -> None:
-        """Keep ``secret`` out of all that is stored from now on."""
+        """Keep ``secret`` out of everything that is stored from now on."""
         self._scope.session.redactor.learn(secret)
 
     def hide(self, secret: str) -> str:
-        """Keep ``secret`` out of all that is stored from now on; returns the placeholder that stands for it."""
+        """Keep ``secret`` out of everything that is stored from now on; return its placeholder."""
         self.learn(secret)
         return self._scope.session.redactor.placeholder(secret)
 
     def cookie(self, value: str) -> str:
-        """A ``set-cookie`` header without the cookie's value."""
+        """Return a ``set-cookie`` header without the cookie's value."""
         pair, semicolon, rest = value.partition(";")
         name, equals, secret = pair.partition("=")
         return f"{name}{equals}{self.hide(secret.strip())}{semicolon}{rest}" if secret.strip() else value
 
     def jar(self, headers: Headers) -> list[str]:
-        """The cookies that an answer sets, without their values; none of a model call's, of which nobody makes anything."""
+        """Return the cookies that a response sets, without their values; none for a model call, where they don't
+        matter."""
         if self._dialect is not None:
             return []
         return [self.cookie(value.decode("latin-1")) for name, value in headers if name.lower() == b"set-cookie"]
 
     def inside(self, call: Callable[..., Any], *args: Any) -> Any:
-        """``call(*args)`` as part of this request, which goes on afterwards."""
+        """Return ``call(*args)``, made as part of this request, which continues afterwards."""
         tokens = self.enter()
         try:
             return call(*args)
@@ -823,7 +830,7 @@ class Exchange:
             value = parsed(b"".join(self._kept)) if self._kept[0][:1] == b"{" else NOT_JSON
             if value is NOT_JSON:
                 info.update(_safely(self._dialect.stream, self._kept))
-            else:  # an answer that is no stream, and came in pieces
+            else:  # a response that is not a stream, and arrived in pieces
                 info.update(_safely(self._dialect.response, value, self._headers))
         self.step.done(output, info=info)
 
@@ -840,9 +847,9 @@ class Exchange:
         suspended: bool = False,
         early: str | None = None,
     ) -> None:
-        """The call or the stream raised ``error``; ``kind`` is its name in the library's own set of exceptions.
+        """Record that the call or the stream raised ``error``; ``kind`` is its name among the library's exceptions.
 
-        ``response`` is the answer that hangs on the exception, where one does; ``early`` as in ``whole``.
+        ``response`` is the response attached to the exception, if any; ``early`` as in ``whole``.
         """
         if self._reported or isinstance(error, ReplayError):
             return
@@ -857,7 +864,7 @@ class Exchange:
             info = {**(info or {}), **_safely(self._dialect.stream, self._kept or [])}
         self.step.failed(error, output=output, info=info)
 
-    # -- answered from the log -------------------------------------------------------------------------------------------
+    # -- answered from the log -----------------------------------------------------------------------------------------
 
     def answer(self) -> Answer:
         return Answer(self.step.answer())
@@ -866,7 +873,7 @@ class Exchange:
         return Answer(await self.step.answer_async())
 
     def first(self) -> Answer:
-        """The head of a recorded stream; or the whole answer, or what was raised, where there was none."""
+        """Return the head of a recorded stream; or the complete response, or the error, if there was no stream."""
         self._all_sent()
         chunk = self.step.next_chunk()
         return self.answer() if chunk is None else Answer(chunk)
@@ -877,19 +884,19 @@ class Exchange:
         return await self.answer_async() if chunk is None else Answer(chunk)
 
     def rest_of_body(self) -> tuple[list[Piece], bool]:
-        """The pieces of a recorded stream that are still to come, before their turn; and whether it comes to its end."""
+        """Return the remaining pieces of a recorded stream, before their turn, and whether it reaches its end."""
         found = [*self.step.rest()]
         end = found[-1].output if found else None
         complete = isinstance(end, dict) and bool(end.get("complete"))
         return [Piece(item) for item in found if isinstance(item.output, str | bytes)], complete
 
     def next_piece(self) -> bytes | Answer:
-        """The next piece of a recorded stream, or how it ended."""
+        """Return the next piece of a recorded stream, or how it ended."""
         piece = self.next_of_body()
         return piece.data if isinstance(piece, Piece) else piece
 
     def next_of_body(self) -> Piece | Answer:
-        """The same, with how the piece travelled."""
+        """The same, with how the piece was transferred."""
         chunk = self.step.next_chunk()
         if chunk is None:
             return self._ended(self.step.answer())
@@ -906,7 +913,7 @@ class Exchange:
         return piece.data
 
     async def left_async(self) -> None:
-        """Let go on in a replay what went on while the recorded program closed what it left."""
+        """In a replay, run what ran while the recorded program closed what it left."""
         entry = self.step.upcoming()
         meta = (entry or {}).get("meta") or {}
         if meta.get("abandoned") and meta.get("suspended"):
@@ -922,10 +929,10 @@ class Exchange:
             )
         return Answer(outcome)
 
-    # -- what both need --------------------------------------------------------------------------------------------------
+    # -- both ----------------------------------------------------------------------------------------------------------
 
     def enter(self) -> tuple[Any, Any]:
-        """Set the scope of the live call, and that it is inside a request; give the result to ``leave``."""
+        """Enter the scope of the live call, and mark the code as inside a request; pass the result to ``leave``."""
         self.entered_by = _getframe(1).f_code
         return current.set(self.body), below.set(self)
 
@@ -935,7 +942,7 @@ class Exchange:
         below.reset(tokens[1])
 
     def refuse(self, what: str) -> None:
-        """Raise that an answer of this kind can't be captured: nobody has asked for it."""
+        """Raise an error: this kind of response can't be captured, and was not requested."""
         if not self._scope.session.recording:
             refuse(self._scope, what)
         observe(Attempt("connect", "upgrade", what), status="refused")
@@ -949,7 +956,7 @@ class Exchange:
 
 
 def upload_of(chunk: Outcome | None) -> bytes | None:
-    """The bytes of a recorded piece of a request's body; ``None`` of anything else."""
+    """Return the bytes of a recorded piece of a request's body; ``None`` for anything else."""
     if chunk is None or not isinstance(chunk.output, dict) or "sent" not in chunk.output:
         return None
     data = chunk.output["sent"]
@@ -957,10 +964,11 @@ def upload_of(chunk: Outcome | None) -> bytes | None:
 
 
 class SentBody:
-    """A body that is sent piece by piece: without its secrets as it is recorded, and compared with the recorded one in a replay.
+    """A body that is sent piece by piece: redacted while it is recorded, and compared with the recorded one in a
+    replay.
 
-    The pieces need not be the same, only what they make together. Where a placeholder stands for another value than its own, where that
-    ends is seen in what follows it: then nothing is decided before both are there.
+    The pieces may differ, as long as they form the same body. If a placeholder stands for another value, the end of
+    that value is recognised by what follows it; so the comparison waits for both.
     """
 
     __slots__ = ("_actual", "_ahead", "_exchange", "_placeholders", "_recorded", "_redaction")
@@ -976,7 +984,7 @@ class SentBody:
         self._ahead = 0
 
     def stored(self, data: bytes) -> str | bytes:
-        """A piece as the log has it."""
+        """Return a piece as stored in the log."""
         plain: bytes = self._redaction.feed(data)[0]
         try:
             return plain.decode()
@@ -1001,11 +1009,11 @@ class SentBody:
 
     @property
     def wants(self) -> bool:
-        """Whether what has been sent is to be compared with a recorded piece that is not here yet."""
+        """Whether the next recorded piece is needed to compare what has been sent."""
         return bool(self._actual) and (not self._recorded or self._ahead > 0)
 
     def compare(self, *, sent_all: bool, recorded_all: bool) -> None:
-        """Raise where another body is sent; nothing more comes of what is sent, or of what was recorded, where it is ``…_all``."""
+        """Raise if another body is sent; ``…_all`` says that nothing more will be sent, or was recorded."""
         more, missing = bool(self._actual), bool(self._recorded)
         if more and missing:
             differs = (sent_all and recorded_all) or not self._placeholder_first()
@@ -1018,26 +1026,26 @@ class SentBody:
         return self._placeholders.within(self._recorded.decode("latin-1")) if self._placeholders else []
 
     def _advance(self) -> None:
-        """Leave out what both begin with, and what is equal altogether."""
+        """Drop the common beginning of both."""
         one, other = self._recorded, self._actual
         size = min(len(one), len(other))
         if not size:
             return
         if one[:size] != other[:size]:
-            low, high = 0, size  # as many bytes as are equal
+            low, high = 0, size  # the number of equal bytes
             while low < high:
                 middle = (low + high + 1) // 2
                 low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
             size = low
         for start, text in self._places():
             if start < size < start + len(text):
-                size = start  # a placeholder is taken whole
+                size = start  # a placeholder is consumed as a whole
         self._recorded, self._actual = one[size:], other[size:]
         if self._recorded and self._actual and self._placeholder_first() and self._exchange.step.alike(*self._texts()):
             self._recorded = self._actual = b""
 
     def _placeholder_first(self) -> bool:
-        """Whether what is recorded goes on with a placeholder."""
+        """Return whether the recorded body continues with a placeholder."""
         places = self._places()
         return bool(places) and places[0][0] == 0
 
@@ -1060,7 +1068,7 @@ def _brief(data: bytes) -> str:
 
 
 def _safely(read: Callable[_P, Mapping[str, Any]], *args: _P.args, **kwargs: _P.kwargs) -> Mapping[str, Any]:
-    """What a dialect reads while recording; an answer that it does not understand must not break the program."""
+    """Call a dialect while recording: a response that it does not understand must not break the program."""
     try:
         return read(*args, **kwargs)
     except Exception:
@@ -1076,9 +1084,9 @@ def _safely_true(ask: Callable[_P, bool], *args: _P.args, **kwargs: _P.kwargs) -
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
-# What a request says that matters to its step: a few of its headers, and its body as a value.
+# The parts of a request that matter to its step: a few of its headers, and its body as a value.
 
-#: Request headers that are looked at, and those that change what a model does.
+#: Request headers that are examined, and those that change what a model does.
 _VARYING: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "amz-sdk-request", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
@@ -1086,7 +1094,7 @@ _VARYING: Final = frozenset(
 
 
 def _looked_at(name: str) -> str:
-    """A request header's name, where it matters."""
+    """Return a request header's name, if it matters."""
     return name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
 
 
@@ -1094,20 +1102,20 @@ _LOOKED_AT: Final = _Names(_looked_at)
 
 
 class Facts:
-    """What the headers of a request say that matters here, in one pass over them.
+    """The relevant contents of a request's headers, from one pass over them.
 
-    ``attempt`` counts from 1; ``varying`` holds the headers that change what a model does, ``None`` where there are none.
+    ``attempt`` counts from 1; ``varying`` has the headers that change what a model does, ``None`` if there are none.
     ``credentials`` are the values of credential headers.
     """
 
     __slots__ = ("agent", "attempt", "content_type", "credentials", "upgrade", "varying")
 
     def __init__(self, headers: Sequence[tuple[str, bytes]]) -> None:
-        """Of the headers that matter."""
+        """``headers`` are those that matter."""
         self.agent = b""
         self.attempt = 1
         self.content_type = b""
-        #: To which protocol the connection is to change; another version of HTTP is none.
+        #: The protocol to which the connection is to be upgraded, unless that is another version of HTTP.
         self.upgrade = ""
         self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
@@ -1129,14 +1137,14 @@ class Facts:
                 self.credentials.append(value)
 
 
-#: How many requests' headers are remembered.
+#: How many requests' headers are cached.
 _FACTS: Final = 64
-#: A cache, of nothing but the headers that matter; emptied when it is full.
+#: A cache by the headers that matter; emptied when it is full.
 _facts: Final[dict[tuple[tuple[str, bytes], ...], Facts]] = {}
 
 
 def _facts_of(headers: Headers) -> Facts:
-    """The facts of a request: a client says the same of each."""
+    """Return the facts of a request; clients send the same headers each time."""
     given = tuple(picked(headers, _LOOKED_AT))
     found = _facts.get(given)
     if found is None:
@@ -1147,14 +1155,14 @@ def _facts_of(headers: Headers) -> Facts:
 
 
 def _sdk_attempt(value: bytes) -> int:
-    """The number in ``attempt=2; max=5``."""
+    """Return the number in ``attempt=2; max=5``."""
     _, found, rest = value.partition(b"attempt=")
     number = rest.partition(b";")[0].strip()
     return int(number) if found and number.isdigit() else 1
 
 
 def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str, bytes | None]:
-    """A request body in the form of the log, as ``encode`` gives it; ``value`` is the result of ``parsed``."""
+    """Return a request body in the form of the log, as ``encode`` does; ``value`` is the result of ``parsed``."""
     if not content:
         return None, "none", None
     if content_type.startswith(b"multipart/"):
@@ -1166,27 +1174,28 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
 
 # -- the step of a request ---------------------------------------------------------------------------------------------
 #
-# Whether a request is a step, and of which spec, and what the log has of its circumstances.
+# Whether a request is a step, of which spec, and what is logged about its circumstances.
 #
-# The output of an outcome: ``{"status", "headers", "body", "format"}`` and, where they say something, ``http_version``,
-# ``reason``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
-# further one a piece as text or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding undone.
+# The output of an outcome is ``{"status", "headers", "body", "format"}`` and, if relevant, ``http_version``,
+# ``reason``. For a stream, the first chunk is ``{"head": {"status", "headers", …}}``, each further one a piece as text
+# or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding decoded.
 
-#: What ``begin`` and ``outside`` return for traffic that is not the program's: answer it with nothing, or send it in a block of
-#: ``passing()``.
+#: Returned by ``begin`` and ``outside`` for traffic that is not the program's: answer it with nothing, or send it
+#: inside ``passing()``.
 AMBIENT: Final = "ambient"
 PASSING: Final = "passing"
 
-#: How many specs are remembered.
+#: How many specs are cached.
 _SPECS: Final = 1024
 
-#: A cache of specs, of nothing but what the request is; emptied when it is full.
+#: A cache of specs by the request's properties; emptied when it is full.
 _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 
 
 def passes_untouched(scope: Scope | None) -> bool:
-    """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
-    of another request. What the program's own code asks for on the way (a transport of its own) is no part of that."""
+    """Return whether a request passes untouched: it is part of another request, or no run (and no whole-process replay)
+    is active and nobody needs to know its effect. Requests by the program's own code inside another one (a transport of
+    its own) are not part of it."""
     if scope is None and not process.sessions and process.outside is None and not process.effects.open:
         return not everywhere() or below_seam()
     seam = below.get()
@@ -1196,26 +1205,27 @@ def passes_untouched(scope: Scope | None) -> bool:
 
 
 def withheld(scope: Scope | None) -> bool:
-    """Whether no connection is to be opened before it is known what for: in a replay the log answers most requests."""
+    """Return whether connections must not be opened before their purpose is known: in a replay the log answers most
+    requests."""
     return everywhere() if scope is None else not scope.session.recording
 
 
 def unconnected(scope: Scope, scheme: bytes, netloc: bytes, error: BaseException, kind: str, text: str) -> None:
-    """Record that no connection came about, before there was a request: only the failure makes a step of it."""
+    """Record that a connection failed, before there was a request: only the failure makes it a step."""
     request = _connection(scheme, netloc)
     if request is not None:
         scope.session.begin(scope, request).failed(error, output={"raised": kind, "text": text})
 
 
 def connection_failed(scope: Scope, scheme: bytes, netloc: bytes) -> Answer | None:
-    """The recorded failure of the connection that is to be opened, where it failed."""
+    """Return the recorded failure of the connection about to be opened, if it failed."""
     request = _connection(scheme, netloc)
     if request is None or not scope.session.comes_next(scope, "http", request.spec.name):
         return None
     step = scope.session.begin(scope, request)
     if step.deferred:
         step = step.go()
-    if step.live:  # the recorded process died there: whether there is a connection is seen when it is used
+    if step.live:  # the recorded process died there: whether there is a connection will show when it is used
         step.done(None)
         return None
     answer = Answer(step.answer())
@@ -1247,18 +1257,18 @@ def begin(
 ) -> Exchange | str | None:
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to ``Exchange.sent``.
 
-    ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then. Where the seam does not,
-    ``within`` says whether code of this process answers: the program's own, on both sides. ``None``: that is called as it is. So is what
-    only sends on the request that is under way.
+    ``websocket``: it requests a websocket, and the seam records its traffic; ``method`` is then ``"WEBSOCKET"``. If the
+    seam does not record it, ``within`` returns whether code of this process answers: the program is on both sides.
+    ``rewrites``: the seam uses ``Exchange.sends``, and so can send another body than the program's.
 
-    ``rewrites``: a seam that can send another body than the program's looks at ``Exchange.sends``.
-
-    Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
+    Returns the exchange; ``PASSING`` if the request has to be sent without a step; ``AMBIENT`` if it has to be answered
+    with nothing; ``None`` if the library has to be called as it is: code of this process answers, or the request only
+    forwards one in progress.
     """
     target = method, netloc, raw_path
     seam = below.get()
     if seam is not None and seam.open and seam.target == target:
-        return None  # a transport of the program's own sends it on by another library
+        return None  # a transport of the program forwards it through another library
     about = _facts_of(headers)
     for credential in about.credentials:
         scope.session.redactor.learn(credential.decode("latin-1"))
@@ -1301,7 +1311,7 @@ def begin(
             exchange = _model_call(scope, method, route, dialect, claim, about, body, format, data, continued)
             exchange.sends, exchange.target = sends, target
             return exchange
-    if dialects and _is_ambient(route):  # none of them takes it
+    if dialects and _is_ambient(route):  # no dialect claims it
         return _ambient(route) if scope.session.recording else AMBIENT
     note_captured(scope.session.state, route)
     exchange = _plain_call(scope, method, route, about, body, format, data)
@@ -1309,7 +1319,7 @@ def begin(
     return exchange
 
 
-#: Headers that say what is in the body: another one would be refused.
+#: Headers derived from the body: with another body, the request would be refused.
 _OF_THE_BODY: Final = frozenset(
     (b"content-md5", b"content-digest", b"digest", b"signature", b"x-amz-content-sha256", b"x-amz-date")
 )
@@ -1318,7 +1328,8 @@ _OF_THE_BODY: Final = frozenset(
 def _of_another_model(
     dialect: Dialect, path: str, value: Any, asked: str, model: str, headers: Headers
 ) -> tuple[Claim, bytes] | None:
-    """A request made one of another model, where its body alone names the model, and no header depends on the body; else ``None``."""
+    """Return the request rewritten for another model, if only its body names the model and no header depends on the
+    body; else ``None``."""
     if not isinstance(value, dict) or value.get("model") != asked or names_model(path, asked):
         return None
     if any(name.lower() in _OF_THE_BODY for name, _ in headers):
@@ -1329,7 +1340,7 @@ def _of_another_model(
 
 
 def names_model(path: str, model: str) -> bool:
-    """Whether the path of a URL says which model is asked: by its name, or as a deployment of one."""
+    """Return whether a URL's path names the requested model, or a deployment of one."""
     from .wire import deployment
 
     path = unquote(path)
@@ -1337,21 +1348,22 @@ def names_model(path: str, model: str) -> bool:
 
 
 def _is_ambient(route: Route) -> bool:
-    """Whether a request to there is telemetry, unless it is a model call: by its endpoint, or by the code that sends it."""
+    """Return whether a request is telemetry (unless it is a model call): by its endpoint, or by the code that sends it."""
     return route.ambient or telemetry() is not None
 
 
 def _ambient(route: Route) -> str:
-    """Ambient traffic is let through, and is in the boundary of the run."""
+    """Note ambient traffic in the run's boundary, and let it through."""
     observe(Attempt("connect", "http", route.origin), status="ambient")
     return PASSING
 
 
 def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> str | None:
-    """A request outside every run, while one is open, while the whole process replays (a known SDK's raises), or inside a call that may
-    be made again.
+    """Handle a request outside every run, while one is open, while the whole process replays (a known SDK's raises), or
+    inside a call that may be repeated.
 
-    ``AMBIENT`` or ``PASSING`` for ambient traffic, as ``begin`` says it. ``RunEndedError`` where it comes too late.
+    Returns ``AMBIENT`` or ``PASSING`` for ambient traffic, as ``begin`` does. Raises ``RunEndedError`` if it comes too
+    late.
     """
     about = _facts_of(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
@@ -1373,7 +1385,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     if process.effects.open and not model_call:
         begun = process.effects.begins_outside(route.name, route.side_effect)
         if begun is not None:
-            begun.end()  # that it has begun decides; it ends with the call that made it
+            begun.end()  # only its beginning counts; it ends with the call that made it
     return None
 
 
@@ -1404,7 +1416,7 @@ def _model_call(
 def _model_spec(
     method: str, route: Route, dialect: Dialect, claim: Claim, about: Facts, format: str
 ) -> tuple[Spec, Circumstances | None, bytes]:
-    """What is the same at each such call: the spec, the circumstances, and the input's JSON up to the body."""
+    """Return what all such calls share: the spec, the circumstances, and the input's JSON up to the body."""
     spec = Spec(
         "llm", claim.model, side_effect="read_only", lists=True,
         signature={
@@ -1415,7 +1427,7 @@ def _model_spec(
     info = None if varies else Circumstances(_info(route, about, format, provider=dialect.provider))
     try:
         before = orjson.dumps({"method": method, "url": route.target})[:-1] + b',"body":'
-    except TypeError:  # what can't be encoded so takes the long way
+    except TypeError:  # values that can't be encoded this way take the slow path
         before = b""
     return spec, info, before
 
@@ -1439,7 +1451,7 @@ def _plain_call(
 
 
 def _plain_spec(route: Route, about: Facts, format: str) -> tuple[Spec, Circumstances | None, bytes]:
-    """What is the same at each such request."""
+    """Return what all such requests share."""
     info = {name: value for name, value in _info(route, about, format).items() if name != "headers"}
     return Spec("http", route.name, side_effect=route.side_effect), Circumstances(info) if info else None, b""
 
@@ -1456,7 +1468,7 @@ def _remember(
 def _info(
     route: Route, about: Facts, format: str, *, provider: str | None = None, claim: Claim | None = None
 ) -> dict[str, Any]:
-    """What is recorded of the circumstances and not compared."""
+    """Return the circumstances that are recorded but not compared."""
     info: dict[str, Any] = {}
     if provider is not None:
         info["provider"] = provider
@@ -1478,12 +1490,12 @@ def _info(
 
 
 def _parameters(route: Route) -> dict[str, str]:
-    """The parameters in a URL: what a request for a websocket asks for."""
+    """Return the parameters in a URL: the input of a request for a websocket."""
     return dict(parse_qsl(route.target.partition("?")[2]))
 
 
 def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:
-    """Whether a dialect takes the request; one that stumbles over it does not."""
+    """Ask whether a dialect claims the request; an error counts as no."""
     try:
         return dialect.request(path, body)
     except Exception:
