@@ -54,7 +54,6 @@ __all__ = [
     "pass_through",
     "reader",
     "telemetry",
-    "user_frame",
     "walk",
 ]
 
@@ -134,26 +133,20 @@ def by_user() -> bool:
     return kind if kind is True or kind is False else walk(_getframe(2))
 
 
-def user_frame(depth: int = 1) -> FrameType | None:
-    """Return the nearest frame of user code, from ``depth`` frames above the caller of this function."""
-    try:
-        frame: FrameType | None = _getframe(depth + 1)
-    except ValueError:
-        return None
-    while frame is not None and _kind_of(frame) is not True:
-        frame = frame.f_back
-    return frame
-
-
 def is_user_frame(frame: FrameType) -> bool:
     """Return whether a frame is of user code."""
     return _kind_of(frame) is True
 
 
 def importing() -> bool:
-    """Return whether the nearest running user code is an installed package being imported, which happens once per
-    process."""
-    frame = user_frame()
+    """Return whether the nearest user code above the caller's caller is an installed package being imported, which
+    happens once per process."""
+    frame = _getframe(2).f_back
+    while frame is not None:
+        kind = _known(frame.f_code.co_filename)
+        if kind is True or (kind is None and _kind_of(frame) is True):
+            break
+        frame = frame.f_back
     while frame is not None and packaged(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
             return True

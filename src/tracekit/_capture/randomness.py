@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.inputs import LeftStates
-from .._runtime.session import Scope, Session, current, here
+from .._runtime.session import Scope, Session, current, here, in_own_lane
 from .callers import importing, pass_through, reader, walk
 from .exchange import (
     ONE,
@@ -45,7 +45,7 @@ _SMALL_BITS: Final = 53
 def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
     if importing():  # a process that has imported the package already does not draw
         return real()
-    return scope.session.random_read(here() or scope, name, real)
+    return scope.session.random_read(in_own_lane(scope), name, real)
 
 
 def _drawn_by(package: Any, scope: Scope, name: str, real: Callable[[], Any]) -> Any:
@@ -53,7 +53,7 @@ def _drawn_by(package: Any, scope: Scope, name: str, real: Callable[[], Any]) ->
     retry) or names."""
     if package is True:
         return _answer(scope, name, real)
-    return scope.session.library_draw(here() or scope, name, package, real)
+    return scope.session.library_draw(in_own_lane(scope), name, package, real)
 
 
 def _random(method: Any) -> Hook:
