@@ -731,11 +731,11 @@ def test_an_exception_with_an_answer_of_another_kind(instrumented: None) -> None
 def test_a_setting_of_an_sdk_that_has_changed_is_named(
     provider: StubProvider, instrumented: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A base URL that comes from the environment reaches what is compared: a divergence of a model call says that it has changed."""
+    """A divergence in the URL of a model call names the changed variable that the base URL comes from; another divergence does not."""
 
-    def ask() -> str | None:
+    def ask(model: str = "m-1") -> str | None:
         with openai.OpenAI() as client:
-            return client.chat.completions.create(model="m-1", messages=ASK).choices[0].message.content
+            return client.chat.completions.create(model=model, messages=ASK).choices[0].message.content
 
     gateway = f"{provider.url}/gateway/v1"
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -756,3 +756,8 @@ def test_a_setting_of_an_sdk_that_has_changed_is_named(
     monkeypatch.delenv("OPENAI_BASE_URL")
     with pytest.raises(DivergenceError, match=re.escape(f"{named}is not set now")), tracekit.replay(run):
         ask()
+    monkeypatch.setenv("OPENAI_BASE_URL", gateway)
+    monkeypatch.setenv("OPENAI_API_VERSION", "2026-01-01")
+    with pytest.raises(DivergenceError) as caught, tracekit.replay(run):
+        ask("m-2")
+    assert "OPENAI_API_VERSION" not in str(caught.value)

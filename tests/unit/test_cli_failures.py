@@ -229,6 +229,9 @@ def test_a_table_for_people(shop: list[str]) -> None:
     for word in ("pay", "irreversible_step_failed", "manual_intervention", "ValueError: a negative payment"):
         assert word in table[1]
     assert table_of("--type", "no_agent_found").strip() == "No failure."
+    piped = call().stdout.splitlines()
+    assert len(piped) == 5
+    assert piped == [line.rstrip() for line in piped]
 
 
 def test_a_hostile_name_does_not_reach_the_terminal() -> None:

@@ -457,6 +457,31 @@ def test_show_can_be_narrowed() -> None:
     assert [entry["type"] for entry in entries] == ["tool.call", "tool.error"]
 
 
+def test_a_filter_that_matches_nothing_names_what_there_is() -> None:
+    """A misspelled kind, lane or agent is answered with those of the run; with --failed, that nothing failed."""
+
+    def crew() -> None:
+        with tracekit.agent("buyer"):
+            reserve("X")
+        look("A-7")
+
+    path = recorded(crew)
+    assert "no step matches; kinds of this run: tool (2)" in call("show", path, "--kind", "tools").stdout
+    assert "no step matches; agents: buyer" in call("show", path, "--agent", "byuer").stdout
+    assert "no step matches; lanes: 0" in call("show", path, "--lane", "worker").stdout
+    assert "no step failed, was cut off or is in doubt\n" in call("show", path, "--failed").stdout
+
+
+def test_a_failed_step_is_shown_with_the_line_that_raised() -> None:
+    """The recorded traceback is listed, without tracekit's own frames."""
+    with pytest.raises(ValueError, match="negative"):
+        recorded(lambda: charge(-1))
+    (number,) = numbered(call("show", "last", "--failed").stdout)
+    shown = call("show", "last", number).stdout
+    assert re.search(r'at  .*test_cli_traces\.py:\d+ in charge: raise ValueError\("a negative charge"\)', shown)
+    assert f"{os.sep}_capture{os.sep}" not in shown
+
+
 LIVE = """
 import sys
 from tracekit import record, traced_tool
@@ -600,6 +625,8 @@ def test_why_has_five_answers() -> None:
     count = len(Path(path).read_bytes().splitlines())
     assert told["what_happened"]["entries"] == [1, count]
     assert "2 tool calls" in told["what_happened"]["text"]
+    piped = call("show", path, "--why").stdout
+    assert piped.splitlines() == [line.rstrip() for line in piped.splitlines()]
     shown, status = on_a_terminal("show", path, "--why")
     assert status == 0
     assert [line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")] == [

@@ -233,6 +233,14 @@ def test_back_and_forth(tmp_path: Path, debug: Debug) -> None:
     assert "nothing: a condition knows step, kind," in out
 
 
+def test_each_answer_ends_its_line(tmp_path: Path, debug: Debug) -> None:
+    """What the debugger prints ends with a line end, whatever letters are in it."""
+    recorded(tmp_path, LOOP.replace("breakpoint()", "pass"))
+    out = debug("p 'käse'", "help", "q", status=1)
+    assert "(debug) 'käse'\n" in out
+    assert re.search(r"writes a new run\.\n  help \[COMMAND\] ", out)
+
+
 def test_the_lines_of_threads_tasks_and_callbacks(tmp_path: Path, debug: Debug) -> None:
     """A step that a library's thread or task makes stops in the line of the program that waits for it, with the variables there."""
     (tmp_path / "site-packages").mkdir()

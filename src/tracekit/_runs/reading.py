@@ -44,6 +44,7 @@ from .._capture.plugins import Dialect, Reading, discover
 from .._journal.entry import ENDS, READS, family_of, imported_from
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
+from .._lazy import expression
 from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices
 from .._runtime.redaction import Originals
@@ -540,6 +541,10 @@ class _Steps(Mapping[int, "StepView"]):
         return found
 
 
+#: A file of tracekit's core on the machine that recorded the run.
+_OWN_FILE: Final = expression(r"[/\\]tracekit[/\\]_[a-z]+[/\\]\w+\.py$")
+
+
 class StepView:
     """One step: ``kind`` is its family (``llm``, ``tool``, ``http``, ``span`` …), or the type of its only entry
     (``decision``).
@@ -726,6 +731,17 @@ class StepView:
         """Type and text of the exception that it raised, without the location."""
         error = (self._entry_with_result or {}).get("error")
         return {key: error.get(key) for key in ("type", "text")} if isinstance(error, Mapping) else None
+
+    @property
+    def raised_at(self) -> list[Mapping[str, Any]]:
+        """The frames of the recorded traceback, the innermost last (``file``, ``line``, ``function``, ``code``), without tracekit's own."""
+        error = (self._entry_with_result or {}).get("error")
+        frames = error.get("traceback") if isinstance(error, Mapping) else None
+        return [
+            frame
+            for frame in (frames if isinstance(frames, list) else ())
+            if isinstance(frame, Mapping) and not _OWN_FILE.search(str(frame.get("file")))
+        ]
 
     @property
     def status(self) -> int | None:

@@ -612,7 +612,7 @@ def _changed_settings(trace: Trace, redactor: Redactor) -> list[str]:
             before = "was not set" if was is None else f"was {was!r}"
             today = "is not set now" if is_now is None else f"is {is_now!r} now"
             found.append(
-                f"{name} {before} when this was recorded, and {today}: have it as it was, nobody is asked in a replay"
+                f"{name} {before} when this was recorded, and {today}: set it as it was; a replay sends nothing there"
             )
     return found
 

@@ -760,8 +760,6 @@ class Divergences:
             near = self._nearest_text(found)
         if skipped is None and (near or another or _is_reordered(dumps(recorded["input"]), data)):
             near += self.thread_order
-        if spec.family in ("llm", "http"):
-            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
         harmless = same_kind and spec.side_effect != "irreversible"
         self.another(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
@@ -783,6 +781,9 @@ class Divergences:
     ) -> None:
         """A step of ``kind`` is not the recorded step ``seq``: fail, or note it if the replay may go on."""
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
+        # These variables decide where a request goes, so they explain a different URL and nothing else.
+        if kind in ("llm", "http") and any(one["path"].startswith(("input.url", "input.query")) for one in found):
+            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
         if self._warns and harmless:
             text = (
                 f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered all the same"

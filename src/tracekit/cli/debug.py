@@ -754,7 +754,7 @@ class Shell(cmd.Cmd):
         return None if line is None else f"{line}\n"
 
     def _print(self, text: str) -> None:
-        sys.stdout.write("".join(map(printable, text.splitlines(keepends=True))) if not text.isascii() else text)
+        sys.stdout.write("".join(char if char in "\n\t" else printable(char) for char in text))
         sys.stdout.flush()
 
     def _say(self, text: str) -> None:
@@ -993,7 +993,7 @@ class Shell(cmd.Cmd):
             out.print(line_of(step, out.width - 3), no_wrap=True, overflow="ellipsis")
 
     def do_where(self, arg: str) -> None:
-        """where: the lines of your program that led to this step, the innermost last; a lane is named that waits for it."""
+        """where: the lines of your program that led to this step, the innermost last, and which thread or task waits for it."""
         for number, frame in reversed([*enumerate(self._at.frames)]):
             mark = ">" if number == self._frame else " "
             waits = "" if frame.own else f"  [{frame.lane.rpartition('/')[2] or 'the main line'}]"
@@ -1106,7 +1106,7 @@ class Shell(cmd.Cmd):
             for one in names:
                 usage, _, text = (getattr(self, f"do_{one.replace('-', '_')}").__doc__ or "").partition(": ")
                 short = ", ".join(key for key, known in _SHORT.items() if known == one)
-                self._say(f"  {usage:<26} {short:<4} {text}")
+                self._say(f"  {usage:<29} {short:<19} {text}".rstrip())
 
     def completenames(self, text: str, *ignored: Any) -> list[str]:
         return [name for names in _COMMANDS.values() for name in names if name.startswith(text)]

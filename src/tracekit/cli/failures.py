@@ -92,12 +92,12 @@ def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere:
             output.message("No failure in what could be read." if damaged else "No failure.")
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    console = output.console()
-    for number, row in enumerate(rows):
-        cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, [*widths, 0], strict=True)]
-        if number:
-            cells[3].stylize("red")
-        console.print(Text.assemble(*cells, style="" if number else "dim"), soft_wrap=True)
+    with output.paged() as console:
+        for number, row in enumerate(rows):
+            cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, widths, strict=False)]
+            if number:
+                cells[3].stylize("red")
+            console.print(Text.assemble(*cells, row[-1], style="" if number else "dim"), soft_wrap=True)
 
 
 def _row(found: RecordedFailure) -> tuple[str, ...]:

@@ -84,9 +84,14 @@ class Choice:
         self.first: Final = first
 
     @property
+    def narrows(self) -> bool:
+        """Whether a filter was given."""
+        return bool(self.kinds or self.lanes or self.agents or self.failed)
+
+    @property
     def all(self) -> bool:
         """Whether nothing is left out."""
-        return self.every and not (self.kinds or self.lanes or self.agents or self.failed) and self.first == 1
+        return self.every and not self.narrows and self.first == 1
 
     def has(self, step: StepView) -> bool:
         """Whether to show this one."""
@@ -175,7 +180,7 @@ def show(
         path = located(run, where)
         if follow:
             _follow(path, choice, as_json)
-        if as_json and step is None and not as_why and not (kinds or lanes or agents or failed):
+        if as_json and step is None and not as_why and not choice.narrows:
             _print_entries(path, where, first, expand)
         with output.read(path, where) as view:
             found = view.found
@@ -249,7 +254,7 @@ def _print_tree(view: RunView, choice: Choice, limit: int) -> None:
 def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterator[Line | Text]:
     """The lines of the tree, one by one."""
     yield _heading(view)
-    left, hidden = limit or sys.maxsize, 0
+    left, hidden, found = limit or sys.maxsize, 0, False
     for file in view.files:
         shown = array("I")
         for step in file.steps.values():
@@ -259,6 +264,9 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
                 shown.append(step.seq)
             else:
                 hidden += 1
+        found = found or bool(shown)
+        if choice.narrows and not shown:
+            continue
         if file.segment is not None:
             yield styled((f"process {file.process}", "bold"), (f"  segment {file.segment}", "dim"))
         yield from _step_lines(file, shown[:left], console.width)
@@ -268,9 +276,31 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
         left = max(0, left - len(shown))
         if file.segment is not None and file.found.state != "complete":
             yield from _ending(file)
-    if hidden and not (choice.kinds or choice.lanes or choice.agents or choice.failed or choice.first > 1):
+    if not found and choice.narrows:
+        yield styled((_nothing_found(view, choice), "dim"))
+    if hidden and not choice.narrows and choice.first == 1:
         yield styled((f"not shown: {_entries(hidden)} of bookkeeping (--all)", "dim"))
     yield from _ending(view.own)
+
+
+def _nothing_found(view: RunView, choice: Choice) -> str:
+    """That no step matches the filters, and which values they could have in this run."""
+    kinds: Counter[str] = Counter()
+    lanes: dict[str, None] = {}
+    agents: dict[str, None] = {}
+    for step in view.steps(all=True):
+        if step.type not in FRAME:
+            kinds[step.kind] += 1
+            lanes[step.lane.label.rpartition("<locals>.")[2] or step.file.process or str(step.lane.number)] = None
+            agents |= {step.agent: None} if step.agent else {}
+    text = "no step failed, was cut off or is in doubt" if choice.failed else "no step matches"
+    if choice.failed and not (choice.kinds or choice.lanes or choice.agents):
+        return text
+    counts = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_MOST))
+    parts = [f"kinds of this run: {counts}"] if choice.kinds else []
+    parts += [f"lanes: {', '.join([*lanes][:_MOST])}"] if choice.lanes else []
+    parts += [f"agents: {', '.join([*agents][:_MOST]) or 'none'}"] if choice.agents else []
+    return f"{text}; {'; '.join(parts)}"
 
 
 def _heading(view: RunView) -> Text:
@@ -632,10 +662,23 @@ def _print_value(console: Console, what: str, value: Any) -> None:
     )
 
 
+#: At most this many frames of a traceback are shown, the innermost.
+_FRAMES: Final = 8
+
+
 def _print_error(console: Console, step: StepView) -> None:
     from rich.text import Text
 
     console.print(Text("\nerror", style="bold") + Text(f"  {printable(step.error or '')}", style="red"), soft_wrap=True)
+    frames = step.raised_at
+    for number, frame in enumerate(frames[-_FRAMES:]):
+        place = f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"
+        console.print(
+            Text("    at  " if number == 0 else "        ", style="dim")
+            + Text(printable(place))
+            + Text(f": {printable(frame['code'])}" if frame.get("code") else "", style="dim"),
+            soft_wrap=True,
+        )
     failure = step.ended_with.get("failure")
     if isinstance(failure, Mapping):
         facts = [
@@ -687,7 +730,11 @@ def print_answers(answers: Mapping[str, Any]) -> None:
         if isinstance(answer, dict):
             entries = Text("  " + _numbers(answer["entries"]), style="dim") if answer["entries"] else Text("")
             table.add_row(key.replace("_", " "), Text(printable(answer["text"])) + entries)
-    output.console().print(table)
+    console = output.console()
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line if console.is_terminal else line.rstrip(), color=console.is_terminal)
 
 
 def _numbers(seqs: list[int | str]) -> str:
