@@ -1,7 +1,7 @@
-"""Processes that do not join a run, as steps: a replay starts nothing, and gives what they wrote, and how they ended.
+"""Processes that do not join a run, as steps: a replay starts nothing, and returns what they wrote and how they ended.
 
-When a process starts nobody knows whether it will join, so each is a step, with what goes through its pipes. In a replay the segment of
-one that joined is there, and its step is passed over.
+When a process starts, nothing tells whether it will join, so each one is a step, with what goes through its pipes. In a
+replay, a process that joined has a segment, and its step is skipped.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 
 # -- what a command does -----------------------------------------------------------------------------------------------
 #
-# A command counts as irreversible unless the program says otherwise, or the table of those that only ask has it.
+# A command counts as irreversible unless the program declares otherwise or it is in the table of read-only commands.
 
-#: Commands that only ask, word by word. ``*`` at the end: any more words, none of which names a file to write.
+#: Read-only commands, word by word. ``*`` at the end: any more words, none of which names a file to write.
 HARMLESS: Final = (
     "arch",
     "cat *",
@@ -84,12 +84,12 @@ HARMLESS: Final = (
     "whoami",
     *(f"{name} --version" for name in ("docker", "gcc", "gh", "java", "node", "npm", "pip", "python", "python3", "rg", "uv")),
 )  # fmt: skip
-#: By program: the words of each, and whether more may follow.
+#: By program: the words of each command, and whether more may follow.
 _HARMLESS: Final[dict[str, list[tuple[list[str], bool]]]] = {}
 for _line in HARMLESS:
     _known = _line.removesuffix(" *").split()
     _HARMLESS.setdefault(_known[0], []).append((_known, _line.endswith(" *")))
-#: Where the programs of the table are, if a command names its program by its place.
+#: The directories of the table's programs, if a command has a path to its program.
 _STANDARD: Final = frozenset(("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"))
 _CLASSES: Final = ("read_only", "reversible", "irreversible")
 #: What the program has declared, for the whole process: pattern and class, the latest declaration first.
@@ -97,7 +97,11 @@ _declared: Final[list[tuple[str, str]]] = []
 
 
 def classify(classes: Mapping[str, str]) -> None:
-    """The user's own side-effect classes, ``{"git status*": "read_only"}``, ``*`` as in file names; the first to fit holds."""
+    """Declare side-effect classes, such as ``{"git status*": "read_only"}``, ``*`` as in file names; the first match
+    counts.
+
+    Raises ``ValueError`` for an unknown class.
+    """
     for pattern, side_effect in classes.items():
         if side_effect not in _CLASSES:
             raise ValueError(f"processes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible")
@@ -111,9 +115,10 @@ def forget_classes() -> None:
 
 
 def side_effect_of(words: Sequence[str], *, one_program: bool) -> tuple[str, bool]:
-    """The side-effect class of a command, and whether anybody has declared it.
+    """Return the side-effect class of a command, and whether anybody declared it.
 
-    ``one_program``: the words are those of one program. Of a text in which a shell finds more than that, a pattern must be the whole.
+    ``one_program``: the words are those of one program. For a text in which a shell finds more than that, a pattern
+    must match the whole.
     """
     return _side_effect_of(tuple(words), one_program)
 
@@ -129,7 +134,8 @@ def _side_effect_of(words: tuple[str, ...], one_program: bool) -> tuple[str, boo
 
 
 def stays_out(words: Sequence[str], *, one_program: bool) -> bool:
-    """Whether a command is one of the table, and its program not Python: it needs no ticket, since it has nothing to say of itself."""
+    """Return whether a command is in the table and its program is not Python: it needs no ticket, since it records
+    nothing itself."""
     return one_program and _is_harmless(tuple(words)) and not may_join(words)
 
 
@@ -150,12 +156,12 @@ def _may_write(word: str) -> bool:
     return word.startswith(("--output", "--exec", "--upload-pack", "--open-files", "-O", "-o"))
 
 
-#: Programs that set something and then become the one that they are given.
+#: Programs that change some setting and then become the program given to them.
 BECOMING: Final = frozenset(("env", "nice", "nohup", "stdbuf", "setsid", "ionice", "taskset", "chrt", "exec"))
 
 
 def may_join(words: Sequence[str]) -> bool:
-    """Whether a program may itself join a run: it is a Python one, for all that can be seen of it."""
+    """Return whether a program may join a run itself: as far as can be seen, it is a Python program."""
     name = os.path.basename(words[0])
     if name in BECOMING:
         return any(map(_is_python, words[1:]))
@@ -175,14 +181,14 @@ def _is_python(program: str) -> bool:
         return False
 
 
-#: What a command that is one text is given as.
+#: The types of a command given as one text.
 TEXTS: Final = (str, bytes, os.PathLike)
-#: How the streams of a process are given, but for those that it inherits.
+#: The arguments for the streams of a process, except for inherited ones.
 _STREAMS: Final = {-1: "pipe", -2: "stdout", -3: "null"}
 
 
 def described(session: Session, command: Any, words: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The command of a process as its step has it: words, directory, and where its streams go."""
+    """Return the command of a process as its step records it: words, directory, and where its streams go."""
     if type(command) is not list and isinstance(command, TEXTS):
         shown: Any = os.fsdecode(command)
     else:
@@ -200,22 +206,22 @@ def described(session: Session, command: Any, words: Sequence[str], options: Map
 
 # -- a captured process ------------------------------------------------------------------------------------------------
 
-#: The name under which the status of a process that its program got is recorded, followed by the process's path.
+#: The name under which a process's status, as its program got it, is recorded, followed by the process's path.
 STATUS: Final = "process.status"
 #: The streams by descriptor.
 _NAMES: Final = ("stdin", "stdout", "stderr")
-#: Of a process that never ran, or of which the log does not say which number it had: one that no process can have.
+#: The number of a process that never ran, or whose number the log does not have: one that no process can have.
 _NO_PROCESS: Final = 1 << 30
 
 
 class Joining(Protocol):
-    """What the run does for a process that may join it."""
+    """The run's part in a process that may join it."""
 
     def heard(self) -> None: ...
 
 
 def note_status(session: Session, scope: Scope, path: str, status: Any) -> None:
-    """Record what the program got when it asked for the status of a process; see ``ProcessObserver.note``."""
+    """Record what the program got when it queried the status of a process; see ``ProcessObserver.note``."""
     if isinstance(status, dict):  # what it had written so far
         tree, redacted = session.redactor.redact(to_json(status))
         if redacted:
@@ -225,7 +231,7 @@ def note_status(session: Session, scope: Scope, path: str, status: Any) -> None:
 
 
 class ProcessSteps:
-    """The steps of the pipes of a process; this one answers for itself in a replay, since it had joined the recorded run."""
+    """The steps of a process's pipes; this process answers for itself in a replay, since it joined the recorded run."""
 
     #: Whether there is a process, whose pipes are read and written.
     real = True
@@ -236,13 +242,13 @@ class ProcessSteps:
         self.session: Final = session
         self.path: Final = path
         self._ended: Final = Lock()
-        #: Of a process of an event loop: the steps of the pipes that it writes to, by descriptor.
+        #: For a process of an event loop: the steps of its output pipes, by descriptor.
         self.outputs: Final[dict[int, Step]] = {}
-        #: Whether what it writes is the same in a replay, so that what that leads to in an event loop has its place.
+        #: Whether a replay has the same output, so that what it triggers in an event loop has a place.
         self.counted = False
 
     def recalled(self) -> None:
-        """The program knows of its end."""
+        """Note that the program knows of the end of the process."""
         self._ends()
 
     def _ends(self) -> bool:
@@ -250,20 +256,20 @@ class ProcessSteps:
 
     @property
     def over(self) -> bool:
-        """Whether the program knows of its end."""
+        """Return whether the program knows of the end of the process."""
         return self._ended.locked()
 
     # -- its pipes -------------------------------------------------------------------------------------------------------
 
     def here(self) -> Scope | None:
-        """Where the running code is in the run of the process; ``None`` where what it does is no part of that."""
+        """Return the scope of the running code in the process's run; ``None`` if it is not part of it."""
         scope = current.get()
         if scope is None or scope.live or scope.session.state is not self.session.state or self.session.state.ended:
             return None
         return here()
 
     def begin(self, scope: Scope, pipe: str, input: object) -> Step:
-        """A step of one of its pipes."""
+        """Begin a step of one of the pipes."""
         request = Request(Spec("pipe", f"{self.path} {pipe}", side_effect="read_only"), input)
         step = scope.session.begin(scope, request)
         if step.deferred:
@@ -280,13 +286,13 @@ class ProcessSteps:
         return step
 
     def open_outputs(self, scope: Scope, process: Any) -> None:
-        """An event loop is about to read what ``process`` writes."""
+        """Begin the steps of an event loop that is about to read the output of ``process``."""
         for fd, file in ((1, process.stdout), (2, process.stderr)):
             if file is not None:
                 self.outputs[fd] = self.begin(scope, _NAMES[fd], {})
 
     def send(self, scope: Scope, data: Any) -> Callable[[], None]:
-        """``communicate`` is about to write ``data`` to the process; call the result when it has."""
+        """Begin the step of ``communicate`` writing ``data`` to the process; call the result once it was written."""
         step = self.begin(scope, _NAMES[0], {"data": kept(data)})
         if step.live:
             return lambda: step.done(None)
@@ -295,7 +301,7 @@ class ProcessSteps:
         return lambda: None
 
     def group(self, scope: Scope, real: Callable[[], int]) -> int:
-        """The number of its process group, which the program asks for."""
+        """Answer the program's query of the number of the process group."""
         if self.real:
             return (
                 scope.session.question(scope, f"process.group {self.path}", real, lambda _: None)
@@ -306,7 +312,7 @@ class ProcessSteps:
         return found
 
     def signal(self, scope: Scope, number: int) -> None:
-        """The program is about to send the process a signal."""
+        """Record that the program is about to send the process a signal."""
         scope.session.note(scope, "process.signal", self.path, input={"signal": number})
 
     def wrap_pipes(self, process: Any, size: int) -> None:
@@ -334,24 +340,24 @@ class ProcessSteps:
 
 
 class CapturedProcess(ProcessSteps):
-    """A process as an open step. Where that is not ``live`` there is no process: the log says what it wrote and how it ended."""
+    """A process as an open step. Unless ``live``, there is no process: the log says what it wrote and how it ended."""
 
     def __init__(self, session: Session, step: Step, path: str, joining: Joining | None) -> None:
         super().__init__(session, path)
         self.step: Final = step
         self.live = self.real = step.live
-        #: The consent to its start, where it may join.
+        #: The consent to its start, if it may join.
         self.joining: Final[Any] = joining
         self._pid = 0
         self._outcome: Outcome | None = None
-        #: What an event loop has at the end of a pipe, by descriptor; ``None`` where the recorded end came before it was there.
+        #: An event loop's end of each pipe, by descriptor; ``None`` if the recorded end came before it existed.
         self.connected: Final[dict[int, Any]] = {}
-        #: Close what stands for its end of a pipe.
+        #: Closes the placeholder for the process's end of a pipe.
         self.let_go: Callable[[], object] = lambda: None
 
     @property
     def pid(self) -> int:
-        """Its number; where there is no process, the recorded one."""
+        """The number of the process; if there is no process, the recorded one."""
         if not self._pid:
             recorded = self.step.ahead("pid")
             self._pid = int(recorded) if recorded is not None and recorded.isdigit() and int(recorded) else _NO_PROCESS
@@ -372,7 +378,11 @@ class CapturedProcess(ProcessSteps):
             self.ended_with(status)
 
     def ended_with(self, status: int, output: Mapping[str, Any] | None = None, *, collected: bool = False) -> bool:
-        """The program learns of the end of the process, and of what it wrote. Whether it has not before. ``collected``: by a finalizer."""
+        """Complete the step: the program learns of the end of the process, and of its output. Return whether that is
+        new.
+
+        ``collected``: a finalizer asked.
+        """
         if not self._ends():
             return False
         info = {"pid": str(self._pid)} | ({"collected": True} if collected else {})
@@ -382,14 +392,14 @@ class CapturedProcess(ProcessSteps):
         return True
 
     def communicated(self, scope: Scope, status: int, found: tuple[Any, Any]) -> None:
-        """``communicate`` has returned ``found``, and the process has ended."""
+        """Record that ``communicate`` returned ``found``, and the process has ended."""
         output = {name: kept(data) for name, data in zip(("stdout", "stderr"), found, strict=True) if data is not None}
         note_status(self.session, scope, self.path, status)
         if not self.ended_with(status, output) and output:
             self.begin(scope, "output", {}).done(output)
 
     def failed(self, scope: Scope, status: int | None, error: BaseException) -> None:
-        """``communicate`` could not make of the output what the program asked for."""
+        """Record that ``communicate`` could not convert the output as requested."""
         note_status(self.session, scope, self.path, status)
         if status is not None and self._ends():
             self.step.failed(error, output={"status": status}, info={"pid": str(self._pid)})
@@ -397,12 +407,12 @@ class CapturedProcess(ProcessSteps):
             self.begin(scope, "output", {}).failed(error)
 
     def received(self, fd: int, data: bytes) -> None:
-        """An event loop has read ``data``."""
-        # Where a replay may have a process of its own, that writes in other pieces, a piece has no place.
+        """Record that an event loop has read ``data``."""
+        # If a replay may have a real process, which writes in other pieces, a piece has no place.
         self.outputs[fd].chunk(kept(data), info={"suspended": True, "counted": True} if self.counted else None)
 
     def closed(self, fd: int) -> None:
-        """An event loop has come to the end of what the process writes."""
+        """Record that an event loop has reached the end of a pipe."""
         step = self.outputs.pop(fd, None)
         if step is not None:
             step.done(None)
@@ -410,7 +420,7 @@ class CapturedProcess(ProcessSteps):
     # -- answered --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Raise what the recorded program got when it could not start the process."""
+        """Raise what the recorded program got if it could not start the process."""
         if self.step.ahead("start") is not None:
             raise self._given()
 
@@ -420,13 +430,13 @@ class CapturedProcess(ProcessSteps):
         return error
 
     def outcome(self) -> Outcome:
-        """Its recorded end, when its turn has come."""
+        """Return the recorded end at its turn."""
         if self._outcome is None:
             self._outcome = self.step.answer()
         return self._outcome
 
     def next_piece(self, fd: int, deliver: Callable[[bytes], object]) -> None:
-        """Call ``deliver`` in the running loop with each recorded piece when its turn has come."""
+        """Call ``deliver`` in the running loop with each recorded piece at its turn."""
         step = self.outputs[fd]
 
         def hand_on(piece: Outcome) -> None:
@@ -440,31 +450,33 @@ class CapturedProcess(ProcessSteps):
             step.on_next(hand_on)
 
     def take_eof(self, fd: int) -> None:
-        """The end of what it writes has come."""
+        """Take the recorded end of a pipe."""
         step = self.outputs.pop(fd)
         if step.upcoming() is not None:
             step.take_next()
 
     def take_end(self) -> None:
-        """Its end has come, in an event loop."""
+        """Take the recorded end of the process, in an event loop."""
         if self._ends() and self.step.upcoming() is not None:
             self._outcome = self.step.take_next()
 
     def recall_collected(self) -> int:
-        """How it has ended, as a finalizer asks it: at no place in the run, which may have learnt of it otherwise, or not at all."""
+        """Return how the process ended, for a finalizer: at no place in the run, which may have learned of it
+        otherwise, or not at all."""
         entry = None if self._outcome is not None else self.step.upcoming()
         output = self._outcome.output if self._outcome is not None else None if entry is None else entry.get("output")
         return int(output["status"]) if isinstance(output, dict) else 0
 
     def recall(self, scope: Scope) -> Any:
-        """What the recorded program got when it asked for the status."""
+        """Return what the recorded program got when it queried the status."""
         found = from_json(self.session.question(scope, f"{STATUS} {self.path}", self._past_end, lambda _: None))
         if isinstance(found, int):
             self.outcome()
         return found
 
     def _past_end(self) -> int:
-        """The status of a process that the log does not say was asked for: past the end of the log, the one it ended with."""
+        """Return the status for a query that is not in the log: past the end of the log, the one the process ended
+        with."""
         if not self.session.state.live:
             from .._runtime import divergence
 
@@ -473,7 +485,8 @@ class CapturedProcess(ProcessSteps):
         return status
 
     def recall_output(self, scope: Scope, first: bool, text: bool) -> tuple[Any, Any]:
-        """What ``communicate`` returned, in the type that the program asks for. ``first``: it did not know of the end before."""
+        """Return what ``communicate`` returned, in the type that the program expects. ``first``: it did not know of the
+        end before."""
         if first:
             self._ends()
             outcome = self.outcome()
@@ -494,7 +507,7 @@ class CapturedProcess(ProcessSteps):
 
 
 def kept(data: Any) -> Any:
-    """What went through a pipe as the log has it: text where it is UTF-8."""
+    """Return data from a pipe in the log's form: text if it is UTF-8."""
     if isinstance(data, str | None):
         return data
     data = bytes(data)
@@ -505,19 +518,19 @@ def kept(data: Any) -> Any:
 
 
 def as_piped(found: Any, text: bool) -> Any:
-    """What ``kept`` was given."""
+    """Return the data that ``kept`` was called with."""
     return found.encode() if isinstance(found, str) and not text else found
 
 
 class _Pipe(io.RawIOBase):
-    """One end of a pipe of a process, below the buffer that the program reads from or writes to."""
+    """One end of a process's pipe, below the buffer that the program reads from or writes to."""
 
     def __init__(self, file: Any, process: ProcessSteps, name: str) -> None:
         self._file: Final = file
         self._process: Final = process
         self._name: Final = name
         self.mode: Final = file.mode
-        #: Whether the program has done something with its descriptor that is captured.
+        #: Whether the program has used the descriptor in a way that is captured.
         self._seen = False
 
     @property
@@ -526,7 +539,7 @@ class _Pipe(io.RawIOBase):
 
     def fileno(self) -> int:
         number: int = self._file.fileno()
-        # Python itself asks when a pipe is handed on to another process: in a replay nobody writes to it.
+        # Python itself asks when a pipe is passed to another process: in a replay nobody writes to it.
         if current.get() is None or sys._getframe(1).f_globals.get("__name__") == "subprocess":
             return number
         scope = self._process.here()
@@ -539,7 +552,7 @@ class _Pipe(io.RawIOBase):
         return self._process
 
     def asked_in_vain(self) -> None:
-        """At the end of the run: what went through the descriptor that the program asked for was not seen."""
+        """Warn at the end of the run if the program asked for the descriptor and its use was not seen."""
         if self._process.live and not self._seen:
             self._process.session.report.warn(
                 f"the descriptor of the {self._name} of the process {self._process.path} was asked for: what went through it, neither by "
@@ -556,7 +569,7 @@ class _Pipe(io.RawIOBase):
 
 
 class Descriptors:
-    """The pipes of captured processes whose descriptors the program knows, for one run."""
+    """For one run: the pipes of captured processes whose descriptors the program knows."""
 
     def __init__(self) -> None:
         self._pipes: Final[dict[int, tuple[tuple[int, int], _Pipe]]] = {}
@@ -573,7 +586,7 @@ class Descriptors:
         return bool(self._pipes)
 
     def of(self, number: object) -> _Pipe | None:
-        """The pipe that this descriptor is of now."""
+        """Return the pipe that this descriptor belongs to now, or ``None``."""
         found = self._pipes.get(number) if isinstance(number, int) else None
         if found is None:
             return None
@@ -592,11 +605,11 @@ def _file_of(number: int) -> tuple[int, int]:
 
 
 class _Reader(_Pipe):
-    """What a process writes, piece by piece as it is read."""
+    """The output of a process, piece by piece as it is read."""
 
     _step: Step | None = None
     _over = False
-    #: What of a recorded piece is to come yet.
+    #: The rest of a recorded piece.
     _left = b""
 
     def readable(self) -> bool:
@@ -618,7 +631,7 @@ class _Reader(_Pipe):
         return self.readinto(buffer)
 
     def os_read(self, length: int) -> bytes:
-        """``os.read`` of its descriptor."""
+        """Read as ``os.read`` of the descriptor."""
         self._seen = True
         buffer = bytearray(length)
         return bytes(buffer[: _not_blocked(self.readinto(buffer))])
@@ -632,7 +645,7 @@ class _Reader(_Pipe):
             raise
         if count:
             step.chunk(kept(bytes(buffer[:count])))
-        elif count is None:  # a pipe that does not block, and has nothing
+        elif count is None:  # a non-blocking pipe without data
             step.chunk(None)
         else:
             self._over = True
@@ -703,7 +716,7 @@ class _Writer(_Pipe):
         return count
 
     def os_write(self, data: Any) -> int:
-        """``os.write`` to its descriptor."""
+        """Write as ``os.write`` to the descriptor."""
         self._seen = True
         return _not_blocked(self.write(data))
 
@@ -716,7 +729,8 @@ def _not_blocked(count: int | None) -> int:
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
 #
-# What a program does with the descriptor of a pipe below its file object. The functions are exchanged once a program has asked for one.
+# What a program does with the descriptor of a pipe, below its file object. The functions are replaced once a program
+# has asked for a descriptor.
 
 
 def _pipe_of(number: object) -> tuple[_Pipe, Scope] | None:
@@ -729,7 +743,7 @@ def _pipe_of(number: object) -> tuple[_Pipe, Scope] | None:
 
 
 def _by_asyncio() -> bool:
-    """Whether an event loop has asked, which reads when it likes."""
+    """Return whether an event loop is asking, which reads whenever it likes."""
     return str(sys._getframe(3).f_globals.get("__name__")).startswith(("asyncio.", "uvloop"))
 
 
@@ -755,7 +769,7 @@ def _os_write(original: Any) -> Any:
     return write
 
 
-#: The name under which it is recorded which of several descriptors were ready.
+#: The name under which is recorded which of several descriptors were ready.
 _READY: Final = "process.ready"
 
 
@@ -824,7 +838,7 @@ _by_descriptor: Final = Switch(_patches, ("select", "selectors"))
 
 
 def activate() -> None:
-    """Nothing yet: the hooks are put in place when a program asks for the descriptor of a pipe."""
+    """Do nothing yet: the hooks are installed when a program asks for the descriptor of a pipe."""
 
 
 def deactivate() -> list[str]:
@@ -833,5 +847,5 @@ def deactivate() -> list[str]:
 
 
 def one_of(names: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, of those that may also be given by their place."""
+    """Return the arguments of a call by name, including those given by position."""
     return {**dict(zip(names, args, strict=False)), **kwargs}

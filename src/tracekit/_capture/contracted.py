@@ -81,21 +81,21 @@ __all__ = [
 
 # -- fallbacks ---------------------------------------------------------------------------------------------------------
 #
-# Tools that are called in place of one that failed, and how its arguments are passed on to them.
+# Tools that are called in place of a failed one, and how its arguments are passed on to them.
 
-#: A placeholder for an argument where only the way of passing it matters.
+#: Placeholder for an argument when only the way of passing it matters.
 _ANY: Final = object()
 
 
 class Fallback:
-    """A tool that is called in place of one that failed, and how to call it."""
+    """A tool that is called in place of a failed one, and how to call it."""
 
     __slots__ = ("captured", "escalation", "instance", "needs_object", "tool")
 
     def __init__(self, tool: Any, captured: Captured, instance: Any, needs_object: bool) -> None:
         self.tool: Final = tool
         self.captured: Final = captured
-        #: The object of a method that is bound already.
+        #: The object of an already bound method.
         self.instance: Final = instance
         self.needs_object: Final = needs_object
         self.escalation = False
@@ -115,7 +115,7 @@ class Fallback:
         return cls(declared, captured, instance, instance is None and plain and is_method(captured.inner))
 
     def reached(self) -> list[tuple[str, str]]:
-        """Name and side-effect class of this fallback and of all its own fallbacks."""
+        """Return name and side-effect class of this fallback and of all its own fallbacks."""
         found = [(self.captured.spec.name, str(self.captured.spec.side_effect))]
         terms = terms_of(self.captured)
         for one in () if terms is None else terms.fallback:
@@ -123,7 +123,7 @@ class Fallback:
         return found
 
     def bound(self, instance: Any) -> tuple[Any, Any]:
-        """The function to call, and its object: ``instance`` where the fallback is a method of the same object."""
+        """Return the function to call and its object: ``instance`` if the fallback is a method of the same object."""
         if self.needs_object:
             tool = self.tool.__get__(instance, type(instance))
             return tool.__wrapped__, instance
@@ -131,7 +131,7 @@ class Fallback:
 
 
 class ArgumentPassing:
-    """How the bound arguments of a tool are passed on to another: by name, where Python lets them."""
+    """How a tool's bound arguments are passed on to another tool: by name wherever Python permits it."""
 
     __slots__ = ("_keyword", "_parameters", "_positional")
 
@@ -162,7 +162,7 @@ class ArgumentPassing:
         return tuple(args), kwargs
 
     def misfit(self, captured: Captured, instance: Any) -> str | None:
-        """Why a fallback can't take the tool's arguments, or ``None``."""
+        """Return why a fallback can't take the tool's arguments, or ``None``."""
         if self._parameters is None:
             return None
         sample: dict[str, Any] = {}
@@ -184,11 +184,11 @@ class ArgumentPassing:
 #
 # How the effect of a reversible tool is undone.
 
-#: The object whose method is being called: a compensation that is a method too belongs to it.
+#: The object whose method is being called: a compensation that is a method, too, is called on it.
 acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
 
 
-#: The compensations that this program's tools have, as long as the tools are there: an operator asks for them by the tool's name.
+#: The compensations of this program's tools, as long as the tools exist: an operator selects them by the tool's name.
 _known: Final[WeakSet[Compensation]] = WeakSet()
 
 
@@ -217,12 +217,15 @@ class Compensation:
 
     @staticmethod
     def named(tool: str) -> list[Compensation]:
-        """How calls of tools of this name are undone, by all that are there now."""
+        """Return the known compensations for tools of this name."""
         return [one for one in list(_known) if one.undoes == tool]
 
     @classmethod
     def of(cls, tool: str, declared: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
-        """For ``tool``, whose arguments have these ``names``. ``ContractViolationError`` where it can't undo that."""
+        """Create the compensation of ``tool``, whose arguments have these ``names``.
+
+        Raises ``ContractViolationError`` if ``declared`` can't undo the tool.
+        """
         captured = captured_of(declared) or _plain(tool, declared)
         if captured.spec.side_effect is None or "generator" in captured.shape:
             raise impossible(tool, "compensate", f"{declared!r} is neither a function nor a traced tool")
@@ -244,7 +247,7 @@ class Compensation:
     def invocation(
         self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any
     ) -> Invocation:
-        """The call that undoes step ``of``."""
+        """Return the call that undoes step ``of``."""
 
         kwargs: dict[str, Any] = dict(input) if self._every else {n: input[n] for n in self._names if n in input}
         if "output" in self._names:
@@ -261,14 +264,14 @@ class Compensation:
             return self._tool.__get__(instance, type(instance)).__wrapped__, instance
         return MethodType(self.captured.wrapped, instance), instance
 
-    # -- for a resumed run: what was cut off is undone before it is made again, inside it --------------------------------
+    # -- in a resumed run: a cut-off step is undone before it is repeated, inside the repetition -----------------------
 
     def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
-        """Undo step ``of``, which was given up; raises what the compensation raises."""
+        """Undo step ``of``, which was given up; raise what the compensation raises."""
         run_plan(call_plan(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))).result()
 
     async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
-        """As ``run``, awaited."""
+        """Do the same as ``run``, awaited."""
         call = self.invocation(scope.inside(of, live=True), of, input, output, acting.get())
         (await run_plan_async(call_plan(call))).result()
 
@@ -283,16 +286,17 @@ def _plain(tool: str, declared: Any) -> Captured:
 
 
 def _object_of(declared: Any) -> Any:
-    """The object of a bound method, decorated or not."""
+    """Return the object of a bound method, decorated or not."""
     if captured_of(declared) is not None:
         return getattr(declared, "_self_instance", None)
     return getattr(declared, "__self__", None)
 
 
 class Completed:
-    """A step that can be undone: completed, or failed and perhaps done.
+    """A step that can be undone: completed, or failed and possibly done.
 
-    ``within``: the steps around it that can be undone as a whole. ``working``: whether its function goes on though it was given up.
+    ``within``: the steps around it that can be undone as a whole. ``working``: returns whether its function is still
+    running although it was given up.
     """
 
     __slots__ = ("_working", "bound", "compensation", "instance", "output", "seq", "within")
@@ -325,14 +329,14 @@ class Completed:
 
 # -- what a tool declares ----------------------------------------------------------------------------------------------
 #
-# What a tool is declared with beyond its name: contract, key, cost, fallbacks, compensation. Checked at the declaration.
+# What a tool declares beyond its name: contract, key, cost, fallbacks, compensation. Checked at the declaration.
 
 #: Fields that a generator's contract can't have.
 _NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
 
 
 def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
-    """``contract`` with ``fields``, those of keywords (``None``: not given)."""
+    """Merge the keyword ``fields`` (``None``: not given) into ``contract``."""
     if isinstance(contract, ExecutionContract):
         found = contract.as_dict()
     elif contract is None or isinstance(contract, Mapping):
@@ -396,16 +400,16 @@ class Terms:
                 tool, "idempotent_required", "idempotent_required without an idempotency_key", "say idempotency_key="
             )
         self.compensation: Final = self._compensation(compensate, side_effect, function, shape)
-        #: How this tool's arguments are passed on.
+        #: How this tool's arguments are passed on to others.
         self.passing: Final = ArgumentPassing(self.parameters)
         self.fallback: Final = self._fallback(fallbacks, side_effect, function, shape)
         self.contract_fields: Final = contract.as_dict()
-        #: Whether all that it asks for is over when the call begins.
+        #: Whether nothing remains to be enforced once the call has begun.
         self.checks_only: Final = not (
             self.fallback or self.compensation or contract.exactly_once or contract.max_retries or contract.timeout_ms
         )
 
-    # -- where it is written ---------------------------------------------------------------------------------------------
+    # -- at the declaration --------------------------------------------------------------------------------------------
 
     def _check_shape(self, shape: str, compensate: object, fallbacks: Sequence[Any]) -> None:
         if shape == "function" and self.contract.timeout_ms is not None and self.contract.timeout_in != "thread":
@@ -438,7 +442,7 @@ class Terms:
         return self._by_name(field, declared)
 
     def _by_name(self, field: str, function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
-        """``function`` over the bound arguments, given those that it names."""
+        """Return ``function`` as a function of the bound arguments that passes those it names."""
         taken, every = names_of(self.tool, field, function, self._names())
         return lambda bound: function(**(bound if every else {name: bound[name] for name in taken if name in bound}))
 
@@ -539,9 +543,10 @@ class Terms:
     # -- at each call ----------------------------------------------------------------------------------------------------
 
     def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
-        """The request of a call with arguments ``bound``, with its exactly-once key if it has one. Raises if the call is not allowed.
+        """Return the request of a call with arguments ``bound``, with its exactly-once key if it has one. Raise if the
+        call is not allowed.
 
-        The tool's own functions of its arguments are each asked once.
+        Each of the tool's own functions of its arguments is called once.
         """
         contract, limit = self.contract, self.contract.max_cost_units
         key = cost = once = None
@@ -565,7 +570,7 @@ class Terms:
                 error.run_id, error.location = scope.session.run_id, caller()
                 raise scope.session.refuse(scope, Request(spec, bound), error)
             finally:
-                error = None  # no frame of its traceback holds it
+                error = None  # no frame of its traceback may keep it alive
         info: dict[str, Any] | None = None if spec.patterns is None else {}
         if cost is not None:
             info = {**(info or {}), "cost_units": cost}
@@ -576,7 +581,7 @@ class Terms:
         return Request(spec, bound, info, once_key=once)
 
     def units(self, bound: Mapping[str, Any]) -> float | None:
-        """What the call costs, where that is declared."""
+        """Return the call's declared cost, or ``None``."""
         if self.cost is None:
             return None
         cost = self._asked("cost_units", self.cost, bound)
@@ -585,7 +590,7 @@ class Terms:
         return cost  # type: ignore[no-any-return]
 
     def _keyed(self, bound: Mapping[str, Any]) -> Any:
-        """The idempotency key of the call, ``None`` where it has none."""
+        """Return the idempotency key of the call, or ``None`` if it has none."""
         if self.key is None:
             return None
         key = self._asked("idempotency_key", self.key, bound)
@@ -598,7 +603,8 @@ class Terms:
             raise self._broken(field, f"{field} raised {type(error).__name__}: {error}", None, repr(error)) from error
 
     def _once(self, bound: Mapping[str, Any], key: Any) -> bytes:
-        """What identifies this call under an ``exactly_once`` contract: its key, or its arguments before redaction."""
+        """Return the identity of this call under an ``exactly_once`` contract: its key, or its arguments before
+        redaction."""
         what = "input" if key is None else "key"
         tree = to_json(bound if key is None else key)
         if not_serialisable(tree) is not None:
@@ -624,14 +630,14 @@ class Terms:
 
 
 def terms_of(point: Point) -> Terms | None:
-    """What a tool declares, where it declares anything."""
+    """Return what a tool declares, or ``None``."""
     terms = point.terms
     assert terms is None or isinstance(terms, Terms)
     return terms
 
 
 def _is_none(key: Any) -> bool:
-    """Whether a key is none: nothing, a blank text, an empty container."""
+    """Return whether a key counts as missing: ``None``, blank text, an empty container."""
     if isinstance(key, str | bytes):
         return not key.strip()
     return key is None or (isinstance(key, Collection) and not key)
@@ -645,8 +651,9 @@ def _listed(fallback: Any) -> tuple[Any, ...]:
 
 # -- time limits -------------------------------------------------------------------------------------------------------
 #
-# A coroutine is cancelled when its time is over. A function runs in a thread of its own, since a thread can't be stopped from outside:
-# it goes on there, but its result is dropped and it can begin no further effect (see ``_runtime.effects``).
+# A coroutine is cancelled at its timeout. A function runs in a thread of its own, since a thread can't be stopped from
+# outside: it keeps running there, but its result is dropped and it can begin no further effect (see
+# ``_runtime.effects``).
 
 
 class Overdue(Exception):
@@ -658,7 +665,8 @@ class Overdue(Exception):
 
 
 class Work:
-    """A call in a thread of its own, in a copy of this context. Inside a run its lane is started by the step of ``body``."""
+    """A call in a thread of its own, in a copy of this context. Inside a run its lane is started by the step of
+    ``body``."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], body: Scope | None
@@ -675,15 +683,16 @@ class Work:
         self._result: Any = None
         self._error: BaseException | None = None
         self._guard: Final = allocate_lock()
-        #: Whether the call has come to its end.
+        #: Whether the call has ended.
         self.ended = False
         self._late = False
         self._gate: Final = _reality.gate()
 
     def result(self, seconds: float, over: Callable[[], object]) -> Any:
-        """The result of the call within ``seconds``; else raise ``Overdue``, and call ``over`` when the call ends after all."""
+        """Return the result of the call within ``seconds``; else raise ``Overdue``, and call ``over`` once the call
+        ends after all."""
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
-        Context().run(thread.start)  # a thread of ours, not of the run's
+        Context().run(thread.start)  # a thread of tracekit, not of the run
         try:
             with _reality.off_loop():
                 in_time = self._gate.acquire(timeout=seconds)
@@ -713,7 +722,7 @@ class Work:
             self._over()
 
     def _leave(self, over: Callable[[], object]) -> bool:
-        """Stop waiting for the call; false if it has just ended."""
+        """Stop waiting for the call; return False if it has just ended."""
         with self._guard:
             self._over = over
             self._late = not self.ended
@@ -721,9 +730,9 @@ class Work:
 
 
 async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
-    """Await ``made`` for ``seconds`` at most, then cancel what it does; ``Overdue`` where that ended it.
+    """Await ``made`` for at most ``seconds``, then cancel it; raise ``Overdue`` if that ended it.
 
-    A cancellation that is swallowed makes no success of it: what ``made`` returns after its time was over is dropped.
+    Swallowing the cancellation does not make it a success: what ``made`` returns after the time limit is dropped.
     """
     from asyncio import timeout
 
@@ -749,9 +758,9 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
 
 # -- steps that can be undone ------------------------------------------------------------------------------------------
 #
-# The steps of a run that can be undone: completed, failed but perhaps done, and under way.
+# The steps of a run that can be undone: completed, failed but possibly done, and under way.
 
-#: How long (s) a thread waits at most before it looks again: not every change wakes it.
+#: The longest time (s) that a thread waits before it checks again: not every change wakes it.
 _LOOK: Final = 0.05
 
 
@@ -767,7 +776,7 @@ class UnderWay:
 
     @property
     def here(self) -> bool:
-        """Whether it is this very thread's, which can't wait for it without awaiting."""
+        """Whether it runs in this thread, which can't wait for it without awaiting."""
         return self.thread == get_ident()
 
 
@@ -783,7 +792,7 @@ class UndoableSteps:
         self._gates: list[LockType] = []
         self._futures: list[tuple[AbstractEventLoop, Future[None]]] = []
 
-    # -- writing ---------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> UnderWay:
         one = UnderWay()
@@ -797,14 +806,14 @@ class UndoableSteps:
         self.changed()
 
     def add(self, one: Completed) -> None:
-        """``one`` can be undone from now on, and with it what it did inside."""
+        """Register a step that can be undone from now on, including what it did inside."""
         with self._lock:
             self._forget_inside(one.seq)
             self._steps[one.seq] = one
         self.changed()
 
     def undone(self, seq: int, *, failed: bool = False) -> None:
-        """Step ``seq`` has been undone as a whole, or that has failed."""
+        """Remove step ``seq``, which has been undone as a whole, or whose undoing ``failed``."""
         with self._lock:
             self._steps.pop(seq, None)
             if failed:
@@ -823,7 +832,7 @@ class UndoableSteps:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def take(self, seq: int | None = None, *, but: Iterable[int] = ()) -> Completed | None:
-        """Step ``seq``, or the last one that nothing goes on of; each is given out once."""
+        """Remove and return step ``seq``, or the last step that is not still running."""
         with self._lock:
             if seq is not None:
                 return self._steps.pop(seq, None)
@@ -835,25 +844,26 @@ class UndoableSteps:
         return seq in self._steps
 
     def waits(self, *, other_threads: bool) -> bool:
-        """Whether something is under way (``other_threads``: in another thread), or goes on though it was given up."""
+        """Return whether a step is under way (``other_threads``: in another thread), or still running although it was
+        given up."""
         with self._lock:
             return any(not (other_threads and one.here) for one in self._under_way) or any(
                 step.goes_on for step in self._steps.values()
             )
 
     def any_under_way(self, of: Callable[[int], bool]) -> bool:
-        """Whether a step is under way of which this holds."""
+        """Return whether any step under way satisfies the predicate."""
         with self._lock:
             return any(one.seq and of(one.seq) for one in self._under_way)
 
     @property
     def standing(self) -> set[int]:
-        """The steps that nothing has tried to undo."""
+        """Return the steps that nothing has tried to undo."""
         with self._lock:
             return {*self._steps, *(one.seq for one in self._under_way if one.seq)}
 
     def asynchronous(self) -> list[str]:
-        """The names of compensations that must be awaited."""
+        """Return the names of compensations that must be awaited."""
         with self._lock:
             compensations = [one.compensation for one in self._steps.values()]
         return [one.captured.spec.name for one in compensations if one.asynchronous]
@@ -867,11 +877,12 @@ class UndoableSteps:
         for gate in gates:
             gate.release()
         for loop, future in futures:
-            with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+            with suppress(RuntimeError):  # a closed loop has no waiters
                 loop.call_soon_threadsafe(_wake, future, context=Context())
 
     def wait(self, over: Callable[[], bool], until: float | Callable[[LockType], object]) -> None:
-        """Hold this thread until ``over``: up to an instant, or with a function that holds it in a lock and knows when that is in vain."""
+        """Block this thread until ``over`` is true, at most until an instant, or with a function that waits for the
+        lock and knows when waiting is futile."""
         while True:
             gate = _reality.gate()
             with self._lock:
@@ -888,7 +899,7 @@ class UndoableSteps:
                 gate.acquire(timeout=min(rest, _LOOK))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
-        """Suspend this task until ``over``, for ``seconds`` at most where that is a number."""
+        """Suspend this task until ``over`` is true, for at most ``seconds`` if that is a number."""
         loop = _reality.running_loop()
         late: list[bool] = []
 
@@ -902,7 +913,7 @@ class UndoableSteps:
                 future = loop.create_future()
                 with self._lock:
                     self._futures.append((loop, future))
-                if over() or late:  # just now
+                if over() or late:  # it became true in the meantime
                     return
                 await future
         finally:
@@ -911,7 +922,7 @@ class UndoableSteps:
 
 
 def _timer(loop: AbstractEventLoop, seconds: float, act: Callable[[], object]) -> Any:
-    token = current.set(None)  # this timer is none of the run's own
+    token = current.set(None)  # this timer does not belong to the run
     try:
         return loop.call_later(seconds, act)
     finally:
@@ -924,7 +935,7 @@ def _wake(future: Future[None]) -> None:
 
 
 def undoable_steps(session: Session) -> UndoableSteps:
-    """The steps of a run that can be undone."""
+    """Return the steps of a run that can be undone."""
     return session.state.extras.of(UndoableSteps)
 
 
@@ -932,7 +943,7 @@ def undoable_steps(session: Session) -> UndoableSteps:
 #
 # One attempt at a call, live or answered from the log, and the pause before the next.
 
-#: Errors of calls that are not allowed: neither a retry nor a fallback follows them.
+#: Errors of calls that are not allowed: followed by neither a retry nor a fallback.
 REFUSALS: Final = (
     ContractViolationError,
     BudgetExceededError,
@@ -946,7 +957,8 @@ _WHETHER: Final = "find out whether it happened before it is called again"
 
 
 class Invocation:
-    """One call of a tool, bound; without a ``function`` its body is a block. ``info`` is recorded with each of its attempts."""
+    """One bound call of a tool; without a ``function`` its body is a block. ``info`` is recorded with each of its
+    attempts."""
 
     __slots__ = (
         "args",
@@ -985,14 +997,14 @@ class Invocation:
         self.info: Final = info
         #: Whether this call is a compensation.
         self.undoes: Final = info is not None and "compensates" in info
-        #: Whether the caller may call another tool in its place after a failure, so that the failed attempt is undone first.
+        #: Whether the caller may call another tool instead after a failure, so that the failed attempt is undone first.
         self.followed = False
         #: The entry that an abort of the run waits for, if the call can be undone.
         self.under_way: UnderWay | None = None
 
 
 class Done:
-    """The outcome of an attempt. ``about`` is what the log says of a failure besides the error itself."""
+    """The outcome of an attempt. ``about`` is what the log has on a failure besides the error itself."""
 
     __slots__ = ("about", "error", "irreversible", "output", "recorded", "seq", "side_effect", "stuck")
 
@@ -1017,7 +1029,7 @@ class Done:
         self.stuck = False
 
     def result(self) -> Any:
-        """The output, or the error raised."""
+        """Return the output, or raise the error."""
         if self.error is None:
             return self.output
         if isinstance(self.error, ReplayError):
@@ -1041,7 +1053,7 @@ class Done:
 
     @property
     def failure(self) -> StructuredFailure:
-        """The structured failure, as recorded in a replay, where the exception's type may not exist."""
+        """The structured failure; in a replay as recorded, since the exception's type may not exist."""
         from ..failures import StructuredFailure, classify
 
         assert self.error is not None
@@ -1054,7 +1066,7 @@ class Done:
 
 
 class _Unrecorded:
-    """The step of a call outside every run."""
+    """The step of a call outside of any run."""
 
     __slots__ = ("_begun",)
 
@@ -1080,11 +1092,11 @@ class _Unrecorded:
             self._begun.end(failed=True)
 
 
-# What the plan of a call yields and a driver carries out: in this thread (``take``), or awaited (``take_async``).
+# What a call's plan yields and a driver carries out: in this thread (``take``), or awaited (``take_async``).
 
 
 class Wait(NamedTuple):
-    """Waits for the step: until it is live, where the log of a resumed run does not answer it, or for its recorded outcome."""
+    """Wait for the step: until it is live, if the log of a resumed run does not answer it, or for its recorded outcome."""
 
     take: Callable[[], Any]
     take_async: Callable[[], Awaitable[Any]]
@@ -1096,7 +1108,7 @@ class FunctionBody:
 
     __slots__ = ("_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
 
-    #: What goes into the outcome's ``meta`` besides.
+    #: Additional entries of the outcome's ``meta``.
     outcome_info: Final[Mapping[str, Any]] = _NONE
     ended: Final = True
 
@@ -1113,10 +1125,10 @@ class FunctionBody:
         self._scope: Final = scope
         self._open: Final = one
         self._limit: Final = None if limit is None else limit / 1000
-        #: Whether the event loop ran meanwhile.
+        #: Whether the event loop ran in the meantime.
         self.suspended = False
         self.asynchronous: Final = asynchronous
-        #: Of a function with a limit: whether its thread goes on.
+        #: For a function with a time limit: returns whether its thread is still running.
         self.working: Callable[[], bool] | None = None
 
     def take(self) -> Any:
@@ -1133,7 +1145,7 @@ class FunctionBody:
             raise
 
     def _over(self) -> None:
-        """The thread that nobody waited for has come to its end."""
+        """The thread that nobody waited for has ended."""
         if self._open is not None:
             self._open.over()
         if self._scope is not None:
@@ -1149,7 +1161,8 @@ class FunctionBody:
 
 
 class BlockBody:
-    """A live body that is the program's own ``with`` block: the driver stops here, and continues when the block has ended."""
+    """A live body that is the program's own ``with`` block: the driver stops here, and continues once the block has
+    ended."""
 
     __slots__ = ("ended", "outcome_info")
 
@@ -1158,12 +1171,12 @@ class BlockBody:
 
     def __init__(self) -> None:
         self.outcome_info: Mapping[str, Any] = _NONE
-        #: Whether the block has ended; one that is dropped has no outcome.
+        #: Whether the block has ended; a dropped one has no outcome.
         self.ended = False
 
 
 class Pause:
-    """The wait between two attempts: an event of the run, at once in a replay."""
+    """The wait between two attempts: an event of the run, which a replay does not spend."""
 
     __slots__ = ("_scope", "_seconds")
 
@@ -1206,16 +1219,17 @@ class Pause:
 
 # -- calls with a contract ---------------------------------------------------------------------------------------------
 #
-# Calls of tools that are declared with more than a side-effect class: checked, limited in time, retried, replaced by fallbacks.
+# Calls of tools that declare more than a side-effect class: checked, limited in time, retried, replaced by fallbacks.
 #
-# The decisions between attempts are made in one place (``call_plan``), from what is in the log, so that a replay decides the same. Two
-# drivers carry them out, synchronously or with ``await``.
+# The decisions between attempts are made in one place (``call_plan``), from what is in the log, so that a replay
+# decides the same. Two drivers carry them out, synchronously or with ``await``.
 
-#: The first wait before a retry, the longest (each is twice the one before), and the longest that a server may ask for (s).
+#: The first wait before a retry, the longest (each is twice the previous), and the longest that a server may demand
+#: (s).
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 30.0
 _PATIENCE: Final = 300.0
-#: Types of failure that a retry with the same arguments can't mend, where the strategy is to give up.
+#: Failure types that a retry with the same arguments can't fix, when the strategy is to give up.
 _HOPELESS: Final = frozenset(
     ("invalid_input", "schema_validation", "contract_violation", "budget_exceeded", "side_effect_violation")
 )
@@ -1227,12 +1241,15 @@ Plan: TypeAlias = "Generator[Wait | FunctionBody | BlockBody | Pause, Any, Done]
 
 
 def call_plan(call: Invocation) -> Plan:
-    """The plan of one call, as a generator: attempts, pauses, fallbacks. Returns the outcome; raises if the call is not allowed."""
+    """Return the plan of one call as a generator of attempts, pauses and fallbacks.
+
+    The generator returns the outcome (a ``Done``), and raises if the call is not allowed.
+    """
     terms, scope, undoable = call.terms, call.scope, None
     done: Done | None = None
     if call.captured.spec.compensation is not None and scope is not None and not call.undoes:
         undoable = undoable_steps(scope.session)
-        # before its first step begins: an abort either waits for it or keeps it from beginning
+        # before its first step begins: an abort either waits for it or prevents it
         call.under_way = undoable.begin()
     try:
         if scope is None:
@@ -1265,10 +1282,10 @@ def call_plan(call: Invocation) -> Plan:
 
 
 def _attempt(call: Invocation, request: Request) -> Plan:
-    """The plan of one attempt at a call, live or answered from the log."""
+    """Return the plan of one attempt at a call, live or answered from the log."""
     captured, terms, scope = call.captured, call.terms, call.scope
     spec, asynchronous = captured.spec, captured.shape == "coroutine"
-    lazily = terms is None or terms.checks_only  # what it returns may come to its end later
+    lazily = terms is None or terms.checks_only  # the value it returns may complete later
     step: Any
     if scope is None:
         step = _Unrecorded(process.effects.begins_outside(spec.name, spec.side_effect, undoes=call.undoes))
@@ -1289,12 +1306,12 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     if not step.live:
         outcome = yield Wait(step.answer, step.answer_async, asynchronous)
         about = outcome.meta.get("info") or _NONE
-        if about.get("reason") != "exactly_once":  # that was an earlier step's doing
+        if about.get("reason") != "exactly_once":  # that was an earlier step's effect
             _keep(call, step, outcome.output)
         output = outcome.output if outcome.error is None else None
         return Done(call, step.seq, output, outcome.error, about, outcome.meta.get("failure"))
     one, body, awaited = None, step.body(), call.under_way is not None
-    if call.undoes or call.followed or not lazily:  # what happens in it decides on what follows
+    if call.undoes or call.followed or not lazily:  # its contents decide about what follows
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
         one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes, awaited=awaited)
         body = body_of(one, body)
@@ -1316,7 +1333,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     _, within = _left(one)
     outcome_info: Mapping[str, Any] | None = (
         None if spec.patterns is None else _NONE
-    )  # with patterns of its own it takes no short way
+    )  # tools with their own redaction patterns can't take the short path
     if work.outcome_info or work.suspended:
         outcome_info = {**work.outcome_info, "suspended": True} if work.suspended else work.outcome_info
     if outcome_info is None:
@@ -1328,7 +1345,8 @@ def _attempt(call: Invocation, request: Request) -> Plan:
 
 
 def _left(one: OpenCall | None, *, failed: bool = False) -> tuple[Below, list[int]]:
-    """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
+    """Close a call whose body is over: return what happened in it, and the steps around it that can be undone or
+    repeated as a whole."""
     if one is None:
         return Below(), []
     around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
@@ -1360,14 +1378,14 @@ def _failed(
     about: dict[str, Any] = {}
     goes_on = isinstance(error, Overdue) and error.goes_on
     if isinstance(error, Overdue):
-        # whether it may take effect yet, or has taken one that can't be undone
+        # whether it may still take effect, or has had an effect that can't be undone
         in_doubt = spec.side_effect == "irreversible" or (goes_on and spec.side_effect == "reversible")
         error = _overdue(call, step, error, in_doubt)
         about["timeout"] = True
         if in_doubt:
             about["in_doubt"] = True
         if in_doubt and goes_on:
-            about["final"] = True  # undone or repeated now, what its thread does later would stay
+            about["final"] = True  # if it were undone or repeated now, the later effects of its thread would remain
     below, within = _left(one, failed=True)
     if below.irreversible is not None:
         about["irreversible"] = below.irreversible
@@ -1406,7 +1424,8 @@ def _overdue(call: Invocation, step: Any, overdue: Overdue, in_doubt: bool) -> S
 
 
 def _unfinished(name: str, result: Any) -> ContractViolationError:
-    """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
+    """Return the error for a plain function that returned an unstarted coroutine or generator: its contract can't be
+    kept."""
     close = getattr(result, "close", None)
     if close is not None:
         close()
@@ -1421,7 +1440,7 @@ def _unfinished(name: str, result: Any) -> ContractViolationError:
 
 
 def _wait(terms: Terms, done: Done, number: int) -> float | None:
-    """How long to wait before a retry (s); ``None``: no retry."""
+    """Return how long to wait before a retry (s); ``None``: no retry."""
     if number > terms.contract.max_retries:
         return None
     failure = done.failure
@@ -1434,7 +1453,7 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
 
 
 def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | FunctionBody | BlockBody | Pause, Any, bool]:
-    """Undo what a failed attempt may have done, before it is made again; false if that failed."""
+    """Undo what a failed attempt may have done, before it is repeated; return False if that failed."""
     compensation = call.captured.spec.compensation
     if compensation is None:
         return True
@@ -1459,7 +1478,7 @@ def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | FunctionBody
 
 
 def _try_fallbacks(call: Invocation, done: Done) -> Plan:
-    """The plan of calling the fallbacks of a failed tool, one after the other; the first failure is the one reported."""
+    """Return the plan of calling a failed tool's fallbacks one after the other; the first failure is the one reported."""
     terms, last = call.terms, done
     assert terms is not None
     assert done.error is not None
@@ -1530,7 +1549,7 @@ def run_plan(plan: Plan, sent: Any = None, thrown: BaseException | None = None) 
         except StopIteration as stop:
             return stop.value
         finally:
-            thrown = None  # no frame of its traceback holds it
+            thrown = None  # no frame of its traceback may keep it alive
         if isinstance(wait, BlockBody):
             return wait
         try:
@@ -1562,10 +1581,11 @@ _NOTHING: Final = Below()
 
 
 class ReplaceableCall:
-    """One call of a traced function in whose place another may be made when it fails, and what speaks against that.
+    """One call of a traced function that may be replaced by another call when it fails, and what rules that out.
 
-    ``followed``: another may be made, so that what its step did is undone first, where it can be. ``counted``: what happens in it
-    besides its step counts too. ``final`` says afterwards that nothing may follow, ``stuck`` that undoing it failed.
+    ``followed``: another call may follow, so that what its step did is undone first, where possible. ``counted``: what
+    happens in it besides its step counts, too. ``final`` says afterwards that nothing may follow, ``stuck`` that
+    undoing it failed.
     """
 
     __slots__ = ("_below", "_counted", "_followed", "_open", "final", "stuck")
@@ -1579,14 +1599,14 @@ class ReplaceableCall:
         self.stuck = False
 
     def entered(self) -> AbstractContextManager[None]:
-        """A block around the call."""
+        """Return a context manager around the call."""
         if not self._counted:
             return nullcontext()
         self._open = OpenCall(process.effects, innermost())
         return in_call(self._open)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call it. What it returns is returned (of a coroutine function, a coroutine), what it raises is raised."""
+        """Call the function; return what it returns (for a coroutine function, a coroutine), and raise what it raises."""
         captured = captured_of(function)
         if captured is None or (captured.terms is None and not (self._followed and captured.spec.side_effect)):
             return function(*args, **kwargs)
@@ -1607,7 +1627,7 @@ class ReplaceableCall:
         return done.result()
 
     def end(self, *, failed: bool) -> Below:
-        """The call is over: what has happened in it that can't be undone, and what may take effect yet, by name."""
+        """End the call; return what happened in it that can't be undone, and, by name, what may still take effect."""
         if self._open is not None:
             below = self._open.end(failed=failed)
             self._below = Below(below.irreversible or self._below.irreversible, below.in_doubt)
@@ -1615,7 +1635,7 @@ class ReplaceableCall:
 
 
 def wrap_contracted(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped``, a function or coroutine function with terms, with each call going through ``call_plan``."""
+    """Wrap ``wrapped``, a function or coroutine function with terms, so that each call goes through ``call_plan``."""
     captured.wrapped_as = wrapped
     wrapper = _coroutine(captured) if captured.shape == "coroutine" else _function(captured)
     return tool(wrapped, wrapper, captured)

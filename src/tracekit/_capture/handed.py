@@ -1,7 +1,7 @@
-"""The frame from which a function is called that the program handed to a thread, a pool or an event loop.
+"""The frame from which tracekit calls a function that the program handed to a thread, a pool or an event loop.
 
-Who asks for its caller finds this file, and takes it for the program's own: ``pool.submit(random.random)`` draws for the program, though
-the frame above it is the pool's.
+Code that looks at its caller finds this file, which counts as the program's own: ``pool.submit(random.random)`` draws
+for the program, though the frame above is the pool's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,5 +11,5 @@ __all__ = ["call"]
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """``function``, called for the program that handed it over."""
+    """Call ``function`` for the program that handed it over."""
     return function(*args, **kwargs)

@@ -1,5 +1,5 @@
-"""What user code reads from outside: environment variables, files and directories; how files were before the run changed them, and how
-its steps left them."""
+"""Capture of what user code reads from outside: environment variables, files and directories; and of how files were
+before the run changed them, and how its steps left them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from .plugins import PLACEHOLDER
 
 __all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
 
-#: Variables that say where a process runs, not what it does: a program may have others in a replay.
+#: Variables that say where a process runs, not what it does: they may differ in a replay.
 _PLACE: Final = frozenset({
     "HOME", "PATH", "TMPDIR", "TEMP", "TMP", "PWD", "OLDPWD", "SHLVL", "SHELL", "VIRTUAL_ENV", "_",
     "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR",
 })  # fmt: skip
 _OF_PLACE: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
-#: Modules of the standard library by which user code asks for a variable, or opens a file.
+#: Modules of the standard library through which user code reads a variable, or opens a file.
 _BETWEEN: Final = frozenset({
     "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
     "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
-#: Packages that look at the program, and read its code.
+#: Packages that inspect the program, and read its code.
 _KEEPING: Final = frozenset({
     "IPython", "_pytest", "pytest", "coverage", "debugpy", "pydevd", "pip", "setuptools", "pkg_resources", "traitlets", "wrapt",
 })  # fmt: skip
@@ -58,16 +58,16 @@ _getcwd: Final = os.getcwd
 
 
 def _asks() -> Scope | None:
-    """The scope of the run, where the running code is user code and part of it, outside every step."""
+    """Return the scope of the run if the running code is user code and part of it, outside of any step."""
     scope = current.get()
     return scope if scope is not None and not scope.live and asked_by_user(_BETWEEN, 3) else None
 
 
 @_reality.off_loop()
 def _library_asks(path: Any) -> bool:
-    """Whether an installed package opens this file for the program: one of its data or of its state.
+    """Return whether an installed package opens this file for the program: a file of its data or state.
 
-    Not what the package keeps for itself (hidden, among temporary files, of the system), and no code.
+    Not the package's private files (hidden, temporary, or of the system), and no code.
     """
     package = _asking_package()
     if package is None or package in sys.stdlib_module_names or _watches(package):
@@ -81,7 +81,7 @@ def _library_asks(path: Any) -> bool:
 
 
 def _asking_package() -> str | None:
-    """The installed package that asks; ``None`` where something else does."""
+    """Return the installed package that asks; ``None`` if something else does."""
     frame: FrameType | None = _getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
@@ -92,12 +92,12 @@ def _asking_package() -> str | None:
 
 
 def _watches(package: str) -> bool:
-    """Whether a package looks at the program, and is none of it."""
+    """Return whether a package inspects the program instead of being a part of it."""
     return package in _KEEPING or package.startswith("tracekit")
 
 
 def _passes_away(where: str) -> bool:
-    """Whether what is there is the system's, or a temporary file."""
+    """Return whether a path is the system's, or a temporary file."""
     return where.startswith((*_OF_THE_SYSTEM, *temporary_directories()))
 
 
@@ -105,7 +105,7 @@ def _passes_away(where: str) -> bool:
 
 
 class _Written:
-    """The variables that were set or taken away while runs are active, outside every step: those are the program's own."""
+    """The variables set or deleted outside of steps while runs are active: those are the program's own."""
 
     def __init__(self) -> None:
         self.names: Final[set[str]] = set()
@@ -115,8 +115,11 @@ _written: Final = _Written()
 
 
 class _Iterated(threading.local):
-    """The names that this thread has been given by an iteration, as the very objects: whoever looks them up wants all variables, to
-    hand them on to another process, and none of them."""
+    """The names that this thread received from an iteration, by identity.
+
+    Code that looks up these very objects wants all variables, to pass them to another process, and is interested in
+    none.
+    """
 
     def __init__(self) -> None:
         self.names: dict[int, Any] = {}
@@ -142,7 +145,8 @@ def _getting(original: Any) -> Any:
             value = original(self, key)
         except KeyError:
             value = None
-        # What a replay supplies, so that SDKs can be made without a key, is no value of the program's.
+        # The placeholder that a replay supplies, so that SDK clients can be created without a key, is no value of the
+        # program's.
         found = _read(scope, key, None if value == PLACEHOLDER else value)
         if found is None:
             raise KeyError(key)
@@ -164,19 +168,20 @@ def _iterating(original: Any) -> Any:
     return __iter__
 
 
-#: Whether the environment is kept as bytes, which it decodes.
+#: Whether the environment is stored as bytes, which it decodes.
 _POSIX: Final = os.name == "posix"
 
 
 def _pairing(original: Any, iterating: Any, getting: Any) -> Any:
-    """``items()``. A library that looks through all variables (for proxies, at each request) passes none of the hooks at each of them."""
+    """Wrap ``items()``: a library that scans all variables (for proxies, at each request) bypasses the per-variable
+    hooks."""
 
     class Pairs(ItemsView[Any, Any]):
         _mapping: Any
 
         def __iter__(self) -> Iterator[tuple[Any, Any]]:
             variables: Any = self._mapping
-            if variables is os.environ and _POSIX:  # as it does it itself
+            if variables is os.environ and _POSIX:  # as os.environ does it
                 return iter(decoded(self._mapping._data))
             names = list(iterating(variables))
             return zip(names, map(getting, repeat(variables), names), strict=True)
@@ -201,7 +206,7 @@ def _deleting(original: Any) -> Any:
         try:
             original(self, key)
         except KeyError:
-            # In a replay the recorded one may serve where there is none: that is what is taken away.
+            # In a replay the recorded variable may exist although the real one does not: then that one is deleted.
             scope = _asks() if _is_input(self, key) else None
             if scope is None or key in _written.names or _read(scope, key, None) is None:
                 raise
@@ -213,14 +218,16 @@ def _deleting(original: Any) -> Any:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 #
-# What the program opens for reading. What it has written itself outside every step, it writes in a replay, too: that is no input.
+# What the program opens for reading. What it has written itself outside of steps, it also writes in a replay: that is
+# no input.
 
-#: How much content is kept of one file, in bytes, where the user does not say so; of all that a run reads it is so many times as much.
+#: How much content is kept of one file by default, in bytes; for everything that a run reads, the limit is this many
+#: times as much.
 _ONE: Final = 256 << 10
 _TIMES: Final = 64
 _KEEP: Final = "TRACEKIT_KEEP_FILES"
 _SIZE: Final = expression(r"(\d+)([KMG]?)(?:i?B)?", re.IGNORECASE)
-#: Of a larger file the beginning and the end are hashed.
+#: Of a larger file only the beginning and the end are hashed.
 _WHOLE: Final = 16 << 20
 _SAMPLE: Final = 1 << 20
 #: Files that hold credentials: their content is never kept.
@@ -235,7 +242,7 @@ _HIDDEN: Final = frozenset((".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docke
 
 
 def bytes_of(text: str) -> int:
-    """A size as people write it (``256K``, ``4MiB``, ``0``) in bytes; ``ValueError`` where it is none."""
+    """Return a human-readable size (``256K``, ``4MiB``, ``0``) in bytes; raise ``ValueError`` if it is invalid."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no size: say a number of bytes, or one with K, M or G")
@@ -243,7 +250,8 @@ def bytes_of(text: str) -> int:
 
 
 class _Files:
-    """What a run has read of files: where its names begin, how much content it has kept, and what each was when it was last looked at."""
+    """What a run has read from files: the root of its names, how much content it has kept, and each file's last seen
+    state."""
 
     def __init__(self) -> None:
         self.directory: Final = os.path.realpath(_getcwd())
@@ -257,18 +265,18 @@ class _Files:
                 warn(f"{_KEEP}: {error}; it is {_ONE >> 10}K")
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
-        #: The files of which it is recorded how the run found them, before it changed them.
+        #: The files whose state before the run changed them has been recorded.
         self.found: Final[set[str]] = set()
         #: What open steps have changed themselves, by step.
         self.changed: Final[dict[int, dict[str, None]]] = {}
-        #: Directories in which processes have run, as they were last looked at; ``None`` where one is too large to be looked through.
+        #: Directories in which processes have run, as last scanned; ``None`` if one is too large.
         self.trees: Final[dict[str, _Tree | None]] = {}
-        #: Open steps in which a process was started, and the directory that is looked at when they end.
+        #: Open steps in which a process was started, and the directory that is scanned when they end.
         self.watched: Final[set[tuple[int, str]]] = set()
         self.lock: Final = threading.RLock()
 
     def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
-        """Put the content of a file into what is recorded of it, if it is to be kept."""
+        """Add the content of a file to its record, if it is to be kept."""
         if (
             keep
             and len(data) <= self.most
@@ -282,21 +290,25 @@ class _Files:
                 value["content"] = data
 
     def named(self, where: str) -> tuple[str, bool]:
-        """What a path is called, and whether it is in the working directory: from there, so that a run can be replayed elsewhere."""
+        """Return a path's recorded name, and whether it is in the working directory: then it is relative, so that a run
+        can be replayed elsewhere."""
         inside = where == self.directory or where.startswith(self.directory + os.sep)
         return (os.path.relpath(where, self.directory) if inside else where), inside
 
 
 class _Descriptors:
-    """The files that are looked at while the process has them open elsewhere. Those are not closed: with any of its descriptors of a file
-    a process loses its locks on it, a database's among them."""
+    """The files being read while the process has them open elsewhere, too.
+
+    These are not closed: closing any of its descriptors of a file loses a process's locks on it, a database's among
+    them.
+    """
 
     def __init__(self) -> None:
         self._held: Final[dict[tuple[int, int], int]] = {}
 
     @contextmanager
     def opened(self, where: str, busy: set[tuple[int, int]] | None = None) -> Iterator[int]:
-        """A descriptor to read from at a place; ``busy`` are the files that are open, where that is known."""
+        """Yield a descriptor for reading the file at a path; ``busy`` are the open files, if known."""
         about = os.stat(where)
         file = about.st_dev, about.st_ino
         fd = self._held.get(file)
@@ -315,7 +327,7 @@ class _Descriptors:
             os.close(fd)
 
     def release(self) -> None:
-        """Close those that nobody else has open."""
+        """Close the files that are no longer open elsewhere."""
         if self._held:
             held = {*self._held.values()}
             busy = _open_files(held)
@@ -327,7 +339,7 @@ _descriptors: Final = _Descriptors()
 
 
 def _open_files(without: set[int] | None = None) -> set[tuple[int, int]]:
-    """The files that this process has open."""
+    """Return the files that this process has open."""
     found = set()
     for name in os.listdir("/dev/fd"):
         if without is None or int(name) not in without:
@@ -361,12 +373,12 @@ def _opening(original: Any) -> Any:
 
 
 _TO_WRITE: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-#: Of a directory, or of a file that is to have no name, nothing is read.
+#: Flags of directories and unnamed files, from which nothing is read.
 _OTHERWISE: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_TMPFILE", 0) | getattr(os, "O_PATH", 0)
 
 
 def _opening_by_number(original: Any) -> Any:
-    """``os.open``: the descriptor of a file."""
+    """Wrap ``os.open``."""
 
     @wraps(original)
     def open(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
@@ -424,7 +436,8 @@ _AS_IT_IS: Final = object()
 
 @_reality.off_loop()
 def _input(scope: Scope, path: Any, file: Any) -> Any:
-    """What a program is given of a file (or its descriptor): the content, as text or bytes; ``None``: it is not there; or ``_AS_IT_IS``."""
+    """Return what a program gets for a file (or its descriptor): the content, as text or bytes; ``None`` if it does not
+    exist; or ``_AS_IT_IS``."""
     try:
         where = os.path.realpath(path)
         if where in scope.session.state.extras.of(OwnFiles).paths or installed(where):
@@ -446,18 +459,20 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     return None if found is None else found["content"]
 
 
-# What a run changes is to be as it was when it did so for the first time, before a replay does it again: so it is kept as it was, whoever
-# changes it. What a step changes, a replay, which does not run that, has to be given: how the step left it is a part of its outcome.
+# Before a replay repeats the run's changes, the files must be as they were before the first one: so that state is kept,
+# whoever changes them. A replay does not execute steps, so their changes must be supplied: how a step left the files is
+# a part of its outcome.
 
-#: So many files of a run, and no more.
+#: The most files recorded per run.
 _PATHS: Final = 10_000
 
 
 @_reality.off_loop()
 def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> None:
-    """The run is about to change this file, or to make it. ``whole``: what is in it now matters, not only whether it is there.
+    """Record a file that the run is about to change or create.
 
-    ``native``: code below Python opens it, and reads what it likes.
+    ``whole``: its present content matters, not only whether it exists. ``native``: code below Python opens it, and may
+    read it.
     """
     scope = current.get()
     if scope is None:
@@ -470,7 +485,7 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> N
     lasting, state.extras.of(OwnFiles).lasting = (
         state.extras.of(OwnFiles).lasting,
         True,
-    )  # where nothing more comes to be known of it
+    )  # where nothing more becomes known of it
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         where = os.path.realpath(path)
         files, own = state.extras.of(_Files), state.extras.of(OwnFiles).paths
@@ -493,7 +508,8 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> N
 
 @contextmanager
 def _no_part_of_the_run() -> Iterator[None]:
-    """What is looked at here the program has not asked for, and what it asks for while it is (a name for a temporary file) neither."""
+    """The block in which tracekit looks at files: the program did not ask for that, nor for what it causes (such as a
+    temporary file's name)."""
     token = current.set(None)
     try:
         yield
@@ -502,14 +518,16 @@ def _no_part_of_the_run() -> Iterator[None]:
 
 
 def _is_lasting(scope: Scope, files: _Files, where: str) -> bool:
-    """Whether what a run changes there is to be as it was: it is recorded, and the file is neither installed nor bound to go by itself."""
+    """Return whether a file's state before the change must be kept: the run is recorded, and the file neither installed
+    nor temporary."""
     if not scope.session.recording or len(files.found) > _PATHS or installed(where):
         return False
     return files.named(where)[1] or not _passes_away(where)
 
 
 def _keep(scope: Scope, files: _Files, where: str, whole: bool, native: bool) -> None:
-    """``whole``: it matters what is in it. Where that is lost with the change, it matters only if the program has read it before."""
+    """Record the state of a file. ``whole``: its content matters; otherwise the content, which the change destroys,
+    matters only if the program has read it before."""
     name, inside = files.named(where)
     value = _now(files, where, keep=inside or native, directory=whole)
     if value is _NOTHING or (isinstance(value, dict) and not whole and "content" not in value):
@@ -517,12 +535,13 @@ def _keep(scope: Scope, files: _Files, where: str, whole: bool, native: bool) ->
     scope.session.input_read(scope, "kept", name, value, own=False)
 
 
-#: Of what is no file.
+#: Something that is no file.
 _NOTHING: Final = object()
 
 
 def _now(files: _Files, where: str, *, keep: bool, directory: bool = True) -> Any:
-    """What is there: as a file, a directory; ``None`` for nothing, ``_NOTHING`` for what can't be recorded."""
+    """Return the state of a path: a file, a link, a directory; ``None`` for nothing, ``_NOTHING`` for what can't be
+    recorded."""
     if os.path.islink(where):
         return {"link": os.readlink(where)}
     try:
@@ -538,7 +557,7 @@ def _now(files: _Files, where: str, *, keep: bool, directory: bool = True) -> An
 
 
 def _changes(scope: Scope, files: _Files, where: str) -> None:
-    """A step is about to change this file itself: how it leaves it is recorded before its outcome."""
+    """Note that a step is about to change this file itself: how it leaves it is recorded before its outcome."""
     if not _is_lasting(scope, files, where):
         return
     step = scope.live
@@ -574,17 +593,18 @@ def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
                 scope.session.input_read(scope, "left", name, value, own=False)
 
 
-# A process changes what it likes, and so does code below Python. So the directory that a process runs in is looked at before it starts and
-# when its end is known, and the working directory of a whole program when that begins and ends.
+# A process may change anything, and so may code below Python. So the directory in which a process runs is scanned
+# before it starts and when its end is known, and the working directory of a whole program when that begins and ends.
 
-#: A directory with more in it than that is not looked through.
+#: A directory with more entries than this is not scanned.
 _ENTRIES: Final = 2_000
-#: What is in directories of these names is somebody else's.
+#: Directories of these names hold files of other tools.
 _OTHERS: Final = frozenset(("__pycache__", "node_modules", "site-packages", ".tracekit", ".venv", "venv"))
 
 
 class _Tree:
-    """What is below a directory: what changes when a file does, and the content of small files, or where a link leads."""
+    """The contents of a directory tree: what changes when a file does, and the content of small files, or the target of
+    a link."""
 
     def __init__(self) -> None:
         self.versions: Final[dict[str, tuple[int, ...]]] = {}
@@ -592,7 +612,7 @@ class _Tree:
 
     @classmethod
     def look(cls, files: _Files, directory: str, before: _Tree | None, without: set[str]) -> _Tree | None:
-        """As it is now; ``None`` where there is too much of it."""
+        """Scan the directory; return ``None`` if it has too many entries."""
         tree = cls()
         versions, contents = tree.versions, tree.contents
         known, kept = ({}, {}) if before is None else (before.versions, before.contents)
@@ -642,7 +662,7 @@ class _Tree:
                         self.contents[path] = os.pread(fd, most, 0)
 
     def state(self, files: _Files, path: str) -> dict[str, Any] | None:
-        """What was there, as far as it was looked at."""
+        """Return what was at a path, as far as it was scanned."""
         version, content = self.versions.get(path), self.contents.get(path)
         if version is None:
             return None
@@ -659,8 +679,10 @@ class _Tree:
 
 
 def _printed_into() -> set[tuple[int, int]]:
-    """The files that standard output and error go to, by device and number: whoever started the program opened them, and what it prints
-    is not what it writes."""
+    """Return the files that standard output and error go to, by device and number.
+
+    The code that started the program opened them: printing to them is not writing a file.
+    """
     found = set()
     for fd in (1, 2):
         with suppress(OSError):
@@ -670,8 +692,10 @@ def _printed_into() -> set[tuple[int, int]]:
 
 
 def look_around(scope: Scope) -> Callable[[], None]:
-    """A program is about to begin as the run of ``scope``: how it finds what it changes in the working directory is recorded when it calls
-    the result, at its end."""
+    """Scan the working directory before a program begins as the run of ``scope``.
+
+    Call the result at the program's end: it records the earlier state of what was changed.
+    """
     files = scope.session.state.extras.of(_Files)
 
     def look() -> None:
@@ -685,8 +709,10 @@ def look_around(scope: Scope) -> Callable[[], None]:
 
 @_reality.off_loop()
 def about_to_start(scope: Scope, step: int, directory: Any) -> None:
-    """A process is about to start as, or in, the step ``step``, in this directory (``None``: the current one): what it changes there is
-    recorded before the outcome of the step."""
+    """Prepare for a process that is about to start as, or in, ``step``, in this directory (``None``: the current one).
+
+    What it changes there is recorded before the outcome of the step.
+    """
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         files = scope.session.state.extras.of(_Files)
         root = os.path.realpath(_getcwd() if directory is None else directory)
@@ -706,9 +732,10 @@ def about_to_start(scope: Scope, step: int, directory: Any) -> None:
 
 @_reality.off_loop()
 def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
-    """Look through a directory, and record how the run found what has changed since the last look; and how ``step`` leaves it, which ends.
+    """Scan a directory, and record the earlier state of what has changed since the last scan; and how ``step``, which
+    ends, leaves it.
 
-    Whether it can be looked through.
+    Return whether it can be scanned.
     """
     with files.lock:
         before = files.trees.get(root)
@@ -733,13 +760,14 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
 
 
 def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
-    """A function that changes the files that these arguments name; of the one that argument ``made`` names nothing is left."""
+    """Return a wrapper for functions that change the files named by these arguments; the file named by argument
+    ``made`` is lost."""
 
     def make(original: Any) -> Any:
         @wraps(original)
         def change(*args: Any, **kwargs: Any) -> Any:
             scope = current.get()
-            if scope is not None and not kwargs:  # relative to a directory that is open: a part of a larger removal
+            if scope is not None and not kwargs:  # relative to a directory descriptor: a part of a larger removal
                 for at in names:
                     if len(args) > at and isinstance(args[at], str | os.PathLike):
                         _about_to_write(args[at], whole=at != made)
@@ -751,7 +779,7 @@ def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
 
 
 def _connecting(original: Any) -> Any:
-    """``sqlite3.connect``, which opens the file by itself, and the files beside it that a process left there when it was ended."""
+    """Wrap ``sqlite3.connect``, which opens by itself the file and those beside it that a killed process left behind."""
 
     @wraps(original)
     def connect(*args: Any, **kwargs: Any) -> Any:
@@ -767,14 +795,15 @@ def _connecting(original: Any) -> Any:
 
 
 def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | None:
-    """Size and hash of a file, and its content where it is to be kept; ``None`` where it is no regular file."""
+    """Return size and hash of a file, and its content if it is to be kept; ``None`` if it is no regular file."""
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         return None
     version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
     size, whole = about.st_size, max(_WHOLE, files.most)
     if not size and (data := b"".join(_pieces(fd, whole, whole))):
-        # The system makes it at each reading (/proc): what the program reads is another reading, so it is compared, and not handed out.
+        # The system generates it at each reading (/proc): the program's reading is another one, so it is compared and
+        # not served.
         return {"size": len(data), "sha256": sha256(data).hexdigest()}
     known = files.seen.get(name)
     if known is not None and known[0] == version:
@@ -803,7 +832,7 @@ def _holds_credentials(name: str) -> bool:
 
 @_reality.off_loop()
 def _without_name(data: bytes) -> int:
-    """A descriptor of a file that is nowhere, to be read from its beginning."""
+    """Return a descriptor of an unnamed file, positioned at its beginning."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("tracekit")
     else:
@@ -822,7 +851,7 @@ def _as_bytes(content: str | bytes) -> bytes:
 
 
 def _recorded_file(original: Any, path: Any, content: str | bytes, args: Any, kwargs: Any) -> Any:
-    """A file of this content, opened as the program has asked for."""
+    """Return a file with this content, opened as the program requested."""
     fd = _without_name(_as_bytes(content))
     if args:
         args = (fd, *args[1:])
@@ -836,9 +865,9 @@ def _recorded_file(original: Any, path: Any, content: str | bytes, args: Any, kw
 
 # -- directories -------------------------------------------------------------------------------------------------------
 #
-# What is in a directory, in the order in which the system says so. ``os.walk``, ``glob`` and ``pathlib`` ask the same two functions.
+# The entries of a directory, in the system's order. ``os.walk``, ``glob`` and ``pathlib`` use the same two functions.
 
-#: Of a directory with more in it than that nothing is recorded.
+#: A directory with more entries than this is not recorded.
 _NAMES: Final = 10_000
 
 
@@ -895,7 +924,7 @@ def _is_directory(entry: Any) -> bool:
 
 @_reality.off_loop()
 def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
-    """The names that a program is given of a directory; ``None``: that it is not there."""
+    """Return the names that a program gets for a directory; ``None`` if it does not exist."""
     try:
         files = scope.session.state.extras.of(_Files)
         where = os.path.realpath("." if path is None else path)
@@ -910,11 +939,11 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     return None if found is None else [*found]
 
 
-# -- where it runs, and who is asked -----------------------------------------------------------------------------------
+# -- working directory and standard input ------------------------------------------------------------------------------
 
 
 def _directory(original: Any) -> Any:
-    """``os.getcwd``: a replay may run elsewhere, and what lies there is there; so it is compared, not served."""
+    """Wrap ``os.getcwd``: a replay may run elsewhere, where its files are; so the directory is compared, not served."""
 
     @wraps(original)
     def getcwd() -> Any:
@@ -928,14 +957,14 @@ def _directory(original: Any) -> Any:
 
 
 def _answering(original: Any) -> Any:
-    """``input`` where nobody captures it, as under ``tracekit run``, and nobody has put something else in its place."""
+    """Wrap ``input`` unless it is captured, as under ``tracekit run``, or has been replaced."""
     if not isinstance(original, BuiltinFunctionType):
         return original
 
     @wraps(original)
     def input(*args: Any) -> Any:
         scope = current.get()
-        # What a process that has joined the run reads there is written by the one that started it, in a replay, too.
+        # Input of a process that has joined the run is written by the process that started it, also in a replay.
         if scope is None or not scope.session.state.joined:
             cross(Attempt("stdin", "input", "standard input"))
         return original(*args)
@@ -944,7 +973,7 @@ def _answering(original: Any) -> Any:
 
 
 class _Scan:
-    """What ``os.scandir`` gives."""
+    """The result of ``os.scandir``."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._entries: Final = iter(entries)
@@ -962,13 +991,13 @@ class _Scan:
         self.close()
 
     def close(self) -> None:
-        """Give nothing more."""
+        """Stop the iteration."""
         for _ in self._entries:
             pass
 
 
 class _Entry:
-    """An entry of a directory that was there in the recording, and is not here."""
+    """A directory entry that existed in the recording, and does not exist now."""
 
     def __init__(self, directory: str, name: str) -> None:
         self.name: Final = name.rstrip("/")
@@ -1028,9 +1057,9 @@ def _always() -> list[Patch]:
 
 
 def _of_pathlib() -> list[Patch]:
-    """``Path.glob`` of Python 3.13 has a reference of its own to what lists a directory."""
+    """Patch ``Path.glob`` of Python 3.13, which has its own reference to the function that lists a directory."""
     if sys.version_info >= (3, 13):
-        import glob  # before ``os.scandir`` is exchanged: it keeps the function that it finds
+        import glob  # before ``os.scandir`` is replaced: it keeps the function that it finds
 
         globber = vars(glob).get("_StringGlobber")
         if getattr(globber, "scandir", None) is os.scandir:
@@ -1046,7 +1075,7 @@ _switch: Final = Switch(_patches, ("sqlite3",))
 
 
 def activate() -> None:
-    """Observe what user code reads from now on; each call wants a ``deactivate``."""
+    """Observe what user code reads from now on; each call needs a ``deactivate``."""
     _switch.activate()
 
 

@@ -1,9 +1,10 @@
-"""What shuts a replayed program off below Python: a network of its own, and a layer of its own over the file system.
+"""Isolation of a replayed program below Python: an empty network namespace, and a scratch layer over the file system.
 
-On Linux a process can move itself into a network that holds nothing, not even a loopback device that is up, and into a view of the
-file system in which all that it writes goes to memory of its own. It can't leave either again by itself, so this is for ``tracekit
-replay``, which starts nothing else in its process; it must come before the first thread. What a process starts there is in it, too.
-Sockets in the file system (Unix sockets) are part of neither and stay the guard's.
+On Linux a process can move itself into a network namespace that has nothing, not even an active loopback device, and
+into a mount namespace in which everything it writes goes to an overlay in memory. It can't leave either by itself, so
+this is for ``tracekit replay``, which starts nothing else in its process; it must happen before the first thread
+starts. Child processes are inside as well. Sockets in the file system (Unix sockets) are covered by neither; the guard
+handles them.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ _CHILD_SUBREAPER: Final = 36
 
 
 def available() -> bool:
-    """Whether ``enter`` would work here and now: tried in a child process, which ends at once."""
+    """Return whether ``enter`` would work now, tried in a short-lived child process."""
     return sys.platform.startswith("linux") and _alone() and not _tried(lambda: _unshare(_NEW_NET)[1])
 
 
 def enter(*, loopback: bool = False) -> str:
-    """Move this process into an empty network; says what is in force, or ``"not isolated: …"`` and why.
+    """Move this process into an empty network namespace; return what is in force, or ``"not isolated: …"`` with the
+    reason.
 
-    ``loopback`` brings the new network's own loopback device up. It is not the host's: no server outside is reached
-    through it, so a replay with ``allow_hosts`` wants no isolation.
+    ``loopback`` activates the namespace's own loopback device. It is not the host's: no server outside can be reached
+    through it, so a replay with ``allow_hosts`` must not be isolated.
     """
     if not sys.platform.startswith("linux"):
         return f"not isolated: network namespaces are Linux's, and this is {sys.platform}"
@@ -63,7 +65,7 @@ def _alone() -> bool:
 
 
 def _tried(what: Any) -> str:
-    """What a child process, which ends at once, says of ``what``: empty when it worked, else the reason."""
+    """Run ``what`` in a child process that ends at once; return an empty string if it worked, else the reason."""
     out, into = os.pipe()
     child = os.fork()
     if child == 0:
@@ -81,9 +83,10 @@ def _tried(what: Any) -> str:
 
 
 def _unshare(flags: int) -> tuple[str, str]:
-    """How it worked, and why it did not: one of them is empty.
+    """Unshare the namespaces; return how it worked and why it failed, one of which is empty.
 
-    First with the rights that the process has, since a user namespace hides other users' files; then with such a namespace.
+    Tried first with the process's own rights, since a user namespace hides other users' files; then with such a
+    namespace.
     """
     uid, gid = os.geteuid(), os.getegid()
     reason = _call("unshare", flags)
@@ -99,7 +102,7 @@ def _unshare(flags: int) -> tuple[str, str]:
 
 
 def _call(name: str, *args: Any) -> str:
-    """Call a function of the C library: empty when it worked, else the system's reason."""
+    """Call a function of the C library; return an empty string if it worked, else the system's reason."""
     import ctypes
 
     try:
@@ -117,12 +120,12 @@ def _library() -> Any:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of what the children of this process leave behind; whether the system has that."""
+    """Become the parent of processes that this process's children orphan; return whether the system supports it."""
     return sys.platform.startswith("linux") and not _call("prctl", _CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """End this process at once, whatever it does, where the one that made it dies: on Linux. Elsewhere it goes on."""
+    """On Linux, have the kernel kill this process when its parent dies, whatever it is doing. No effect elsewhere."""
     if sys.platform.startswith("linux"):
         _call("prctl", _PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
@@ -143,26 +146,27 @@ def _loopback_up() -> bool:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 #
-# Over each directory in which no other file system is mounted lies an overlay: what is read comes from below, what is written goes above,
-# into memory, and is gone with the last process that is in there. Where another file system is mounted below a directory, its own
-# directories are covered one by one, since nobody without privileges may look below what is mounted.
+# Each directory on which no other file system is mounted gets an overlay: reads come from the lower directory, writes
+# go to an upper directory in memory, which vanishes with the last process in the namespace. Where another file system
+# is mounted below a directory, its subdirectories are covered one by one, since an unprivileged process may not look
+# below a mount point.
 
 _BIND: Final = 0x1000
 _RECURSIVE: Final = 0x4000
 _PRIVATE: Final = 0x40000
 _DETACH: Final = 2
-#: What holds no files of anybody's, or what is gone with the machine's next start.
+#: Directories that hold no user's files, or only files that vanish at the next boot.
 _OF_THE_SYSTEM: Final = ("/proc", "/sys", "/dev", "/run")
-#: More directories than these are not covered, but reported.
+#: The maximum number of directories to cover; any more are reported.
 _MOST: Final = 256
-#: How the system writes a space in a path.
+#: A space, for example, as written in /proc/self/mountinfo.
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
-#: Files that the interpreter keeps for itself.
+#: The interpreter's own files.
 _CACHES: Final = "__pycache__"
 
 
 class Change(NamedTuple):
-    """What a program has changed in its layer: a path, and whether that was written or removed."""
+    """A change that the program made in its layer: a path, and whether it was written or removed."""
 
     path: str
     removed: bool
@@ -180,25 +184,27 @@ class _Covered(NamedTuple):
 
 
 class ScratchLayer:
-    """A layer over the file system for what this process and its children write from now on."""
+    """An overlay over the file system for everything that this process and its children write from now on."""
 
     def __init__(self, memory: str, passes: set[str]) -> None:
         self._memory: Final = memory
         self._passes: Final = passes
         self._covered: Final[list[_Covered]] = []
-        #: Directories that could not be covered: what is written there is written.
+        #: Directories that could not be covered: writes there are real.
         self.open: Final[list[str]] = []
-        #: Where a directory is seen, too, and which it is; see ``show``.
+        #: A second place at which a directory is visible, and that directory; see ``show``.
         self._shown: tuple[str, str] | None = None
-        #: What it was laid for, and how it was then; see ``is_for`` and ``untouched``.
+        #: What the layer was created for, and its state at that time; see ``is_for`` and ``untouched``.
         self._laid_for: tuple[str, frozenset[str]] | None = None
         self._marks: list[tuple[int, int]] = []
 
     @classmethod
     def enter(cls, passes: Iterable[str] = (), *, temporary: bool = False) -> ScratchLayer | str:
-        """Lay it, except over ``passes`` and, unless ``temporary``, the directory for temporary files; the reason where that can't be done.
+        """Create and enter a layer, except over ``passes`` and, unless ``temporary``, the directory for temporary
+        files; return the reason if that fails.
 
-        A working directory among the temporary files is covered in any case: what a program finds there is its own.
+        A working directory within the temporary files is covered in any case: the files a program finds there are its
+        own.
         """
         passes = list(passes)
         found = cls._enter(passes, temporary)
@@ -208,7 +214,8 @@ class ScratchLayer:
 
     @classmethod
     def possible(cls) -> bool:
-        """Whether one can be laid here and now, over temporary files, too: tried in a child process, which ends at once."""
+        """Return whether a layer that covers temporary files, too, can be created now, tried in a short-lived child
+        process."""
         return _alone() and not _tried(lambda: found if isinstance(found := cls.enter(temporary=True), str) else "")
 
     @classmethod
@@ -236,8 +243,9 @@ class ScratchLayer:
         except OSError as error:
             return str(error)
         finally:
-            # What holds the memory are the overlays: in the directory itself nothing is to be left behind, whatever ends the process.
-            _umount(memory)  # as it was brought back above a layer
+            # The overlays keep the memory file system alive: the directory itself must not be left behind, however the
+            # process ends.
+            _umount(memory)  # remounted on top of a layer
             _umount(f"/proc/self/fd/{fd}")
             with suppress(OSError):
                 os.rmdir(os.path.basename(memory), dir_fd=around)
@@ -253,7 +261,7 @@ class ScratchLayer:
             if self._under(path):
                 _mount(f"/proc/self/fd/{fd}", path, "", _BIND | _RECURSIVE)
             os.close(fd)
-            if path == temporary:  # before what is to pass inside it
+            if path == temporary:  # before the paths inside it that are passed through
                 if all_temporary:
                     if self._under(path):
                         _umount(memory)
@@ -304,14 +312,15 @@ class ScratchLayer:
         return True
 
     def covers(self, path: str) -> bool:
-        """Whether what is written to this path (a real one) goes into the layer."""
+        """Return whether a write to this (real) path goes into the layer."""
         if self._shown is not None and _is_in(path, self._shown[0]):
             path = self._shown[1] + path[len(self._shown[0]) :]
         covered = max((len(one.path) for one in self._covered if _is_in(path, one.path)), default=-1)
         return covered > max((len(one) for one in self._passes if _is_in(path, one)), default=-1)
 
     def show(self, directory: str, place: str) -> bool:
-        """Have ``directory`` seen at ``place``, too, for this process and its children, whatever is there; whether that was possible."""
+        """Make ``directory`` visible at ``place``, too, for this process and its children, hiding whatever is there;
+        return whether that worked."""
         try:
             os.makedirs(place, exist_ok=True)
         except OSError:
@@ -328,19 +337,20 @@ class ScratchLayer:
         return any(_is_in(path, one) for one in self._passes)
 
     def is_for(self, passes: Iterable[str]) -> bool:
-        """Whether it is what ``enter(passes)`` would lay in the current directory."""
+        """Return whether ``enter(passes)`` in the current directory would create the same layer."""
         return self._laid_for == _for(passes)
 
     def mark(self) -> None:
-        """Remember how it is now, for ``untouched``."""
+        """Remember the layer's current state for ``untouched``."""
         self._marks = self._changed_at()
-        # What is changed within one tick of the file system's clock has one time: the next tick is waited for.
+        # Changes within one tick of the file system's clock have the same time, so wait for the next tick.
         while any(_reality.coarse_time_ns() in times for times in self._marks):
             _reality.sleep(0.001)
 
     def untouched(self) -> bool:
-        """Whether nothing in it was written, removed or given other rights since ``mark``, whether or not that was taken back."""
-        # The first change in a directory that is covered, however deep, makes an entry at the top of what lies above it.
+        """Return whether nothing in the layer was written, removed or had its mode changed since ``mark``, even if that
+        was undone."""
+        # The first change in a covered directory, however deep, creates an entry at the top of its upper directory.
         return bool(self._marks) and self._changed_at() == self._marks
 
     def _changed_at(self) -> list[tuple[int, int]]:
@@ -348,13 +358,16 @@ class ScratchLayer:
         return [(one.st_ctime_ns, one.st_mtime_ns) for one in found]
 
     def own(self) -> None:
-        """In a process that was forked with it: have its mounts be this process's own, so that it can take them away or add to them."""
+        """In a forked child: unshare the mounts, so that the child can remove them or add to them.
+
+        Raises ``OSError`` if the mounts can't be unshared.
+        """
         reason = _unshare(_NEW_NS)[1]
         if reason:
             raise OSError(f"no mounts of its own: {reason}")
 
     def changes(self) -> list[Change]:
-        """What has been written or removed so far, and is another than what lies below; in the order of the paths."""
+        """Return what has been written or removed so far and differs from the lower directory, ordered by path."""
         found: list[Change] = []
         for one in self._covered:
             above = f"/proc/self/fd/{one.above}/above"
@@ -363,7 +376,7 @@ class ScratchLayer:
         return sorted(one for one in found if shown is None or not one.path.startswith(shown[0] + os.sep))
 
     def keep(self, directory: str, cwd: str) -> None:
-        """Copy what has been written into ``directory``: what is in the working directory by its path from there."""
+        """Copy the written files into ``directory``; those in the working directory by their path relative to it."""
         for change in self.changes():
             if not change.removed:
                 inside = os.path.relpath(change.path, cwd) if change.path.startswith(cwd + os.sep) else ""
@@ -372,7 +385,7 @@ class ScratchLayer:
                 shutil.copy2(change.copy, target, follow_symlinks=False)
 
     def leave(self) -> None:
-        """Take the layer away from this process: what it writes from now on is written, and what it has written is gone."""
+        """Remove the layer from this process: later writes are real, and everything written so far is discarded."""
         cwd = os.getcwd()
         if self._shown is not None:
             _umount(self._shown[0])
@@ -408,7 +421,7 @@ def _walk(above: str, below: str, path: str) -> Iterator[Change]:
                 continue
             if os.path.isdir(lower):
                 yield from _walk(entry.path, lower, name)
-            else:  # made, or moved there: what is in it is seen from above only
+            else:  # created or moved there: its contents exist only in the upper directory
                 for place, _, files in os.walk(name):
                     yield from (Change(os.path.join(place, one), False, os.path.join(place, one)) for one in files)
         elif not _is_same(entry.path, lower, about):
@@ -425,13 +438,14 @@ def _is_same(one: str, other: str, about: os.stat_result) -> bool:
 
 
 def _notes() -> str:
-    """How an overlay is to keep what it knows of files: in a user namespace it may not as elsewhere, where it can rename directories."""
+    """Return the overlay's mount option for its metadata: inside a user namespace it may not use the usual one, with
+    which it can rename directories."""
     with open("/proc/self/uid_map", encoding="utf-8") as lines:
         return ",redirect_dir=on" if lines.read().split() == ["0", "0", "4294967295"] else ",userxattr"
 
 
 def _mounted() -> set[str]:
-    """Where something is mounted."""
+    """Return all mount points."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines}
 

@@ -1,9 +1,10 @@
-"""What is called later, when somebody else likes: exit handlers, signal handlers, finalizers. In a replay none of it makes a live call.
+"""Prevents live calls by code that runs later than the replay: exit handlers, signal handlers, finalizers.
 
-The block of a replay ends, and the process goes on: a test runner, a prompt. Exit and signal handlers that were registered inside
-make no traced call after that. Of an object that is collected nobody knows whether the replay made it: in a process that has replayed,
-no finalizer makes a traced call outside of a run. And while garbage is collected, no finalizer hands anything over or waits as a part of
-the run: when that happens is the interpreter's business.
+The block of a replay ends, but its process goes on: a test runner, an interactive prompt. Exit and signal handlers
+registered inside the replay must not make traced calls after it. When an object is collected, nothing tells whether the
+replay created it, so in a process that has replayed, no finalizer may make a traced call outside of a run. And during a
+garbage collection, no finalizer hands over work or waits as a part of the run: when a collection happens is up to the
+interpreter.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FINALIZE: Final = weakref.finalize.__call__.__code__
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Wrap the handlers that are registered inside a replay; after the block, keep finalizers from making traced calls."""
+    """Wrap the handlers that are registered inside a replay; after the block, stop finalizers from making traced calls."""
     _switch.activate()
     try:
         yield
@@ -46,7 +47,7 @@ def kept() -> Iterator[None]:
 
 
 class LeftHandler:
-    """A handler that was registered inside a replay: it is equal to the program's own, and known when it is called."""
+    """A handler registered inside a replay: equal to the program's handler, but recognized when it is called."""
 
     __slots__ = ("handler",)
 
@@ -108,7 +109,7 @@ _switch: Final = Switch(_patches)
 
 
 def _refuse(family: str, name: str) -> None:
-    """Refuse a captured call outside of every run, in a process that has replayed."""
+    """Raise for a captured call outside of any run in a process that has replayed."""
     if _in_handler.get():
         who = "a handler that was registered inside a replay, after the end of that"
     elif by_finalizer():
@@ -124,7 +125,8 @@ def _refuse(family: str, name: str) -> None:
 
 
 def by_finalizer() -> bool:
-    """Whether the running code was called because an object is collected: when that happens is the interpreter's business."""
+    """Return whether the running code was called because an object is being collected, at a time chosen by the
+    interpreter."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_weakref_callback(frame):
@@ -134,7 +136,7 @@ def by_finalizer() -> bool:
 
 
 def _is_weakref_callback(frame: FrameType) -> bool:
-    """Whether this is the callback of a weak reference: it is called with that alone, which refers to nothing any more."""
+    """Return whether this is the callback of a weak reference: called with only the reference, which is already dead."""
     code = frame.f_code
     if code.co_flags & inspect.CO_VARARGS:
         given = frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
@@ -144,24 +146,24 @@ def _is_weakref_callback(frame: FrameType) -> bool:
     return isinstance(last, weakref.ReferenceType) and last() is None
 
 
-# -- collections of garbage ------------------------------------------------------------------------------------------------
+# -- garbage collections -----------------------------------------------------------------------------------------------
 
 
 class _Here(threading.local):
-    """Of one thread: whether it collects garbage just now, and the context in which it has begun to."""
+    """Per thread: whether it is collecting garbage now, and the context in which the collection began."""
 
     under_way = False
     context: Context | None = None
 
 
 class _Collections:
-    """Known while a run is active: in which threads garbage is collected just now."""
+    """Tracks, while a run is active, which threads are collecting garbage."""
 
     def __init__(self) -> None:
         self._here = _Here()
 
     def here(self) -> bool:
-        """Whether this thread collects garbage: what runs is a finalizer."""
+        """Return whether this thread is collecting garbage: then the running code is a finalizer."""
         return self._here.under_way
 
     def activate(self) -> None:
@@ -174,8 +176,8 @@ class _Collections:
     def _noticed(self, phase: str, _info: object) -> None:
         self._here.under_way = phase == "start"
         if phase == "start" and sys.version_info < (3, 12):
-            # Python 3.11 may collect in the middle of setting a context variable, and crashes where a finalizer sets one, too: the values
-            # that it works on would be freed. They are held until this thread collects again.
+            # Python 3.11 may collect in the middle of setting a context variable, and crashes if a finalizer sets one,
+            # too: the values in use would be freed. They are kept alive until this thread's next collection.
             self._here.context = copy_context()
 
 

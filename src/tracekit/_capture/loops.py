@@ -1,6 +1,7 @@
-"""Event loops: their tasks are lanes; what comes into a loop, and the timers that fire in it, are events of the run.
+"""Capture of event loops: their tasks are lanes; results and calls that arrive in a loop, and timers that fire in it,
+are events of the run.
 
-Imported when asyncio has been imported.
+Imported once asyncio has been imported.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ __all__ = ["patches"]
 
 
 def patches(switch: Switch) -> list[Patch]:
-    """What ``switch`` is to replace in asyncio, and in the libraries of event loops that are loaded."""
+    """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
     once = switch.once
     found = [
         once(BaseEventLoop, "create_task", _create_task),
-        # The modules have no name ``set`` of their own: this one comes before the built-in.
+        # The modules have no global named ``set``: this one shadows the built-in.
         *switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)]),
         once(BaseEventLoop, "call_soon", _call_soon),
         once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
@@ -75,7 +76,7 @@ def patches(switch: Switch) -> list[Patch]:
 
 
 def _set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
-    """What ``set`` is in ``asyncio.tasks``: in order inside a run."""
+    """Replacement of ``set`` in ``asyncio.tasks``: ordered inside a run."""
     return set(*elements) if current.get() is None else InOrder(*elements)
 
 
@@ -86,17 +87,17 @@ def _create_task(original: Any) -> Any:
             return original(self, coro, **options)
         context = options.get("context")
         if _get_running_loop() is None and _getframe(1).f_code.co_filename.startswith(ASYNCIO):
-            # Whoever runs a loop to the end of a coroutine waits for it: that is no other line of execution, but his own.
+            # A function that runs a loop until a coroutine is done waits for it: this is no other line of execution.
             lane = parent_lane(scope)
             before = lane.owner
-            lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
+            lane.since -= 1  # for its first piece, which an awaited coroutine does not have
         else:
             lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
             if scope.session.threads is not None:  # a replay
                 lane.made_at = caller()
         if context is not None:
             return _in_given_context(partial(original, self, coro, **options), scope, lane, context, before)
-        # The task copies the context when it is made, and an eager one runs its first piece right there.
+        # The task copies the context when it is created, and an eager task runs its first piece right there.
         token = current.set(scope.in_lane(lane))
         try:
             task = original(self, coro, **options)
@@ -125,7 +126,7 @@ def _ended(lane: Lane, before: int) -> None:
 
 
 class _AtEnd:
-    """What tracekit does when a task of a run has ended: before whoever waits for that task goes on, as its first callback."""
+    """Bookkeeping at the end of a run's task: its first callback, so that it precedes whatever waits for the task."""
 
     __slots__ = ("_callback", "progress")
 
@@ -137,21 +138,24 @@ class _AtEnd:
         self._callback(task)
 
 
-#: In a context that was given to a task: that context, until the task is done. A copy of it, which a task may make and give to others,
-#: has this as well, and is another context.
+#: In a context that was passed to a task: that context, until the task is done. A copy of it, which a task may create
+#: and pass on, has this value as well, but is another context.
 _given: Final[ContextVar[list[Context | None]]] = ContextVar("tracekit.given")
 
 
 def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
-    """The first task of a given context has its lane set there, from its first piece on; with several at once it is looked up by the
-    task."""
+    """Create a task with a caller-supplied context.
+
+    The first task of such a context has its lane set in the context from its first piece on; with several tasks at
+    once, the lane is looked up by task.
+    """
     before, earlier = context.get(current), context.get(_given)
     lent: list[Context | None] = [context]
     first = earlier is None or earlier[0] is not context
     if first:
         try:
             context.run(_lend, scope.in_lane(lane), lent)
-        except RuntimeError:  # it is the one that is running
+        except RuntimeError:  # the context is the running one
             first = False
 
     def give_back() -> None:
@@ -190,7 +194,7 @@ _run_bare: Final = asyncio.Handle._run
 
 
 class _Counted(asyncio.Handle):
-    """A callback of a run: while recording it is counted where it runs."""
+    """A callback of a run; while recording, it is counted where it runs."""
 
     __slots__ = ("counted", "lane")
 
@@ -201,7 +205,7 @@ class _Counted(asyncio.Handle):
 
     def _run(self) -> None:
         lane = self.lane
-        if lane is not None and self.counted:  # ``lane.runs()``, without a call
+        if lane is not None and self.counted:  # ``lane.runs()``, inlined
             lane.since += 1
             if lane.moved is not None:
                 lane.moves()
@@ -209,7 +213,7 @@ class _Counted(asyncio.Handle):
 
 
 class _Own(_Counted):
-    """A callback of tracekit's, in its place among those of the run."""
+    """A callback of tracekit itself, placed among the run's callbacks."""
 
     __slots__ = ()
 
@@ -237,7 +241,7 @@ def _call_soon(original: Any) -> Any:
 
 
 def _call_soon_threadsafe(original: Any) -> Any:
-    """What a thread hands to a loop: an event of the run, which comes to the loop where it came."""
+    """Capture what a thread hands to a loop: an event of the run, which a replay delivers at the same place."""
 
     def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
         if _is_finalizer(args):
@@ -247,7 +251,8 @@ def _call_soon_threadsafe(original: Any) -> Any:
             inside = current.get() if context is None else context.get(current)
             if inside is None or inside.session.progress is None:
                 return original(self, callback, *args, context=context)
-            # It has its place among the callbacks of the program, as those of ``call_soon``; and the loop looks, if it waits.
+            # It takes its place among the program's callbacks, like those of ``call_soon``; and the loop wakes up if it
+            # is waiting.
             handle = running.call_soon(callback, *args, context=context)
             original(self, _nothing, context=Context())
             return handle
@@ -279,12 +284,15 @@ def _call_soon_threadsafe(original: Any) -> Any:
 
 
 def _nothing() -> None:
-    """Only so that the loop looks what there is to run."""
+    """Do nothing; scheduled only to wake the loop."""
 
 
 def _is_finalizer(args: tuple[Any, ...]) -> bool:
-    """Whether a loop is asked to close an asynchronous generator that nobody holds any more: when that is found out is chance."""
-    return len(args) == 1 and type(args[0]).__name__ == "async_generator_athrow"  # a type of C that has no other name
+    """Return whether the loop is asked to close an abandoned asynchronous generator: when that is noticed is a matter
+    of chance."""
+    return (
+        len(args) == 1 and type(args[0]).__name__ == "async_generator_athrow"
+    )  # a type of C that can't be recognized otherwise
 
 
 def _call_at(original: Any) -> Any:
@@ -313,12 +321,16 @@ def _call_at(original: Any) -> Any:
 
 
 def _outside(original: Any) -> Any:
-    """What ``asyncio.run`` does at its end waits for the loop's own threads, with a deadline of its own from 3.12 on: not the run's."""
+    """Wrap ``shutdown_default_executor``, with which ``asyncio.run`` waits for the loop's own threads: not a wait of
+    the run.
+
+    From Python 3.12 on it has a timeout.
+    """
 
     async def shutdown_default_executor(self: Any, *args: Any, **options: Any) -> None:
         scope = current.get()
         if scope is not None and scope.session.threads is not None:
-            args, options = (), {}  # a replay that is stuck here is not to end by the clock
+            args, options = (), {}  # a replay that is stuck here must not end by the clock
         token = current.set(None)
         try:
             await original(self, *args, **options)
@@ -330,8 +342,11 @@ def _outside(original: Any) -> Any:
 
 
 class _Opened(WeakKeyDictionary[Any, bool]):
-    """The asynchronous generators that a loop has begun and not ended, for it to close them at its end: in the order of their beginning,
-    and whether each began inside a live step or for tracekit itself: a replay has none, or others."""
+    """The asynchronous generators that a loop has started and not finished, which it closes at its end.
+
+    They are kept in the order in which they started, each with whether it started inside a live step or for tracekit
+    itself: a replay has no such generators, or others.
+    """
 
     def add(self, generator: Any) -> None:
         self.setdefault(generator, False)
@@ -354,7 +369,8 @@ def _first_iterated(original: Any) -> Any:
 
 
 def _shutdown_asyncgens(original: Any) -> Any:
-    """The generators of live steps, and ours, are closed after the run's own, in no lane: they would be counted among those."""
+    """Close the generators of live steps, and tracekit's, after the run's own and in no lane: they would be counted as
+    the run's."""
 
     async def shutdown_asyncgens(self: Any) -> None:
         inside: list[Any] = []
@@ -377,7 +393,7 @@ def _shutdown_asyncgens(original: Any) -> Any:
 
 
 def _close(original: Any) -> Any:
-    """A closed loop is the program's to forget: a run that goes on holds none that is over."""
+    """Drop what is kept for a closed loop: a long run must not hold loops that are over."""
 
     def close(self: Any) -> None:
         original(self)
@@ -404,7 +420,7 @@ def _call_later(original: Any) -> Any:
 
 
 def _now_in(loop: Any, scope: Scope | None) -> float:
-    """The loop's clock as the run has it, or the machine's, for ourselves: no read of the program's, or of a library's."""
+    """Return the loop's time as the run has it, or the machine's; no read by the program or a library."""
     token = current.set(None)
     try:
         now: float = loop.time()
@@ -415,14 +431,14 @@ def _now_in(loop: Any, scope: Scope | None) -> float:
 
 
 def _on_machine(loop: Any, when: float, scope: Scope) -> float:
-    """When the machine's clock shows what the run's shows at ``when``: where whoever armed a timer read that."""
+    """Convert ``when`` from the run's clock to the machine's, if the code that armed the timer read the run's."""
     now = _now_in(loop, None)
     clock = scope.session.state.clock
     return when if clock is None else now + (when - clock.now("loop.time", lambda: now))
 
 
 def _shown_as(handle: Any, when: float, timer: Any) -> Any:
-    """``handle``, armed at ``when`` for whoever looks at it."""
+    """Return ``handle`` so that it appears to be armed at ``when``."""
     if type(handle) is asyncio.TimerHandle:
         handle._args, handle.__class__ = _Arguments(handle._args), _Armed
         handle._args.when, handle._args.timer = when, timer
@@ -435,7 +451,7 @@ def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
 
 
 class _Armed(asyncio.TimerHandle):
-    """A timer handle on the machine's clock: whoever looks at it finds when he armed it, for which callback, and its arguments."""
+    """A timer handle on the machine's clock that shows the program the time, callback and arguments it was armed with."""
 
     __slots__ = ()
 
@@ -450,14 +466,15 @@ class _Armed(asyncio.TimerHandle):
 
 
 class _Arguments(tuple[Any, ...]):  # noqa: SLOT001
-    """The arguments of a callback, when it was armed for, and the timer that calls it: a handle has no room for another field."""
+    """The arguments of a callback, with the time it was armed for and its timer: a handle has no room for another
+    field."""
 
     when: float
     timer: Any
 
 
 class _Held(asyncio.TimerHandle):
-    """A timer handle that is on no loop's clock: it runs when its recorded place has come."""
+    """A timer handle on no loop's clock: it runs when its recorded position is reached."""
 
     def __init__(
         self, loop: Any, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, timer: Any
@@ -472,18 +489,18 @@ class _Held(asyncio.TimerHandle):
             self._timer.cancel()
             if self._real is not None:
                 self._real.cancel()
-        asyncio.Handle.cancel(self)  # the loop does not know of it
+        asyncio.Handle.cancel(self)  # the loop has no record of it
 
     def _fire(self) -> None:
         if self._cancelled:
             return
-        if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
+        if self._timer.live:  # not in the log, whose end has been reached: it runs for real
             self._real = self._armed_for_real()
             return
         self._run()
 
     def _armed_for_real(self) -> asyncio.TimerHandle:
-        """A timer of ours, armed by nobody of the run, for what is left on the run's clock."""
+        """Return a real timer, not armed by the run, for the time left on the run's clock."""
         loop: Any = self._loop  # type: ignore[attr-defined]
         scope = self._context.get(current)  # type: ignore[attr-defined]
         token = current.set(None)
@@ -502,7 +519,7 @@ class _Held(asyncio.TimerHandle):
 
 
 def _add_signal_handler(original: Any) -> Any:
-    """What the program is called for by a signal: an event of the run."""
+    """Capture the calls of a loop's signal handler as events of the run."""
 
     def add_signal_handler(self: Any, sig: int, callback: Any, *args: Any) -> None:
         if current.get() is None or not callable(callback) or iscoroutinefunction(callback):
@@ -517,7 +534,7 @@ def _reschedule(original: Any) -> Any:
     def reschedule(self: Any, when: float | None) -> None:
         if when is None or self._state.name != "ENTERED" or scope_of_timers() is None:
             return original(self, when)  # type: ignore[no-any-return]
-        # Also when the deadline has passed already: that is for the recording to say, not for the clock of a replay.
+        # Even if the deadline has passed already: the recording decides about that, not the replay's clock.
         self._when = when
         if self._timeout_handler is not None:
             self._timeout_handler.cancel()
@@ -532,7 +549,7 @@ def _reschedule(original: Any) -> Any:
 
 
 def _ordered_scope() -> Scope | None:
-    """The scope in which a hand-over is the run's own."""
+    """Return the scope in which a hand-over belongs to the run, or ``None``."""
     scope = scope_of_timers()
     return scope if scope is not None and scope.session.state.ordered else None
 
@@ -576,7 +593,7 @@ class _Arrival:
         self._cut_off: Final[Any] = _cut_off(scope, self._call)
         self._came = False
         self._lane: Final = scope.lane
-        #: Who waits for it, and how often he had been cancelled before.
+        #: The task that waits for it, and how often that task had been cancelled before.
         self._task: Final = current_task(self._loop) if _get_running_loop() is self._loop else None
         self._asked_for: Final = 0 if self._task is None else self._task.cancelling()
 
@@ -593,7 +610,8 @@ class _Arrival:
 
     @property
     def _never_came(self) -> bool:
-        """Where the recording has no arrival: whether the call had begun, or been made by a library, and its result never came."""
+        """Where the recording has no arrival: return whether the call had started, or was made by a library, and its
+        result never arrived."""
         if self._cut_off is not None:
             return bool(self._cut_off.comes)
         return self._call is not None and self._call.turn is not None and bool(self._call.turn.comes)
@@ -602,8 +620,8 @@ class _Arrival:
         cut_off = self._cut_off
         if self._came:
             if cut_off is not None and self._task is not None and self._task.cancelling() > self._asked_for:
-                # Cancelled when the result had come and he had not gone on with it. In a replay it is kept from coming: it is the
-                # cancellation that wakes him, and that counts.
+                # Cancelled after the result arrived and before the task went on with it. A replay withholds the result:
+                # the cancellation wakes the task, and that is counted.
                 if cut_off.live and self._progress is not None:
                     self._progress.count(self._lane)
                 _note(cut_off)
@@ -647,22 +665,23 @@ class _Arrival:
             futures._copy_future_state(self._source, self._destination)  # type: ignore[attr-defined]
 
     def _copy_unseen(self) -> None:
-        """There may be such a call or not: what it wakes counts for nobody."""
+        """Copy without counting what it wakes: such a call may exist or not."""
         with nullcontext() if self._progress is None else self._progress.uncounted():
             self._copy()
 
 
 def _cut_off(scope: Scope, call: Entered | None) -> Any:
-    """The event that a call which a library makes in a thread is cancelled before its result has come; ``None`` for another one.
+    """Arm the event that a library's call in a thread is cancelled before its result arrives; ``None`` for another
+    call.
 
-    Such a call is no event itself, for libraries make some of them once in a process. But the program must not get further in a replay
-    than where a time limit or a cancellation found it.
+    Such a call is no event itself, since libraries make some of them once per process. But in a replay the program must
+    not get further than the point where a timeout or a cancellation stopped it.
     """
     return None if call is None or call.by_user else scope.session.arm(scope, f"future.cut_off:{call.lane.name}", 0)
 
 
 def _note(cut_off: Any) -> None:
-    """A library's call in a thread has been cancelled: a recording writes that, a replay notes it."""
+    """A library's call in a thread was cancelled: a recording writes that, a replay notes it."""
     if cut_off.live:
         cut_off.fired()
     else:
@@ -692,16 +711,17 @@ def _run_sync(original: Any) -> Any:
 
 
 async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -> Any:
-    """Await what a thread is asked for, ``shielded`` from cancelled scopes; that its result comes is an event, as in ``_chain``."""
+    """Await the result of a call in a thread, ``shielded`` from cancelled scopes; its arrival is an event, as in
+    ``_chain``."""
     turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
     cut_off = _cut_off(scope, call)
     error: BaseException | None = None
-    # While it is awaited nothing counts, as inside a live call.
+    # Nothing is counted during the wait, as inside a live call.
     token = enter(scope.inside(scope.parent or 1, live=True))
     try:
         try:
             result = await made
-        except asyncio.CancelledError:  # whatever it came to is dropped
+        except asyncio.CancelledError:  # its result is dropped
             raise
         except BaseException as raised:
             error = raised
@@ -722,14 +742,14 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
     elif turn.live:
         turn.fired({"hop": call.number})
     if hop and (turn.comes or turn.live):
-        scope.lane.since += 1  # what goes on from here is the callback that the result leads to
+        scope.lane.since += 1  # what goes on from here is the callback that the result triggers
     if error is not None:
         raise error
     return result
 
 
 async def _held(cut_off: Any) -> None:
-    """Wait where the recorded program was cut off, until it is again, or nothing else can go on."""
+    """Wait where the recorded program was stopped, until it is stopped again or nothing else can go on."""
     loop = asyncio.get_running_loop()
     goes_on = loop.create_future()
 

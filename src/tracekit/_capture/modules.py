@@ -1,4 +1,5 @@
-"""What the body of an installed module does while it is imported belongs to the module: chance decides who is the first to import it."""
+"""Runs the bodies of installed modules in lanes of their own while they are imported, since chance decides which code
+imports a module first."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _executing(original: Any) -> Any:
         own = scope.session.importing(scope, module.__name__)
         if own is None:
             return original(self, module)
-        own.lane.owner = owner()  # as ``entered`` does it: a program imports thousands of modules
+        own.lane.owner = owner()  # inlined from ``entered``: a program imports thousands of modules
         token = current.set(own)
         try:
             return original(self, module)
@@ -30,14 +31,14 @@ def _executing(original: Any) -> Any:
             current.reset(token)
             own.lane.owner = NOBODY
 
-    # The interpreter takes the frames of the import system out of the traceback of what a module raises.
+    # The interpreter removes the import system's frames from the traceback of a module's exception.
     found = original.__code__.co_filename if type(original) is FunctionType else exec_module.__code__.co_filename
     exec_module.__code__ = exec_module.__code__.replace(co_filename=found)
     return exec_module
 
 
 def _patches() -> list[Patch]:
-    # Where both loaders of Python modules, those of sources and of compiled files, have it from.
+    # The class from which both loaders of Python modules, of sources and of compiled files, inherit it.
     owner = next(one for one in importlib.machinery.SourceFileLoader.__mro__ if "exec_module" in vars(one))
     return [LatePatch(owner, "exec_module", _executing)]
 
@@ -46,10 +47,10 @@ _switch: Final = Switch(_patches)
 
 
 def activate() -> None:
-    """Let modules be imported in lanes of their own from now on; each call wants a ``deactivate``."""
+    """Put the hook in place, so that modules are imported in lanes of their own; each call needs a ``deactivate``."""
     _switch.activate()
 
 
 def deactivate() -> list[str]:
-    """Release the hook; the last holder restores it."""
+    """Release the hook; the last holder removes it."""
     return _switch.deactivate()

@@ -1,7 +1,7 @@
-"""One reversible replacement, and the stack that applies and restores in order.
+"""Reversible replacements of attributes, and the stack that applies them in order and restores them in reverse.
 
-A patch restores exactly what it found, "nothing was there" included. Where someone else has patched the same place since,
-theirs stays: putting ours back below it would take theirs away.
+A patch restores exactly what it found, including "there was nothing". If somebody else has patched the same place
+since, their patch stays: restoring the original below it would remove theirs.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ __all__ = [
     "when_imported",
 ]
 
-#: What an attribute patch finds where there is no own attribute (it may be inherited).
+#: Found by an attribute patch if the owner has no such attribute of its own (it may be inherited).
 MISSING: Final = object()
-#: What is never found anywhere.
+#: Equal to nothing that can be found.
 _NEVER: Final = object()
 
 
 class Patch(Protocol):
-    """One reversible replacement. Applying twice, or restoring what is not applied, does nothing."""
+    """One reversible replacement. Applying it twice, or restoring it when it is not applied, does nothing."""
 
     @property
     def target(self) -> str:
-        """What is replaced, as ``"time.time"``."""
+        """The name of what is replaced, such as ``"time.time"``."""
         ...
 
     def apply(self) -> None: ...
 
     def restore(self) -> bool:
-        """Put back what was found. False where someone else's replacement lies on top, which is left alone."""
+        """Put back what was found. Return False if somebody else's replacement is on top, which is left alone."""
         ...
 
 
 class _Builtin(staticmethod):  # type: ignore[type-arg]
-    """A Python function in the place of one in C: as that, it takes no ``self`` where a class has it as an attribute, and is pickled by
-    its name."""
+    """A Python function in place of one written in C: like that, it binds no ``self`` as a class attribute, and is
+    pickled by name."""
 
     def __get__(self, instance: object, owner: type | None = None) -> _Builtin:
         return self
@@ -68,11 +68,11 @@ class _Builtin(staticmethod):  # type: ignore[type-arg]
 
 
 def looking_like(value: Any, found: Any, owner: Any) -> Any:
-    """The function ``value`` as what it replaces shows itself to a program; anything else as it is."""
+    """Return the function ``value`` made to look to a program like what it replaces; anything else unchanged."""
     if type(value) is not FunctionType:
         return value
     if type(found) in (BuiltinFunctionType, _Builtin) and isinstance(owner, ModuleType):
-        # A function that two modules have is one object; ``wraps`` copies what a function has.
+        # A function that two modules share is one object; ``wraps`` copies a function's attributes.
         builtin: _Builtin | None = vars(value).get("_as_builtin")
         if builtin is None or builtin.__func__ is not value:
             value.__name__, value.__module__, value.__annotations__ = found.__name__, owner.__name__, {}
@@ -84,9 +84,9 @@ def looking_like(value: Any, found: Any, owner: Any) -> Any:
 
 
 class AttributePatch:
-    """``owner.name`` (a module, a class, an instance) becomes ``value``.
+    """Replace ``owner.name`` (of a module, a class or an instance) with ``value``.
 
-    Only the owner's own attribute counts: a method that a class inherits is "nothing there", and is deleted again.
+    Only the owner's own attribute counts: an inherited method is "nothing there", and is deleted again.
     """
 
     def __init__(self, owner: Any, name: str, value: object) -> None:
@@ -95,7 +95,7 @@ class AttributePatch:
         self.value = value
         self.applied = False
         self._found: object = MISSING
-        #: What was found when ``value`` was last made to look like it: the same is found again for each of many runs.
+        #: The original that ``value`` was last made to look like: many runs find the same one.
         self._like: object = _NEVER
 
     @property
@@ -130,12 +130,13 @@ class AttributePatch:
         return True
 
     def _own(self) -> object:
-        # Not getattr: it would run lazy attributes and descriptors, and find what is only inherited.
+        # Not getattr: it would run lazy attributes and descriptors, and find inherited attributes.
         return getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
 
 
 class LatePatch(AttributePatch):
-    """``owner.name`` becomes ``make(what is there)``: made anew where that is another one, since a test may put its own function there."""
+    """Replace ``owner.name`` with ``make(found)``, made again when something else is found, since a test may put its
+    own function there."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
         super().__init__(owner, name, MISSING)
@@ -151,9 +152,9 @@ class LatePatch(AttributePatch):
 
 
 class DecoratedPatch:
-    """What a decorated function holds of the one that it was made of (``function.__wrapped__``) becomes ``value``.
+    """Replace the function inside a decorated function (``function.__wrapped__``) with ``value``.
 
-    The decorated function stays the object that it is, wherever it has been imported to.
+    The decorated function stays the same object, wherever it has been imported to.
     """
 
     def __init__(self, function: Any, value: object) -> None:
@@ -183,7 +184,7 @@ class DecoratedPatch:
 
 
 class PatchStack:
-    """Patches applied in order and restored in reverse; all or nothing; safe to use from several threads."""
+    """Patches applied in order and restored in reverse; all or nothing; thread-safe."""
 
     def __init__(self) -> None:
         self._lock: Final = free_in_forks(threading.RLock())
@@ -193,7 +194,7 @@ class PatchStack:
         return len(self._applied)
 
     def apply(self, *patches: Patch) -> None:
-        """Apply ``patches`` on top. If one fails, those before it are restored, and the error passes."""
+        """Apply ``patches`` on top. If one fails, those before it are restored and its error propagates."""
         with self._lock:
             new = [patch for patch in patches if patch not in self._applied] if self._applied else patches
             done: list[Patch] = []
@@ -207,14 +208,14 @@ class PatchStack:
             self._applied += done
 
     def restore(self) -> list[str]:
-        """Restore everything, the last first. Returns the targets where someone else's patch was on top."""
+        """Restore everything in reverse order. Return the targets where somebody else's patch was on top."""
         with self._lock:
             applied, self._applied = self._applied, []
             return _restore(applied)
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Take the patches away for the block, so that another patcher sees bare functions, and put them back."""
+        """Remove the patches for the block, so that another patcher sees the original functions; then apply them again."""
         with self._lock:
             patches = list(self._applied)
             self.restore()
@@ -239,16 +240,16 @@ def _restore(patches: list[Patch]) -> list[str]:
 
 
 class Switch:
-    """A stack of patches that is on while at least one session holds it.
+    """A stack of patches that is applied while at least one session holds it.
 
-    ``patches()`` gives what to apply, and more of it once one of ``modules`` has been imported. It makes each patch once (``once``,
-    ``made``), from what is genuine.
+    ``patches()`` returns the patches, and more of them once one of ``modules`` has been imported. It creates each patch
+    only once (``once``, ``made``), from the genuine function.
     """
 
     def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:
         self._patches: Final = patches
         self._modules: Final[list[str]] = []
-        #: What ``patches()`` gave, and for what was there of the modules then.
+        #: The result of ``patches()``, and the modules that were loaded at that time.
         self._known: list[Patch] = []
         self._known_for: list[ModuleType | None] | None = None
         self._lock: Final = free_in_forks(threading.RLock())
@@ -256,7 +257,7 @@ class Switch:
         self._made: Final[dict[object, list[Patch]]] = {}
         self.watch(modules)
         self.stack: Final = PatchStack()
-        #: What could not be exchanged in place on this interpreter, and what follows from it.
+        #: What could not be replaced in place on this interpreter, and the consequences.
         self.degraded: Final[list[str]] = []
 
     @property
@@ -264,21 +265,22 @@ class Switch:
         return self._holders > 0
 
     def watch(self, modules: Iterable[str]) -> None:
-        """There is more once one of these has been imported, too. Known before anything is on: so none is imported past it then."""
+        """Look for more patches once one of these modules is imported, too. Called before anything is active, so that
+        no import is missed."""
         for module in modules:
             if module not in self._modules:
                 self._modules.append(module)
                 when_imported(module, self._more)
 
     def made(self, key: object, make: Callable[[], list[Patch]]) -> list[Patch]:
-        """The patches under ``key``, made when they are first asked for."""
+        """Return the patches under ``key``, created at the first request."""
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = make()
         return found
 
     def once(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
-        """The patch of one attribute, the same each time that it is asked for."""
+        """Return the patch of one attribute, the same one each time."""
 
         def make() -> list[Patch]:
             found = vars(owner).get(name)
@@ -301,7 +303,8 @@ class Switch:
             self._more()
 
     def deactivate(self) -> list[str]:
-        """Release the switch; the last holder restores. Returns the targets that someone else has patched since."""
+        """Release the switch; the last holder restores the patches. Return the targets that somebody else has patched
+        since."""
         with self._lock:
             if not self._holders:
                 return []
@@ -309,7 +312,7 @@ class Switch:
             return [] if self._holders else self.stack.restore()
 
     def _more(self) -> None:
-        """A module was imported: apply what is new, if there is a holder."""
+        """A module was imported: apply its patches, if the switch is held."""
         with self._lock:
             self._known_for = None
             if self._holders:
@@ -318,13 +321,14 @@ class Switch:
 
 # -- imports -----------------------------------------------------------------------------------------------------------
 #
-# Whoever patches a module that is not there yet is called when it has been executed, before the program can use it: the import system
-# holds the module's lock until then, in every thread that imports it. Whoever holds a lock of ours must not wait for one of those, so a
-# module that another thread is importing is not there (``loaded``).
+# To patch a module that is not imported yet, register a function with ``when_imported``: it is called after the module
+# was executed and before the program can use it, since the import system holds the module's lock until then, in every
+# thread that imports it. Code that holds a lock of tracekit must not wait for an import lock, so a module that another
+# thread is importing counts as not loaded (``loaded``).
 
 
 class _Announced:
-    """The loader of a module that somebody waits for. The module sees its own loader, as if this one had never been."""
+    """The loader of a module whose import somebody waits for. The module sees only its original loader."""
 
     def __init__(self, loader: Any) -> None:
         self._loader: Final = loader
@@ -352,11 +356,11 @@ class _Announced:
 
 
 class _Imports:
-    """A finder that finds a module as all the others do, where somebody waits for it, and nothing else."""
+    """A finder that finds what all the others find, only for modules whose import somebody waits for."""
 
     def __init__(self) -> None:
         self.waiting: Final[dict[str, list[Callable[[], object]]]] = {}
-        #: The modules that are being imported, each with the thread for which it is there already.
+        #: The modules being imported, each with the thread for which it is already loaded.
         self.under_way: Final[dict[str, int]] = {}
         self._finding: Final = threading.local()
 
@@ -366,7 +370,7 @@ class _Imports:
         before, self._finding.name = (
             getattr(self._finding, "name", None),
             name,
-        )  # another hook of this kind asks everybody, too
+        )  # another hook of this kind asks all finders, too
         try:
             specs = (finder.find_spec(name, path, target) for finder in [*sys.meta_path] if finder is not self)
             spec = next((spec for spec in specs if spec is not None), None)
@@ -381,7 +385,7 @@ _imports: Final = _Imports()
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
-    """Call ``then()`` each time that module ``name`` has been imported from now on; asking twice is asking once."""
+    """Call ``then()`` after each import of module ``name`` from now on; registering twice has no further effect."""
     waiting = _imports.waiting.setdefault(name, [])
     if then not in waiting:
         waiting.append(then)
@@ -390,18 +394,18 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
 
 
 def loaded(name: str) -> Any:
-    """Module ``name``, or ``None`` before it has been executed."""
+    """Return module ``name``, or ``None`` until it has been executed."""
     there = _imports.under_way.get(name)
     return sys.modules.get(name) if there is None or there == threading.get_ident() else None
 
 
 def _loaded_of(names: list[str]) -> list[ModuleType | None]:
-    """``loaded`` of each."""
+    """Return ``loaded`` of each name."""
     return [*map(loaded if _imports.under_way else sys.modules.get, names)]
 
 
 def _awaited(name: str) -> bool:
-    """Wait for another thread that is importing module ``name``; whether there was one."""
+    """Wait for another thread that is importing module ``name``; return whether there was one."""
     if not getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
         return False
     import_module(name)

@@ -1,4 +1,4 @@
-"""Child processes: every start is caught, becomes a lane of the run, and carries a ticket by which the process joins it."""
+"""Capture of child processes: every start becomes a lane of the run and carries a ticket by which the process joins it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ __all__ = [
 
 # -- process pools -----------------------------------------------------------------------------------------------------
 #
-# Each call that is submitted to a process pool is a lane with a segment of its own, whichever worker makes it.
+# Each call submitted to a process pool is a lane with a segment of its own, whichever worker executes it.
 #
-# Which worker takes a call is chance, so the trace has segments of calls, not of workers. Pools whose workers were there before the run
-# are left alone, and the run warns of it.
+# Which worker takes a call is a matter of chance, so the trace has segments of calls, not of workers. Pools whose
+# workers existed before the run are left alone, with a warning.
 
-#: The place of a call in the run: what the worker needs to know of it.
+#: The place of a call in the run, as the worker needs it.
 Place = dict[str, Any]
 
 
@@ -74,7 +74,8 @@ class PoolWorkers:
 
 
 class PoolCall:
-    """A call on its way to a pool's worker. ``spread``: its arguments begin with its place, or are a pair of place and argument."""
+    """A call on its way to a pool's worker. ``spread``: its arguments begin with its place, or are a pair of place and
+    argument."""
 
     def __init__(self, call: Callable[..., Any], place: Place | None, spread: str = "") -> None:
         self.call: Final = call
@@ -96,7 +97,7 @@ class PoolCall:
 
 
 def _is_carried(scope: Scope | None, pids: Iterable[int | None], call: Any) -> bool:
-    """Whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
+    """Return whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
     if scope is None or scope.session.state.children is None:
         return False
     session = scope.session
@@ -145,7 +146,7 @@ def _submit(original: Any) -> Any:
 def _within(pool: Any, scope: Scope | None, call: Any) -> bool:
     if isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool) or getattr(pool, "_ctx", None) is None:
         return False
-    if type(pool).__name__ != "Pool":  # a package's own, which may hand its calls on in another way
+    if type(pool).__name__ != "Pool":  # another package's pool, which may pass its calls on differently
         if scope is not None and scope.session.recording and not scope.live:
             what = f"{name_of(call)} was handed to a pool of processes of another kind ({type(pool).__qualname__})"
             scope.session.report.warn(
@@ -187,7 +188,7 @@ def _imap(original: Any) -> Any:
         scope = current.get()
         if _within(self, scope, func):
             assert scope is not None
-            # The program's iterable is asked by the pool's thread, as without us.
+            # The pool's thread iterates over the program's iterable, as without tracekit.
             iterable, func = _placed(scope, func, iterable, "pair"), PoolCall(func, None, "pair")
         return original(self, func, iterable, *args, **kwargs)
 
@@ -200,7 +201,7 @@ def _placed(scope: Scope, call: Any, items: Iterable[Any], spread: str) -> Itera
         yield (place, item) if spread == "pair" else (place, *item)
 
 
-#: Module, class, method, and what goes around it.
+#: Module, class, method, and its wrapper.
 pools: Final = (
     ("concurrent.futures.process", "ProcessPoolExecutor", "submit", _submit),
     ("multiprocessing.pool", "Pool", "apply_async", _apply),
@@ -211,19 +212,19 @@ pools: Final = (
 
 # -- the status of a process -------------------------------------------------------------------------------------------
 #
-# What a program learns of a process that it has started, each time that it asks.
+# What a program learns about the status of a process that it started, each time that it asks.
 #
-# ``poll``, ``wait`` and ``communicate`` of ``subprocess.Popen`` (so ``subprocess.run`` as well), ``is_alive``, ``join``, ``exitcode``
-# and ``close`` of ``multiprocessing``'s processes, and the moment when an asyncio loop notices the end of one: how long a process takes
-# is chance. A recording keeps each result; a replay returns it, and where it was the end of the process, waits first until the replayed
-# process has ended too.
+# Covers ``poll``, ``wait`` and ``communicate`` of ``subprocess.Popen`` (hence ``subprocess.run``), ``is_alive``,
+# ``join``, ``exitcode`` and ``close`` of ``multiprocessing``'s processes, and the moment when an asyncio loop notices
+# the end of a process: how long a process takes is a matter of chance. A recording keeps each result; a replay returns
+# it, and if it was the end of the process, first waits until the replayed process has ended, too.
 
-#: The longest output that is kept of a process which took too long, in bytes.
+#: The longest output kept of a process that timed out, in bytes.
 _MOST: Final = 16 << 20
 
 
 class ProcessObserver(Protocol):
-    """What a session does for one process whose status the program asks for (a protocol)."""
+    """The session's part in a process whose status the program asks for (a protocol)."""
 
     @property
     def session(self) -> Any: ...
@@ -234,19 +235,19 @@ class ProcessObserver(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether it is being recorded."""
+        """Whether the process is being recorded."""
         ...
 
     def note(self, scope: Scope, status: Any) -> None:
-        """Record what the program got: ``None`` (it runs), the exit status, or the output so far when the time ran out."""
+        """Record what the program got: ``None`` (running), the exit status, or the output so far at a timeout."""
         ...
 
     def heard(self) -> None:
-        """The program has learnt of the end of the process, in a recording."""
+        """In a recording: the program has learned of the end of the process."""
         ...
 
     def recall(self, scope: Scope) -> Any:
-        """What the recorded program got."""
+        """Return what the recorded program got."""
         ...
 
     def let_end(self) -> None:
@@ -254,27 +255,27 @@ class ProcessObserver(Protocol):
         ...
 
     def ended(self, status: int | None, recorded: int) -> None:
-        """The replayed process has ended with ``status``, the recorded one with ``recorded``: compare them."""
+        """Compare the end of the replayed process, with ``status``, with that of the recorded one, with ``recorded``."""
         ...
 
     def let_run(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` until it returns true, or the process is idle."""
+        """Call ``step`` until it returns true or the process is idle."""
         ...
 
 
-#: The attributes of a started process: its observer, the steps of its pipes, and the lane that knows how it has ended.
+#: Attributes of a started process: its observer, the steps of its pipes, and the lane that has learned of its end.
 _OBSERVER: Final = "_tracekit_observer"
 _STEPS: Final = "_tracekit_steps"
 _LEARNT: Final = "_tracekit_learnt"
 
 
 def follow(started: Any, observer: ProcessObserver | CapturedProcess) -> None:
-    """Make every later question for the status of this process a part of the run."""
+    """Make every later query of this process's status a part of the run."""
     vars(started)[_OBSERVER] = observer
 
 
 def _observer_of(started: Any) -> tuple[Any, Scope] | None:
-    """The observer of a process and the scope that asks; ``None`` where the question is not part of the run."""
+    """Return a process's observer and the scope of the query; ``None`` if the query is not part of the run."""
     scope = current.get()
     if scope is None or scope.live:
         return None
@@ -286,14 +287,15 @@ def _observer_of(started: Any) -> tuple[Any, Scope] | None:
 
 
 def _learnt(process: Any, scope: Scope) -> None:
-    """The program has learnt here how ``process`` has ended."""
+    """Remember that the program learned of the end of ``process`` in this lane."""
     vars(process)[_LEARNT] = scope.lane
 
 
 def _is_known(process: Any, observer: Any, scope: Scope) -> bool:
-    """Whether the program asks where it knows already how the process has ended: its object has the status, in a replay too.
+    """Return whether this lane has already learned how the process ended: its object has the status, in a replay as
+    well.
 
-    In another lane it may not: which of two threads comes first is an event of the run.
+    Another lane may not have: which of two threads comes first is an event of the run.
     """
     if vars(process).get(_LEARNT) is not scope.lane:
         return False
@@ -371,7 +373,8 @@ def _wait(original: Any) -> Any:
 
 
 def _collected(ask: Any, process: Any, captured: CapturedProcess, *args: Any) -> Any:
-    """A finalizer asks how a process has ended. It does so when its object is collected, so that is no event of the run."""
+    """Handle a finalizer that queries a process's end: that happens when its object is collected, so it is no event of
+    the run."""
     if not captured.live:
         process.returncode = captured.recall_collected()
         return process.returncode
@@ -403,11 +406,11 @@ def _communicate(original: Any) -> Any:
                 sent()
             parts = {"output": error.output, "stderr": error.stderr}
             whole = sum(len(part or b"") for part in parts.values()) <= _MOST
-            # Without pipes it names what was left of the limit, by the clock.
+            # Without pipes the error names the rest of the timeout, which depends on the clock.
             left = {} if error.timeout == timeout else {"timeout": error.timeout}
             observer.note(scope, parts | left if whole else {"too_much": True})
             raise
-        except Exception as error:  # it is not the text that the program expects
+        except Exception as error:  # not the text that the program expects
             if captured is not None:
                 captured.failed(scope, self.returncode, error)
             raise
@@ -442,7 +445,7 @@ def _communicate_again(
         return found
     pending_input = [input]
 
-    def feed() -> bool:  # what it was given and what it wrote until then went through its pipes
+    def feed() -> bool:  # what the process was sent and wrote until then went through its pipes
         try:
             original(self, pending_input.pop() if pending_input else None, 0.02)
         except TimeoutExpired:
@@ -490,7 +493,8 @@ def _send_signal(original: Any) -> Any:
             return
         scope = steps.here()
         if scope is not None:
-            # Of a process of an event loop the program knows what the loop has brought: whether it has ended by now is by chance.
+            # What the program knows about a process of an event loop is what the loop has delivered: whether it has
+            # really ended by now is a matter of chance.
             by_loop = isinstance(steps, CapturedProcess) and _observer_of(self) is None
             if steps.over if by_loop else self.poll() is not None:
                 return
@@ -503,7 +507,7 @@ def _send_signal(original: Any) -> Any:
 
 
 def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
-    """Return the recorded status; where that is the end, wait for the replayed process to end and compare."""
+    """Return the recorded status; if it is the end, wait for the replayed process to end and compare."""
     if status is None:
         return None
     steps: ProcessSteps | None = vars(process).get(_STEPS)
@@ -520,16 +524,17 @@ def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
     return status
 
 
-# -- asyncio ---------------------------------------------------------------------------------------------------------------
+# -- asyncio -----------------------------------------------------------------------------------------------------------
 #
-# An event loop notices the end of a process, and that of what it writes to each of its pipes. Each is an event of the run with its
-# place, and what it leads to is progress of whoever started the process. What goes through a pipe before its end comes when it comes: how
-# a process's output falls into pieces, and its input, is chance. So what that leads to at once is nobody's progress, as the loop's
-# farewell to a process with an input is: it follows its end, or that of the input.
+# An event loop notices the end of a process, and the end of its output on each pipe. Each is an event of the run with
+# its place, and what it triggers is progress of the code that started the process. What goes through a pipe before its
+# end arrives at any time: how a process's input and output are split is a matter of chance. So what that triggers is
+# counted for nobody, and neither is what the loop does last for a process with an input, after the end of the process
+# or of the input.
 
-#: The attribute of a started process in which its observer is kept, and the turns in which its end and those of its pipes belong.
+#: Attribute of a started process: its observer, and the turns at which its end and those of its pipes are due.
 _EXPECTED: Final = "_tracekit_expected"
-#: The descriptors of the pipes that a process writes to.
+#: The descriptors of a process's output pipes.
 _OUTPUTS: Final = (1, 2)
 
 
@@ -550,28 +555,30 @@ def expect(started: Any, observer: ProcessObserver | CapturedProcess) -> None:
 
 
 def _steps_of(transport: Any) -> ProcessSteps | None:
-    """The steps of the process of a transport."""
+    """Return the steps of a transport's process."""
     found: ProcessSteps | None = getattr(getattr(transport, "_proc", None), "__dict__", {}).get(_STEPS)
     return found
 
 
 def _is_answered(transport: Any) -> bool:
-    """Whether the process of a transport is not there: what comes of it, the log brings."""
+    """Return whether a transport's process does not exist, so that everything about it comes from the log."""
     steps = _steps_of(transport)
     return steps is not None and not steps.real
 
 
 def _expected(transport: Any, fd: int | None) -> tuple[Any, Scope, Any] | None:
-    """Who observes the process of a transport, for whom, and the turn in which its end belongs, or that of its pipe; ``None`` outside a
-    run."""
+    """Return the observer of a transport's process, its scope, and the turn at which its end, or its pipe's, is due.
+
+    ``None`` outside a run.
+    """
     observer, scope, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, {}))
     turn = turns.pop(fd, None)
     return None if turn is None or observer.session.state.ended else (observer, scope, turn)
 
 
 def _arrived(scope: Scope, counted: Any, call: Callable[..., Any], *args: Any) -> None:
-    """Let the loop hear of something: what it asks for next has its place after what the run has asked for, and is nobody's progress
-    unless it is ``counted``."""
+    """Let the loop notice something: what it then schedules comes after what the run has scheduled, and is nobody's
+    progress unless ``counted``."""
     token = enter(scope)
     try:
         with nullcontext() if counted else _uncounted(scope):
@@ -602,11 +609,11 @@ def _exited(original: Any) -> Any:
             else:
                 observer.heard()
             _arrived(scope, True, original, self, returncode)
-        elif turn.comes:  # else the loop never noticed it
+        elif turn.comes:  # otherwise the recorded loop never noticed it
 
             def heard() -> None:
                 about = turn.about
-                with suppress(ReplayError):  # it is the replay's failure now
+                with suppress(ReplayError):  # the replay fails with it
                     observer.ended(returncode, about["status"])
                 _arrived(scope, about.get("counted"), original, self, about["status"])
 
@@ -616,7 +623,7 @@ def _exited(original: Any) -> Any:
 
 
 def _by_chance(transport: Any) -> AbstractContextManager[None]:
-    """What a pipe of this process brings, or takes again, leads to what is asked for inside."""
+    """Return the context for what data from a pipe of this process triggers, or the pipe taking data again."""
     observer, scope, _ = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, None))
     return nullcontext() if observer is None or observer.session.state.ended else _uncounted(scope)
 
@@ -667,7 +674,7 @@ def _lost(original: Any) -> Any:
     def connection_lost(self: Any, exc: BaseException | None) -> None:
         if self.fd in _OUTPUTS and _is_answered(self.proc):
             steps, scope, _ = vars(self.proc._proc)[_EXPECTED]
-            if steps.connected.setdefault(self.fd, self) is None:  # its end had come before it was there
+            if steps.connected.setdefault(self.fd, self) is None:  # its end came before it existed
                 _arrived(scope, False, original, self, None)
             return
         expected = _expected(self.proc, self.fd)
@@ -690,7 +697,7 @@ def _lost(original: Any) -> Any:
 def _connecting(original: Any) -> Any:
     async def connected(self: Any, waiter: Any) -> None:
         await original(self, waiter)
-        if self._pending_calls is None:  # what has come waits until the protocol has heard of the connection
+        if self._pending_calls is None:  # what has arrived waits until the protocol was told of the connection
             self._pending_calls = deque()
             self._loop.call_soon(heard, self)
 
@@ -712,7 +719,7 @@ def _connecting(original: Any) -> Any:
 
 
 def _deliver(transport: Any) -> None:
-    """Bring a transport what the recorded process wrote, and its end, each at its place."""
+    """Deliver to a transport what the recorded process wrote, and its end, each at its place."""
     captured, scope, turns = vars(transport._proc)[_EXPECTED]
     ends = dict(turns)
     exited = type(transport)._process_exited.__wrapped__
@@ -744,7 +751,9 @@ def _watching(original: Any) -> Any:
     def add_child_handler(self: Any, pid: int, callback: Any, *args: Any) -> None:
         if not args or not isinstance(_steps_of(args[0]), ProcessSteps):
             original(self, pid, callback, *args)
-        elif not _is_answered(args[0]):  # the thread that waits for it is nobody's: its end is an event of its own
+        elif not _is_answered(
+            args[0]
+        ):  # the thread that waits for it belongs to nobody: the end is an event of its own
             _outside_the_run(original, self, pid, callback, *args)
 
     return add_child_handler
@@ -767,7 +776,7 @@ def _writing(original: Any) -> Any:
 
 
 def _status_method(original: Any, unfinished: Any = None) -> Any:
-    """Wrap a method that asks for the status of a process; it returns ``unfinished`` while the process runs."""
+    """Wrap a method that returns the status of a process; it returns ``unfinished`` while the process runs."""
 
     @functools.wraps(original)
     def ask(self: Any, *args: Any, **options: Any) -> Any:
@@ -798,12 +807,12 @@ def _exitcode(original: Any) -> Any:
     return property(_status_method(original.fget), doc=original.__doc__)
 
 
-#: By what an event loop learns that a process has ended.
+#: The classes by which an event loop learns that a process has ended.
 _WATCHERS: Final = (
     "PidfdChildWatcher", "SafeChildWatcher", "FastChildWatcher", "MultiLoopChildWatcher", "ThreadedChildWatcher",
     "_PidfdChildWatcher", "_ThreadedChildWatcher",
 )  # fmt: skip
-#: Module, class, name, and what goes in its place.
+#: Module, class, name, and its replacement.
 status_entrances: Final = (
     ("subprocess", "Popen", "poll", _poll),
     ("subprocess", "Popen", "wait", _wait),
@@ -825,19 +834,19 @@ status_entrances: Final = (
 
 # -- the start of a process --------------------------------------------------------------------------------------------
 #
-# When a program is about to start a process, the session is asked to admit it, by its lane and its command.
+# Before a program starts a process, the session is asked to admit it, by its lane and its command.
 
 #: The environment variable with the ticket (JSON) by which a process joins a run.
 VARIABLE: Final = "TRACEKIT_JOIN"
 #: What a shell's command may begin with: ``NAME=value``.
 _SETTING: Final = expression(r"[A-Za-z_]\w*=")
-#: What means something to a shell, but for quotes.
+#: Characters with a meaning to a shell, except for quotes.
 _OF_SHELLS: Final = frozenset(";&|<>()`$\n*?[]{}~#!\\")
 _QUOTED: Final = expression(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 class Admission(ProcessObserver, Protocol):
-    """A session's consent to a process that is about to be started, with the ticket for it (a protocol)."""
+    """A session's consent to starting a process, with its ticket (a protocol)."""
 
     @property
     def ticket(self) -> str:
@@ -845,7 +854,7 @@ class Admission(ProcessObserver, Protocol):
         ...
 
     def admitted(self) -> AbstractContextManager[None]:
-        """The context in which the process is started."""
+        """Return the context in which the process is started."""
         ...
 
     def started(self, pid: int) -> None:
@@ -860,16 +869,16 @@ class Admission(ProcessObserver, Protocol):
     is_step: bool
 
 
-#: Whether a process that has been admitted is being started here.
+#: Whether an admitted process is being started here.
 within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=False)
 
 
-#: The process that is being forked here, which has been admitted.
+#: The admitted process that is being forked here.
 forking: Final[ContextVar[Admission | None]] = ContextVar("tracekit.process.forking", default=None)
 
 
 def left_by_fork() -> None:
-    """In a forked child, whose context is that in which it was forked: nothing is being started here."""
+    """Reset the context in a forked child, which is a copy of the one that forked it: nothing is being started here."""
     forking.set(None)
     within.set(False)
     below.set(None)
@@ -877,8 +886,8 @@ def left_by_fork() -> None:
 
 
 def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
-    """Ask the session to admit a process of which nothing is captured; ``None`` where it is not part of the run."""
-    guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
+    """Ask the session to admit a process of which nothing is captured; return ``None`` if it is not part of the run."""
+    guard.refuse(Attempt("process", "process.start", name))  # before it gets a lane
     if guard.Caller().probes:
         return None
     lane, found = _admit(scope, f"process:{name}", words, pool)
@@ -893,13 +902,13 @@ def _admit(scope: Scope, lane_name: str, words: list[str] | None, pool: bool = F
 
 
 def _apart(command: Any) -> None:
-    """A process is about to be started by code that is in no run, or by telemetry, which is no part of any."""
+    """Report the start of a process by code outside of any run, or by telemetry, which is part of none."""
     guard.observe(Attempt("process", "process.start", program_name(words_of(command))))
 
 
 @contextmanager
 def starting(found: Admission) -> Iterator[None]:
-    """The block in which an admitted process is started: the calls that this consists of are not asked about again."""
+    """The block in which an admitted process is started: the calls inside that perform the start are not checked again."""
     token = within.set(True)
     try:
         with found.admitted(), passing():
@@ -909,28 +918,28 @@ def starting(found: Admission) -> Iterator[None]:
 
 
 def joining_environment(found: Admission, env: Any) -> dict[Any, Any]:
-    """The environment for a process, ``env`` or that of this one, with the ticket in it."""
+    """Return the environment for a process, ``env`` or this process's, with the ticket added."""
     own = getattr(os.environ, "_data", None)
     if env is None and type(own) is dict and os.name == "posix":
-        # As it is passed on: reading it value by value takes 0.1 ms.
+        # In the raw form in which it is passed on: reading it value by value takes 0.1 ms.
         return {**own, VARIABLE.encode(): os.fsencode(found.ticket)}
     return {**(os.environ if env is None else env), VARIABLE: found.ticket}
 
 
 class Words(list[str]):
-    """A command, word by word. ``simple``: it was one text, in which a shell finds nothing but the words of one program."""
+    """A command as words. ``simple``: it was one text that is to a shell just the words of one program."""
 
     simple = False
 
 
 def _active(quoted: re.Match[str]) -> str:
-    """The characters of a quoted text that a shell does not take literally."""
+    """Return the characters of a quoted text that a shell does not take literally."""
     text = quoted.group()
     return "" if text[0] == "'" else "".join(letter for letter in text if letter in "$`\\")
 
 
 def words_of(command: Any) -> list[str]:
-    """A command as a list of words; leading ``NAME=value`` settings of a shell command are left out."""
+    """Return a command as a list of words, without the leading ``NAME=value`` settings of a shell command."""
     if type(command) is not list and isinstance(command, commands.TEXTS):
         import shlex
 
@@ -951,14 +960,15 @@ def _word(word: Any) -> str:
 
 
 def program_name(words: list[str]) -> str:
-    """The name of the program in a command; for a Python program that of its script or module, whatever the interpreter is called."""
+    """Return the name of a command's program; for a Python program that of its script or module, whatever the
+    interpreter's name."""
     name = os.path.basename(words[0])
     if name.startswith("python") or words[0] == sys.executable:
         name = _script(words[1:]) or "python"
     return name.translate(_IN_PATHS)
 
 
-#: What has a meaning in the path of a lane.
+#: Characters with a meaning in a lane's path.
 _IN_PATHS: Final = str.maketrans("/#@+", "____")
 
 
@@ -978,12 +988,13 @@ def _script(words: list[str]) -> str:
 
 # -- processes started by os and uvloop --------------------------------------------------------------------------------
 #
-# They are admitted and get their ticket as those of ``subprocess`` do. With ``os.exec*`` the same process goes on as another program: its
-# segment of a run that it had joined ends there; a run of its own stays without an end, with a warning.
+# They are admitted and get a ticket like those of ``subprocess``. With ``os.exec*`` the same process continues as
+# another program: its segment of a run that it had joined ends there; a run of its own stays without an end, with a
+# warning.
 
 
 def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | None:
-    """The scope and admission of a process that is about to be started; ``None`` where it is not part of a run."""
+    """Return the scope and admission of a process about to be started; ``None`` if it is not part of a run."""
     scope = current.get()
     if within.get():
         return None
@@ -1011,7 +1022,7 @@ def _system(original: Any) -> Any:
             return original(command)
         from subprocess import Popen
 
-        options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
+        options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as without tracekit
         status = _patiently(Popen(command, shell=True, **options))
         return -status if status < 0 else status << 8
 
@@ -1019,7 +1030,7 @@ def _system(original: Any) -> Any:
 
 
 def _patiently(process: Popen[Any]) -> int:
-    """Wait through Ctrl-C, which only the shell handles in ``os.system``."""
+    """Wait for the process through Ctrl-C, which only the shell handles in ``os.system``."""
     while True:
         with suppress(KeyboardInterrupt):
             return process.wait()
@@ -1056,7 +1067,7 @@ def _posix_spawn(original: Any) -> Any:
 
 
 def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], start: Callable[[Any], int]) -> int:
-    """Start a process that its program knows by its number: ``start`` does, with an environment. Returns the number."""
+    """Start a process that its program knows by its number, with ``start(environment)``; return the number."""
     scope = current.get()
     if scope is None or telemetry() is not None:
         _apart([program])
@@ -1067,7 +1078,7 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     if scope.live or below_seam():
         found: Any = admission_of(scope, program_name(words), words)
         return start(env) if found is None else _with_ticket(found, env, start)
-    # Where its descriptors go besides is not seen.
+    # Where its other descriptors go is not tracked.
     streams = {"stdout": 0} if options.get("file_actions") else {}
     found = _begun(scope, argv, words, streams, one_program=True)
     if found is None:
@@ -1104,10 +1115,10 @@ def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int])
     return pid
 
 
-# -- os.fork, os.forkpty -------------------------------------------------------------------------------------------------
+# -- os.fork, os.forkpty -----------------------------------------------------------------------------------------------
 #
-# The child is a copy, with a part of the run of its own from its first line: that is seen to where the interpreter has just forked it
-# (``_runs.segments`` in a recording, ``_runs.replaying`` in a replay).
+# The child is a copy that has its own part of the run from its first line: set up right after the fork (in a recording
+# by ``_runs.segments``, in a replay by ``_runs.replaying``).
 
 
 def _fork(original: Any) -> Any:
@@ -1145,7 +1156,7 @@ def _forked(found: Admission) -> Iterator[None]:
 
 # -- signals to processes ----------------------------------------------------------------------------------------------
 #
-# By the number of a process, which in a replay may be anybody's by now.
+# By a process's number, which during a replay may belong to any process.
 
 
 class _Numbers:
@@ -1154,12 +1165,12 @@ class _Numbers:
     def __init__(self) -> None:
         self.steps: Final[dict[int, ProcessSteps]] = {}
         self.groups: Final[dict[int, ProcessSteps]] = {}
-        #: Those whose status the program asks for by their numbers.
+        #: Those whose status the program queries by number.
         self.awaited: Final[dict[int, ProcessObserver | CapturedProcess]] = {}
 
 
 def _is_known_by(scope: Scope, pid: int, found: Admission | CapturedProcess) -> None:
-    """The program knows this process by its number."""
+    """Register a process that the program knows by its number."""
     numbers = scope.session.state.extras.of(_Numbers)
     numbers.awaited[pid] = found
     if isinstance(found, CapturedProcess):
@@ -1259,7 +1270,8 @@ def _wait_for(
 
 
 def _end_of(original: Any, pid: int, found: ProcessObserver | CapturedProcess, status: int) -> int:
-    """The recorded end of a process as ``waitpid`` has it; one that runs in the replay ends first, and is compared."""
+    """Return the recorded end of a process in ``waitpid``'s form; a process that runs in the replay ends first, and is
+    compared."""
     if isinstance(found, CapturedProcess):
         found.recalled()
     else:
@@ -1290,8 +1302,8 @@ def _wait_for_any(
     return original(-1, options)  # type: ignore[no-any-return]
 
 
-#: The name under which it is recorded which of the processes had ended, where the program asked for any; and what stands for one that is
-#: none of the run's.
+#: The name under which is recorded which process had ended when the program asked for any; and the placeholder for a
+#: process that is not the run's.
 _ANY: Final = "process.any"
 _OTHER: Final = "other"
 
@@ -1357,7 +1369,7 @@ def _uvloop(original: Any, shell: bool) -> Any:
     return guard.asks(start)
 
 
-#: Module, class, name, and what goes in its place.
+#: Module, class, name, and its replacement.
 os_entrances: Final = (
     ("os", None, "system", _system),
     *((("os", None, "_spawnvef", _spawn),) if hasattr(os, "_spawnvef") else ()),
@@ -1381,13 +1393,14 @@ os_entrances: Final = (
 
 # -- processes started by subprocess and multiprocessing ---------------------------------------------------------------
 #
-# Whatever uses ``subprocess.Popen`` (asyncio's processes too) gets its ticket in an environment variable; what ``multiprocessing`` starts
-# afresh (``spawn``, ``forkserver``) gets it with its preparation data, what it forks has it as it is. The run decides about the ticket.
+# Whatever uses ``subprocess.Popen`` (including asyncio's processes) gets its ticket in an environment variable; a
+# process that ``multiprocessing`` starts afresh (``spawn``, ``forkserver``) gets it with its preparation data; a forked
+# one inherits it. The run decides about the ticket.
 
-#: Where ``cwd`` and ``env`` are among the arguments of ``Popen``, if they are given by their place.
+#: The positions of ``cwd`` and ``env`` among the arguments of ``Popen``.
 _CWD: Final = 9
 _ENV: Final = 10
-#: Executed in a process that multiprocessing prepares, before its program's first line.
+#: Executed in a process that multiprocessing prepares, before the program's first line.
 _PREPARED: Final = """\
 import os, sys
 os.environ[{variable!r}] = {ticket!r}
@@ -1407,11 +1420,11 @@ _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", defaul
 # -- subprocess ------------------------------------------------------------------------------------------------------------
 
 
-#: The arguments of ``Popen`` that may be given by their place.
+#: The arguments of ``Popen`` that may be positional.
 _ARGUMENTS: Final = (
     "args", "bufsize", "executable", "stdin", "stdout", "stderr", "preexec_fn", "close_fds", "shell", "cwd", "env",
 )  # fmt: skip
-#: Where the pipes are among the arguments of ``Popen._execute_child``.
+#: The positions of the pipes among the arguments of ``Popen._execute_child``.
 _PIPES: Final = slice(10, 16)
 
 
@@ -1419,7 +1432,7 @@ def _popen(original: Any) -> Any:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         scope = current.get()
-        # The commands by which the standard library asks the host what it is are none of the program's.
+        # The commands by which the standard library identifies the host don't belong to the program.
         command = args[0] if args else kwargs.get("args")
         if command is None or within.get():
             original(self, *args, **kwargs)
@@ -1477,8 +1490,11 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
 def _begun(
     scope: Scope, command: Any, words: list[str], options: Mapping[str, Any], *, one_program: bool
 ) -> Admission | CapturedProcess | None:
-    """A process that is about to be started as a step. In a replay: the consent to one that joined the recorded run, and answers for
-    itself; ``None`` for one that the recording does not have."""
+    """Begin the step of a process that is about to be started.
+
+    In a replay: return the consent for one that joined the recorded run, and answers for itself; ``None`` for one that
+    the recording does not have.
+    """
     session, name = scope.session, program_name(words)
     guard.refuse(Attempt("process", "process.start", name))
     executable = options.get("executable")
@@ -1519,7 +1535,7 @@ def _spec(name: str, side_effect: str) -> Spec:
 
 
 class _Inherited:
-    """Whether a replay has said that what processes write to the streams that they inherit is not shown."""
+    """Whether a replay has reported that what processes write to inherited streams is not shown."""
 
     def __init__(self) -> None:
         self._reported = False
@@ -1543,7 +1559,8 @@ def _has_steps(self: Any, scope: Scope, steps: ProcessSteps, size: int, loops: b
 
 
 def _let_start(original: Any, self: Any, args: Any, kwargs: Any) -> None:
-    """Start a process that has been decided about: ``os.posix_spawn``, by which ``Popen`` may do it, is no second one."""
+    """Start a process that has been decided about: ``os.posix_spawn``, which ``Popen`` may use for it, is no second
+    start."""
     token = within.set(True)
     try:
         original(self, *args, **kwargs)
@@ -1552,7 +1569,7 @@ def _let_start(original: Any, self: Any, args: Any, kwargs: Any) -> None:
 
 
 def _really_start(original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any) -> None:
-    """Really start a process, with its ticket where it may join."""
+    """Really start a process, with its ticket if it may join."""
     if found is None:
         with passing():
             _let_start(original, self, args, kwargs)
@@ -1568,13 +1585,13 @@ def _really_start(original: Any, self: Any, found: Admission | None, args: Any, 
 
 
 def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwargs: Any) -> None:
-    """Make the object of a process that is not started: all that ``Popen`` does but start one."""
+    """Create the object of a process that is not started: everything that ``Popen`` does except for the start."""
 
     def not_executed(*given: Any, **_: Any) -> None:
         captured.start()
         self.pid = captured.pid
         theirs, *others = given[_PIPES]
-        if theirs != -1 and others[0] != -1:  # as long as it runs, what is written to it finds a reader
+        if theirs != -1 and others[0] != -1:  # while it runs, what is written to it has a reader
             captured.let_go = weakref.finalize(self, os.close, theirs)
         self._close_pipe_fds(-1, *others)
 
@@ -1586,7 +1603,7 @@ def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwar
 
 
 def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any, loops: bool) -> None:
-    """Start a process that may join, and is no step: one in the body of a tool, or one of an event loop."""
+    """Start a process that may join and is no step: one in the body of a tool, or one of an event loop."""
     words = words_of(command)
     found = admission_of(scope, program_name(words), words)
     if found is None:
@@ -1594,7 +1611,7 @@ def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kw
         return
     try:
         _really_start(original, self, found, args, kwargs)
-    except OSError as error:  # there is no such program, or it may not be run
+    except OSError as error:  # no such program, or not permitted
         found.not_started(scope, error)
         raise
     (expect if loops else follow)(self, found)
@@ -1645,7 +1662,7 @@ def _method(process: Any) -> str:
 
 
 class _Ready:
-    """Joins the run when it is unpickled in the new process, before the program's modules; needs builtins only."""
+    """Joins the run when it is unpickled in the new process, before the program's modules; needs only builtins."""
 
     def __init__(self, ticket: str) -> None:
         self.ticket: Final = ticket
@@ -1659,7 +1676,7 @@ def _prepare(original: Any) -> Any:
     def get_preparation_data(*args: Any, **kwargs: Any) -> Any:
         data = original(*args, **kwargs)
         ticket = _starting.get()
-        # First of all: what follows in it may import the program's modules when it is unpickled.
+        # First: unpickling what follows may import the program's modules.
         return data if ticket is None else {VARIABLE: _Ready(ticket), **data}
 
     return get_preparation_data

@@ -1,6 +1,7 @@
-"""Where a run stands still in a debugger: what is typed there is no part of it, and leaving a replay at ``pdb``'s prompt ends the replay.
+"""Debugger prompts inside a run: what is typed there is not part of the run, and leaving a replay at ``pdb``'s prompt
+ends the replay.
 
-``pydevd`` is that of ``debugpy`` and of PyCharm.
+``pydevd`` is the debugger of ``debugpy`` and PyCharm.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def _suspended(original: Any) -> Any:
 
 
 def _leave_replays() -> None:
-    """Where somebody leaves the debugger, a replay fails: the error with which ``pdb`` ends a program is one that agents catch."""
+    """Fail the active replays when the user quits the debugger: the error with which ``pdb`` ends a program is one that
+    agents catch."""
     for session in process.sessions:
         if not session.recording and not session.state.ended:
             raise session.fail(

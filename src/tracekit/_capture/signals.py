@@ -1,8 +1,9 @@
-"""Signals: each call of a handler is an event of the run, and in a replay no signal comes but those that bring these calls about.
+"""Capture of signals: each call of a handler is an event of the run, and a replay has no signals but those that repeat
+these calls.
 
-Timers that come as signals (``signal.setitimer``, ``signal.alarm``) are not live in a replay, which is faster than the recording, or
-slower; what the replayed program sets is only remembered. What it sends itself is not sent. When the recorded place of a call has come, the
-signal is sent to the main thread, by us; see ``_runtime.signals``.
+Timers that send signals (``signal.setitimer``, ``signal.alarm``) are not live in a replay, which is faster or slower
+than the recording; what the replayed program sets is only remembered. Signals it sends itself are not sent. When the
+recorded position of a call is reached, tracekit sends the signal to the main thread; see ``_runtime.signals``.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["activate", "called_in_loop", "deactivate", "send"]
 
-#: The signals that there are, as numbers.
+#: All valid signals, as numbers.
 _NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
 
-#: The signal of each timer, where the system has them.
+#: The signal of each timer, where the system has it.
 _SIGNALS: Final[dict[int, int]] = (
     {
         signal.ITIMER_REAL: signal.SIGALRM,
@@ -51,7 +52,7 @@ _SIGNALS: Final[dict[int, int]] = (
 class _Alarm(NamedTuple):
     """A timer that a replay only remembers."""
 
-    #: When it would come, and how often then (s).
+    #: When it would fire, and its interval from then on (s).
     until: float
     interval: float
 
@@ -60,13 +61,13 @@ _remembered: Final[dict[int, _Alarm]] = {}
 
 
 def _left(which: int) -> tuple[float, float]:
-    """What ``getitimer`` says of a timer that is only remembered."""
+    """Return what ``getitimer`` returns for a timer that is only remembered."""
     alarm = _remembered.get(which)
     return (0.0, 0.0) if alarm is None else (max(alarm.until - monotonic(), 1e-6), alarm.interval)
 
 
 def _of_replay() -> Scope | None:
-    """The scope of the running code, where a replay answers it."""
+    """Return the scope of the running code, if a replay answers it."""
     scope = scope_of_timers()
     return scope if scope is not None and not scope.session.recording and not scope.session.state.partial else None
 
@@ -102,7 +103,7 @@ def _asking(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Heard:
-    """A handler of the program, equal to that: each of its calls is an event of the run that was interrupted."""
+    """Wraps a handler of the program, and is equal to it: each call is an event of the interrupted run."""
 
     __slots__ = ("handler",)
 
@@ -130,12 +131,12 @@ def _own(handler: Any) -> Any:
     return handler.handler if isinstance(handler, _Heard) else handler
 
 
-#: The signals that the main thread is sending itself just now.
+#: The signals that the main thread is sending itself now.
 _sending: Final[list[int]] = []
 
 
 def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -> Any:
-    """The interpreter calls a handler, which has interrupted ``frame``."""
+    """Handle the interpreter's call of a handler, which has interrupted ``frame``."""
     scope = current.get()
     if scope is None or scope.session.state.ended:
         return handler(number, frame)
@@ -152,7 +153,8 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
 
 
 def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) -> None:
-    """Tracekit was at work when the signal came, and the program's own code, ``frame``, goes on now."""
+    """Call a handler late: tracekit was running when the signal came, and now the program's own code, ``frame``, goes
+    on."""
     scope = current.get()
     if scope is None or scope.session.state.ended:
         handler(number, frame)
@@ -162,7 +164,7 @@ def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) ->
 
 
 def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callable[[], Any]) -> Any:
-    """Call a handler in a line of execution of its own, and write before that where it was called."""
+    """Call a handler in a lane of its own, after writing where it was called."""
     name = name_of(number)
     own = Scope(scope.session, started(scope.lane.root, f"signal {name}"), ROOT)
     kind = LOOP_SIGNAL if at == "loop" else SIGNAL
@@ -173,7 +175,7 @@ def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callab
 
 
 def _called_in_replay(scope: Scope, calls: SignalHooks | None, number: int, call: Callable[[], Any]) -> Any:
-    if calls is None:  # nothing is known of any: what the program sends itself comes as it does
+    if calls is None:  # no calls are recorded: a signal that the program sends itself is real
         return call()
     if calls.comes_again(number):
         return None
@@ -188,13 +190,13 @@ def _called_in_replay(scope: Scope, calls: SignalHooks | None, number: int, call
         except BaseException:
             if recorded.at != "step":
                 raise
-            return None  # the outcome of the step says what came of it
+            return None  # the outcome of the step includes it
         finally:
             calls.returned(recorded)
 
 
 def called_in_loop(number: int, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """An event loop calls what the program has asked it to at this signal."""
+    """Handle an event loop's call of the callback that the program registered for this signal."""
     scope = current.get()
     if scope is None or scope.session.state.ended:
         callback(*args)
@@ -207,13 +209,13 @@ def called_in_loop(number: int, callback: Callable[..., Any], args: tuple[Any, .
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
-    """The frame that was interrupted, without what tracekit did to bring that about."""
+    """Return the interrupted frame of the program, above the frames of tracekit that caused the interruption."""
     while frame is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-#: What event loops have as handlers of the signals that they look for themselves.
+#: The modules whose handlers event loops install for the signals that they watch themselves.
 _OF_LOOPS: Final = ("asyncio.unix_events", "uvloop", "uvloop.loop", "uvloop._noop")
 
 
@@ -235,7 +237,8 @@ def _handling(original: Any) -> Any:
 
 
 def send(number: int, real: Callable[[], Any]) -> Any:
-    """The program sends its own process a signal: for real in a recording. In a replay its handler is called where it was."""
+    """Handle a signal that the program sends to its own process: real in a recording. In a replay the handler is called
+    where it was recorded."""
     scope = current.get()
     if scope is None or not number or scope.session.state.ended:
         return real()
@@ -255,7 +258,7 @@ def send(number: int, real: Callable[[], Any]) -> Any:
 
 
 def _now() -> None:
-    """What has come is handled when a function begins, at the latest."""
+    """Do nothing: pending signals are handled at the latest when a function is called."""
 
 
 def _raise_signal(real: Callable[[int], Any]) -> Callable[..., Any]:
@@ -271,7 +274,7 @@ def _pthread_kill(real: Callable[[int, int], Any]) -> Callable[..., Any]:
 
 def _pause(real: Callable[[], Any]) -> Callable[..., Any]:
     def pause(_proxy: object) -> Any:
-        return real()  # from here: so that it is known to wait
+        return real()  # called from here, so that it is recognized as waiting
 
     return pause
 
@@ -299,7 +302,7 @@ def _patches() -> list[Patch]:
 
 
 def _exchanged(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[Patch]:
-    """A function of ``signal`` in place, where that works; else the module's attribute."""
+    """Return the patch of a function of ``signal``: in place if possible, else of the module's attribute."""
     function = getattr(signal, name, None)
     if function is None:
         return []
@@ -314,7 +317,7 @@ _switch: Final = Switch(_patches)
 
 
 def activate() -> None:
-    """Put the hooks in place; of handlers that the program has by now, too."""
+    """Install the hooks, also for handlers that the program has installed before."""
     _switch.activate()
     if threading.current_thread() is threading.main_thread():
         for number in _NUMBERS:
@@ -324,7 +327,7 @@ def activate() -> None:
 
 
 def deactivate() -> list[str]:
-    """Take the hooks away; handlers that the program leaves are its own again."""
+    """Remove the hooks; handlers that the program leaves installed are its own again."""
     failed = _switch.deactivate()
     if not _switch.active:
         _remembered.clear()

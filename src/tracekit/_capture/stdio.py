@@ -1,4 +1,5 @@
-"""The standard streams of a recorded program: what it prints, compared in a replay, and what it reads from its standard input."""
+"""Capture of a recorded program's standard streams: what it prints, which a replay compares, and what it reads from
+standard input."""
 
 from __future__ import annotations
 
@@ -40,28 +41,28 @@ __all__ = [
 #
 # The lines of each lane, and the first one that differs in a replay.
 #
-# Each line is kept as hash and length, the first ones as text too, redacted; those past the most that are kept are one hash together. What
-# Python code writes to ``sys.stdout`` counts, to its buffer, to a stream that was put in its place and ends in either, and by
-# ``os.write(1, …)``, but for logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child
-# processes are their own.
+# Each line is kept as hash and length, the first ones also as redacted text; the lines beyond the limit share one hash.
+# Everything that Python code writes to ``sys.stdout``, to its buffer, to a stream that replaces it and ends in either,
+# and with ``os.write(1, …)`` counts, except for logging handlers, progress bars, and bodies of steps, which a replay
+# does not run. The lines of child processes belong to them.
 
-#: Whose lines are left out: by the module that writes.
+#: Modules whose lines are left out.
 _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
-#: How many lines of one line of execution are kept, and how many characters of text of all of them.
+#: The most lines kept per lane, and the most characters of text kept for all lanes.
 _LINES: Final = 10_000
 _TEXT: Final = 64 << 10
-#: Of how many lines, over all lines of execution, the order is kept.
+#: The most lines, over all lanes, whose order is kept.
 _ORDERED: Final = 100_000
 
 Redact = Callable[[str], tuple[str, Any]]
 
 
 class PrintedLines:
-    """The lines that one run prints, kept by lane, and in which order the lanes printed them."""
+    """The lines that one run prints, kept by lane, and the order in which the lanes printed them."""
 
     def __init__(self) -> None:
         self._lanes: Final[dict[str, _Lines]] = {}
-        #: Of each line the lane that has ended it, over all lanes.
+        #: For each line, over all lanes, the lane that ended it.
         self._order: Final[list[str]] = []
         self._room = _TEXT
 
@@ -75,7 +76,7 @@ class PrintedLines:
         if whole and len(self._order) < _ORDERED:
             self._order.extend(
                 (lane,) * len(whole)
-            )  # last, so that hardly anything comes between it and the writing itself
+            )  # last, so that hardly anything comes between it and the actual write
 
     def _add(self, lines: _Lines, line: str) -> None:
         if len(lines.hashes) >= _LINES:
@@ -88,7 +89,7 @@ class PrintedLines:
             self._room -= len(line) + 1
 
     def as_dict(self, redact: Redact) -> dict[str, Any]:
-        """All lines as JSON values; text without a line end yet is a line too."""
+        """Return all lines as JSON values; trailing text without a line end is a line, too."""
         for lines in self._lanes.values():
             if lines.open:
                 self._add(lines, redact(lines.open)[0])
@@ -96,9 +97,10 @@ class PrintedLines:
         return {lane: lines.as_dict() for lane, lines in self._lanes.items()}
 
     def order(self) -> list[list[int]]:
-        """Which lane printed how many lines in a row, again and again, by the numbers of the lanes in the order of their names.
+        """Return the order of the lanes: pairs of a lane's number, by the sorted names, and how many lines it printed
+        in a row.
 
-        Empty where one lane alone has printed.
+        Empty if only one lane has printed.
         """
         if len(self._lanes) < 2:
             return []
@@ -124,7 +126,8 @@ class _Lines:
 
 
 class PrintedDifference(NamedTuple):
-    """The first printed line of a lane that differs: its number from 1, and both texts, ``None`` where there is none."""
+    """The first printed line of a lane that differs: its number from 1, and both texts, ``None`` where there is no
+    line."""
 
     lane: str
     number: int
@@ -139,7 +142,7 @@ class PrintedDifference(NamedTuple):
 
 
 def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[PrintedDifference]:
-    """The first line that differs, for each lane."""
+    """Return the first line that differs, for each lane."""
     found = []
     for lane in sorted({*recorded, *actual}):
         was, now = _read(recorded.get(lane)), _read(actual.get(lane))
@@ -152,7 +155,7 @@ def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[
 
 
 class OtherOrder(NamedTuple):
-    """The first line, of those of all lanes together, in whose place another one was printed: its number from 1, and both texts."""
+    """The first line, over all lanes, in whose place another one was printed: its number from 1, and both texts."""
 
     number: int
     recorded: str | None
@@ -168,7 +171,8 @@ class OtherOrder(NamedTuple):
 def other_order(
     recorded: Mapping[str, Any], order: Any, actual: Mapping[str, Any], order_now: list[list[int]]
 ) -> OtherOrder | None:
-    """Where lanes that print the same lines print them in another order. That of an older recording is not known: ``None``."""
+    """Return where lanes with the same lines printed them in another order. ``None`` for an older recording, which
+    lacks the order."""
     both = zip(_in_order(recorded, order), _in_order(actual, order_now), strict=False)
     for number, ((was, text), (now, text_now)) in enumerate(both, 1):
         if was != now:
@@ -177,7 +181,7 @@ def other_order(
 
 
 def _in_order(printed: Mapping[str, Any], order: Any) -> Iterator[tuple[Any, str | None]]:
-    """All lines that are kept, in the order in which they were printed, each with its text; a trace may say anything of them."""
+    """Yield all kept lines in the order in which they were printed, each with its text; a trace may contain anything."""
     lanes = [_read(printed[lane]) for lane in sorted(printed)]
     next_line = [0] * len(lanes)
     for turn in order if isinstance(order, list) else ():
@@ -193,7 +197,8 @@ def _in_order(printed: Mapping[str, Any], order: Any) -> Iterator[tuple[Any, str
 
 
 def keeps_all(recorded: Mapping[str, Any]) -> bool:
-    """Whether of all recorded lines something is kept; an older recording has of those past the most that are kept their number alone."""
+    """Return whether something is kept of all recorded lines; an older recording has only the number of those beyond
+    the limit."""
     return all(rest is not None or not more for _, _, more, rest in map(_read, recorded.values()))
 
 
@@ -228,7 +233,8 @@ def _hash(line: str) -> str:
 
 
 class _Heard:
-    """A buffer of standard output that passes what others than its text stream write to a listener as well."""
+    """A buffer of standard output that also passes what is written to it directly, not by its text stream, to a
+    listener."""
 
     listen: Callable[[Any], None] | None = None
 
@@ -252,9 +258,9 @@ for _kind, _as in ((_Buffered, BufferedWriter), (_Unbuffered, FileIO)):
 
 
 class Out(TextIOWrapper):
-    """Standard output that passes what is written to ``listeners`` as well."""
+    """Standard output that also passes everything written to ``listeners``."""
 
-    #: The one that stands, or stood, in the place of the process's own.
+    #: The instance that replaces, or replaced, the process's own stream.
     installed: ClassVar[Out | None] = None
 
     def __init__(self, under: TextIOWrapper) -> None:
@@ -268,7 +274,7 @@ class Out(TextIOWrapper):
                 buffer.name = name
             buffer.listen = self._bytes
         self._decoder: Final = getincrementaldecoder("utf-8")("backslashreplace")
-        #: Whether somebody may have written to it in a way that is not noticed.
+        #: Whether something may have written to it unnoticed.
         self.passed_by = False
         super().__init__(
             buffer,
@@ -287,13 +293,13 @@ class Out(TextIOWrapper):
         return super().write(text)
 
     def _bytes(self, data: Any) -> None:
-        """Somebody writes bytes to the buffer, or to the descriptor."""
-        with suppress(TypeError):  # what can't be written says so itself
+        """Handle bytes written to the buffer or the descriptor."""
+        with suppress(TypeError):  # the write itself raises for what can't be written
             text = self._decoder.decode(bytes(memoryview(data)))
             for listen in self.listeners:
                 listen(text)
 
-    # As these are, but that the buffer knows who writes to it.
+    # Delegating methods, so that the buffer knows who writes to it.
 
     def flush(self) -> None:
         super().flush()
@@ -309,13 +315,13 @@ class Out(TextIOWrapper):
 
     @classmethod
     def take(cls) -> Out | None:
-        """The ``Out`` in place of ``sys.stdout``, put there if possible; else ``None``."""
+        """Return the ``Out`` in place of ``sys.stdout``, installed if possible; else ``None``."""
         under = sys.stdout
         if type(under) is Out:
             return under
         if type(under) is not TextIOWrapper:
             return None
-        process.kept.append(under)  # it would close the file at its end
+        process.kept.append(under)  # it would close the file when collected
         out = cls.installed = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
         return out
 
@@ -334,7 +340,7 @@ def capture_output() -> None:
 
 
 def _watch_the_descriptor(out: Out) -> None:
-    """What is written to descriptor 1 itself is printed, too; what is written to a copy of it is not noticed."""
+    """Notice writes to descriptor 1 itself; writes to a copy of it go unnoticed."""
     write, dup = os.write, os.dup
 
     def written(fd: int, data: Any, /) -> int:
@@ -352,12 +358,12 @@ def _watch_the_descriptor(out: Out) -> None:
 
 
 def observed() -> bool:
-    """Whether what is printed is kept."""
+    """Return whether what is printed is kept."""
     return Out.installed is not None and _printed in Out.installed.listeners
 
 
 def all_observed() -> bool:
-    """Whether nothing is known to be printed in a way that is not noticed."""
+    """Return whether nothing is known to have been printed unnoticed."""
     out, now = Out.installed, sys.stdout
     if out is None or out.passed_by:
         return False
@@ -367,7 +373,7 @@ def all_observed() -> bool:
 
 
 def flush() -> None:
-    """Have what the program has written to a stream in the place of standard output printed now."""
+    """Flush a stream that the program put in place of standard output."""
     if Out.installed is not None and sys.stdout is not Out.installed:
         with suppress(Exception):
             sys.stdout.flush()
@@ -378,7 +384,11 @@ def _printed(text: str) -> None:
     if scope is None or scope.live or "\r" in text:
         return
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name in ("write", "writelines", "flush"):  # of a stream that hands on
+    while frame is not None and frame.f_code.co_name in (
+        "write",
+        "writelines",
+        "flush",
+    ):  # of a stream that passes it on
         frame = frame.f_back
     if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BESIDE:
         return
@@ -390,17 +400,18 @@ def _printed(text: str) -> None:
 
 # -- standard input ----------------------------------------------------------------------------------------------------
 #
-# As steps of a run, where a whole program is recorded or replayed.
+# As steps of a run, when a whole program is recorded or replayed.
 
 
 def capture_input() -> None:
-    """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
+    """Make ``input()`` and reads of ``sys.stdin`` captured calls, for the rest of the process."""
     builtins.input = looking_like(_prompting(builtins.input), builtins.input, builtins)
     sys.stdin = _Stdin(sys.stdin)
 
 
 def _step(name: str, function: Any) -> Any:
-    """The function with each call as a step. It needs no identity, as a tool does, so that a program without tools imports no wrapt."""
+    """Wrap the function so that each call is a step. It needs no identity, unlike a tool, so a program without tools
+    does not import wrapt."""
     shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -410,9 +421,9 @@ def _step(name: str, function: Any) -> Any:
 
 
 def _prompting(original: Any) -> Any:
-    """``input``, whose prompt is printed before the step, in a replay too: what is printed is the program's own.
+    """Wrap ``input``; the prompt is printed before the step, also in a replay: what is printed belongs to the program.
 
-    On a terminal the line editor shows it, while the step is made.
+    On a terminal the line editor shows it during the step.
     """
     shown: Any = _step("input", lambda prompt="": original())
     edited: Any = _step("input", original)
@@ -437,7 +448,7 @@ def _edits() -> bool:
 
 
 class _Stdin:
-    """Standard input whose reads are steps; everything else is the stream's own."""
+    """Standard input whose reads are steps; everything else is delegated to the stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

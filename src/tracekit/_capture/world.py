@@ -1,7 +1,7 @@
-"""The hooks that are in place while any run is active: clock, random numbers, timers, tasks, threads, processes, what reaches outside, and
-what is read from there.
+"""The hooks in place while any run is active: clock, random numbers, timers, tasks, threads, processes, effects
+outside, and reads from outside.
 
-Counted: the first run puts them in, the last one removes them.
+Counted: the first run installs them, the last one removes them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ def _of_event_loops() -> list[Patch]:
     return loops.patches(event_loops)
 
 
-#: The hooks of asyncio and what is built upon it: a program that has no event loops imports none of it.
+#: The hooks of asyncio and libraries built on it: a program without event loops imports none of them.
 event_loops: Final = Switch(_of_event_loops, ("asyncio", "uvloop", "anyio._backends._asyncio"))
 
 
 class _Hooks:
-    """How many runs are active, and the hooks that are in place for them."""
+    """The number of active runs, and the hooks installed for them."""
 
     def __init__(self) -> None:
         self._lock: Final = free_in_forks(threading.Lock())
         self._runs = 0
 
     def active(self) -> bool:
-        """Whether the hooks are in place."""
+        """Whether the hooks are installed."""
         return self._runs > 0
 
     def enter(self) -> None:
-        """Count a run that begins; the first one puts the hooks in place."""
+        """Count a starting run; the first one installs the hooks."""
         with self._lock:
             if self._runs == 0:
                 for part in _parts():
@@ -49,7 +49,7 @@ class _Hooks:
             self._runs += 1
 
     def leave(self) -> None:
-        """Count a run that ends; the last one removes the hooks."""
+        """Count an ending run; the last one removes the hooks."""
         with self._lock:
             self._runs -= 1
             if self._runs == 0:
@@ -58,7 +58,7 @@ class _Hooks:
 
 
 def _parts() -> list[Any]:
-    """The hooks, in the order in which they are put in place: two of them may have one function between them."""
+    """Return the hooks, in the order of installation: two of them may patch the same function."""
     return [
         collecting,
         clock,
