@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -950,3 +950,62 @@ def test_replays_side_by_side_on_one_loop_do_not_stand_still_for_one_another(tmp
             asyncio.run(beside(again(path, n) for n, path in enumerate(paths)))
     finally:
         sys.setswitchinterval(interval)
+
+
+@LOOPS
+def test_a_generator_that_its_reader_drops_at_the_end_is_closed_as_it_was(tmp_path: Path, loop: Loop) -> None:
+    """The loop stops before it has closed an async generator that the last task dropped, or after that: in both runs the same."""
+
+    @traced_tool(side_effect="read_only")
+    async def pages() -> AsyncIterator[int]:
+        for page in range(5):
+            await asyncio.sleep(0)
+            yield page
+
+    async def main() -> list[int]:
+        async for page in pages():
+            return [page]
+        return []
+
+    def program() -> list[Any]:
+        return [*run_on(loop, main()), run_on(loop, on_loop("after", 0))]
+
+    with record("program", store=tmp_path) as run:
+        seen = program()
+    assert seen == [0, "after"]
+    with replay(run) as session:
+        assert program() == seen
+    assert session.report.exact
+
+
+@LOOPS
+def test_a_loops_exception_handler_is_in_the_run_of_the_callback(tmp_path: Path, loop: Loop) -> None:
+    """What a handler of ``loop.set_exception_handler`` does is recorded and replayed, wherever the callback came from."""
+    alerts: list[str] = []
+
+    @traced_tool(side_effect="irreversible")
+    def alert(where: str) -> float:
+        alerts.append(where)
+        return speeds.random()
+
+    def fails(where: str) -> None:
+        raise LookupError(where)
+
+    async def program() -> Any:
+        running = asyncio.get_running_loop()
+        seen: list[Any] = []
+        running.set_exception_handler(lambda _, about: seen.append(alert(str(about["exception"]))))
+        running.call_soon(fails, "soon")
+        await asyncio.sleep(0)
+        running.call_later(0.001, fails, "later")
+        await asyncio.sleep(0.01)
+        thread = threading.Thread(target=running.call_soon_threadsafe, args=(fails, "thread"))
+        thread.start()
+        while len(seen) < 3:
+            await asyncio.sleep(0.001)
+        thread.join()
+        return seen
+
+    seen, _ = twice(tmp_path, loop, program)
+    assert alerts == ["soon", "later", "thread"]
+    assert len(seen) == 3

@@ -49,6 +49,7 @@ def patches(switch: Switch) -> list[Patch]:
         once(BaseEventLoop, "close", _close),
         once(BaseEventLoop, "_asyncgen_firstiter_hook", _first_iterated),
         once(BaseEventLoop, "shutdown_asyncgens", _shutdown_asyncgens),
+        once(BaseEventLoop, "call_exception_handler", _call_exception_handler),
         once(futures, "_chain_future", _chain),
     ]
     unix = getattr(loaded("asyncio.unix_events"), "_UnixSelectorEventLoop", None)
@@ -61,6 +62,7 @@ def patches(switch: Switch) -> list[Patch]:
             once(uvloop.Loop, "call_soon", _call_soon),
             once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe),
             once(uvloop.Loop, "call_later", _call_later),
+            once(uvloop.Loop, "call_exception_handler", _call_exception_handler),
             once(uvloop.Loop, "close", _close),
             once(uvloop.Loop, "shutdown_default_executor", _outside),
             once(uvloop.Loop, "add_signal_handler", _add_signal_handler),
@@ -244,9 +246,16 @@ def _call_soon_threadsafe(original: Any) -> Any:
     """Capture what a thread hands to a loop: an event of the run, which a replay delivers at the same place."""
 
     def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        if _is_finalizer(args):
-            return original(self, callback, *args, context=context)
         running: Any = _get_running_loop()
+        if _is_finalizer(args):
+            inside = current.get()
+            if running is not self or inside is None or inside.session.progress is None:
+                return original(self, callback, *args, context=context)
+            # In its place among the callbacks of the program: whether the loop stops before the generator is closed depends on it.
+            own = _Own(callback, args, self, context)
+            inside.session.progress.soon(self, None, own)
+            original(self, _nothing, context=Context())
+            return own
         if running is self:
             inside = current.get() if context is None else context.get(current)
             if inside is None or inside.session.progress is None:
@@ -281,6 +290,28 @@ def _call_soon_threadsafe(original: Any) -> Any:
 
     call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
     return call_soon_threadsafe
+
+
+def _call_exception_handler(original: Any) -> Any:
+    """An exception in a callback is handled in the run and the lane of the callback.
+
+    Before Python 3.12 the handler runs in whatever context the loop is in, which in a replay, and with uvloop, is in no run.
+    """
+
+    def call_exception_handler(self: Any, context: Any) -> Any:
+        handle = context.get("handle") if isinstance(context, dict) else None
+        inside = getattr(handle, "_context", None)
+        scope = None if inside is None else inside.get(current)
+        if scope is None:
+            return original(self, context)
+        token = current.set(scope)
+        try:
+            return original(self, context)
+        finally:
+            current.reset(token)
+
+    call_exception_handler.__qualname__ = getattr(original, "__qualname__", "call_exception_handler")
+    return call_exception_handler
 
 
 def _nothing() -> None:
