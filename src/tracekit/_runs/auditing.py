@@ -1,16 +1,16 @@
-"""A run as an auditor reads it: for each action who acted, on what decision, what allowed it, what it touched, and what came of it.
+"""A run as an auditor reads it: for each action who acted, on which decision, what allowed it, what it touched, and its
+outcome.
 
-An account says what the log says, and how far that can be believed: what was only claimed, what no check was made of, and what the log
-does not have is said, and nothing is taken for an approval that does not say so. :func:`account_of` makes one of a run that was read.
+An account contains what the log says and how reliable that is: it points out what was only claimed, what was not
+checked and what the log lacks, and takes nothing for an approval that does not say so. :func:`account_of` creates one
+from a run that was read. *Findings* are what an auditor must look at first: damage, a seal that was requested and does
+not hold, an effect that no policy allowed in a run that consulted a policy. *Gaps* are what the account can't say.
 
-*Findings* are what an auditor has to look at first: damage, a seal that was asked for and does not hold, an effect that no policy allowed
-in a run in which a policy was asked. *Gaps* are what the account can't say.
-
-**Which check allows an effect.** A ``policy.check`` names an effect where the action that it was asked about is the tool (``pay``,
-``tool:pay``, ``payments.pay``, or what the auditor says it is), the agent, where one is given, the one that acts, and what is given of the
-arguments as it was. The last one before the effect that names it decides, of each policy; where several did, a denial does. One that
-names no action, or one of another vocabulary but arguments that are those of the call, counts for the effect that comes next in its line
-of execution, if it allows. Nothing else allows anything.
+**Which check allows an effect.** A ``policy.check`` is about an effect if the action it was asked about is the tool
+(``pay``, ``tool:pay``, ``payments.pay``, or what the auditor maps to it), its agent, if given, is the one that acts,
+and the arguments it was given are those of the call. For each policy, the last check before the effect decides; if
+several policies decided, a denial wins. A check that names no action, or names one in another vocabulary but has the
+arguments of the call, counts for the next effect in its lane, if it allows. Nothing else allows anything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REASONS: Final = ("reason", "reasons", "rationale", "reasoning", "why", "becaus
 
 
 class Identity(NamedTuple):
-    """What the program said of an agent: nothing of it was checked by tracekit, so it is claimed, whatever it says."""
+    """What the program said about an agent: claimed, whatever it says, since tracekit has checked none of it."""
 
     agent: str
     claims: Any
@@ -46,7 +46,8 @@ Answer = Literal["allowed", "denied", "unclear"]
 
 
 class PolicyCheck(NamedTuple):
-    """A question to a policy, and what it answered; ``unclear`` is whatever says neither, and allows nothing."""
+    """A question to a policy, and its answer; ``unclear`` is an answer that neither allows nor denies, and allows
+    nothing."""
 
     step: StepView
     answer: Answer
@@ -59,7 +60,8 @@ class PolicyCheck(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What an action goes back to: a decision on the log, or a model that asked for the tool; ``how`` says how that was found."""
+    """What an action is based on: a decision in the log, or a model that requested the tool; ``how`` says how that was
+    found."""
 
     place: int | str
     kind: Literal["decision", "model"]
@@ -68,7 +70,7 @@ class Basis(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that an auditor has to look at: its kind, in words, and the step that it is about."""
+    """Something for the auditor to look at: its kind, a text, and the step concerned."""
 
     code: str
     text: str
@@ -76,7 +78,8 @@ class Finding(NamedTuple):
 
 
 class Action(NamedTuple):
-    """One step, with what belongs to it. ``policy`` is the check that decides on an effect, and ``policy_how`` how that was found."""
+    """One step, with everything that belongs to it. ``policy`` is the check that decides about an effect,
+    ``policy_how`` how it was found."""
 
     step: StepView
     effect: bool
@@ -90,7 +93,7 @@ class Action(NamedTuple):
 
     @property
     def state(self) -> str:
-        """What became of it: ``done``, ``failed``, ``refused``, ``in doubt``, ``compensated`` …"""
+        """Its state: ``done``, ``failed``, ``refused``, ``in doubt``, ``compensated`` …"""
         if self.step.kind in _REFUSALS:
             return "refused"
         if any(one.state == "done" for one in self.undone_by):
@@ -99,13 +102,13 @@ class Action(NamedTuple):
 
     @property
     def key(self) -> str | None:
-        """What makes it happen once, as far as it is on the log."""
+        """What makes it happen only once, as far as the log has it."""
         found = self.step.facts.get("idempotency_key", self.step.facts.get("once"))
         return None if found is None else str(plain(found))
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Where it stands: number and hash of the entry that began it, and of the one that ended it."""
+        """Return its place: number and hash of the entry that began it, and of the one that ended it."""
         source = self.step.file.source
         seqs = [self.step.seq] + ([self.step.answer] if self.step.answer else [])
         return [{"place": self.step.file.place(seq), "hash": source.entry(seq).get("hash")} for seq in seqs]
@@ -152,7 +155,8 @@ class Action(NamedTuple):
 
 
 class Account:
-    """The account of one run: ``actions`` in the order in which they began, ``findings``, ``gaps``, and what all of it rests on."""
+    """The account of one run: ``actions`` in the order in which they began, ``findings``, ``gaps``, and the basis of
+    all that."""
 
     def __init__(self, view: RunView, found: Verdict, actions: Mapping[str, str]) -> None:
         self.view: Final = view
@@ -162,7 +166,7 @@ class Account:
 
     @property
     def identities(self) -> Sequence[Identity]:
-        """Who is said to have acted, in the order in which it was said."""
+        """The agents that are said to have acted, in the order in the log."""
         return self._identities
 
     @cached_property
@@ -172,13 +176,13 @@ class Account:
 
     @cached_property
     def budget(self) -> Mapping[str, Any] | None:
-        """The limits that the run was given; ``None`` where it was given none."""
+        """The budget that the run was given, or ``None``."""
         limits = (self.view.own.first.get("meta") or {}).get("budget")
         return limits if isinstance(limits, Mapping) else None
 
     @cached_property
     def actions(self) -> Sequence[Action]:
-        """Every step that is no bookkeeping, and each version of data that was used."""
+        """Every step that is not bookkeeping, and each version of data that was used."""
         steps = [one for one in self.view.steps(all=True) if not one.bookkeeping or one.kind == "data"]
         effects = {one for one in steps if _is_effect(one)}
         policies = _Policies(self.checks, [one.name for one in steps if one.kind in ("tool", "process", "http")])
@@ -206,7 +210,8 @@ class Account:
         return made
 
     def _identity(self, step: StepView) -> Identity | None:
-        """What was last said of the agent before the step; in a child process also what the run itself had said."""
+        """Return what was last said about the agent before the step; in a child process also what the run itself had
+        said."""
         if step.agent is None:
             return None
         own = [one for one in self._identities if one.agent == step.agent and _within(one.place, step)]
@@ -215,7 +220,7 @@ class Account:
 
     @cached_property
     def findings(self) -> Sequence[Finding]:
-        """What has to be looked at first; an account without any has been looked through for all of it."""
+        """What must be looked at first. Without findings, everything was checked and nothing found."""
         found = self.found
         made = []
         if found.state == "broken":
@@ -266,9 +271,9 @@ class Account:
 
 
 def account_of(view: RunView, found: Verdict | None = None, *, actions: Mapping[str, str] | None = None) -> Account:
-    """The account of a run; ``found`` is what verifying it with the auditor's own keys has found.
+    """Create the account of a run; ``found`` is the result of verifying it with the auditor's own keys.
 
-    ``actions`` says which tool a policy means by an action that it does not call by the tool's name.
+    ``actions`` maps the names of policies' actions to tools, where they differ.
     """
     return Account(view, view.found if found is None else found, actions or {})
 
@@ -292,7 +297,7 @@ def _identities(files: Iterable[FileView]) -> Iterator[Identity]:
 
 
 def _is_effect(step: StepView) -> bool:
-    """Whether it did something, or may have: a call that was made, and changes something outside."""
+    """Return whether the step has, or may have, had an effect: a call that was made, and changes something outside."""
     return (
         step.calls
         and step.kind not in ("span", "llm")
@@ -302,7 +307,7 @@ def _is_effect(step: StepView) -> bool:
 
 
 def _around(step: StepView) -> Iterator[StepView]:
-    """The steps that it was made in, the innermost first."""
+    """Yield the steps that it was made in, the innermost first."""
     seen = step.parent
     while (above := step.file.steps.get(seen)) is not None and above.seq < step.seq:
         yield above
@@ -312,7 +317,7 @@ def _around(step: StepView) -> Iterator[StepView]:
 
 
 def _outer(step: StepView, effects: Set[StepView]) -> StepView | None:
-    """The effect that it is a part of: the outermost one around it."""
+    """Return the effect that it is a part of: the outermost one around it."""
     found = [one for one in _around(step) if one in effects]
     return found[-1] if found else None
 
@@ -347,11 +352,11 @@ def _answer(answer: Any, depth: int = 0) -> Answer:
     if isinstance(answer, bool):
         return "allowed" if answer else "denied"
     if isinstance(answer, str):
-        word = answer.rpartition(".")[2].strip().lower()  # an enumeration's member, too
+        word = answer.rpartition(".")[2].strip().lower()  # may be an enumeration's member
         return "allowed" if word in _YES else "denied" if word in _NO else "unclear"
     if isinstance(answer, Mapping) and depth < 3:
         found = [_answer(answer[key], depth + 1) for key in _SAID if key in answer]
-        if found and len({*found}) == 1:  # what contradicts itself allows nothing
+        if found and len({*found}) == 1:  # an answer that contradicts itself allows nothing
             return found[0]
     return "unclear"
 
@@ -371,19 +376,19 @@ def _action(asked: Any) -> str | None:
 
 
 def _names(action: str | None, tool: str) -> bool:
-    """Whether an action is the call of a tool: ``pay``, ``tool:pay``, ``payments.pay``, ``payments/pay``."""
+    """Return whether an action is the call of a tool: ``pay``, ``tool:pay``, ``payments.pay``, ``payments/pay``."""
     if action is None:
         return False
     if action == tool or " " in tool:  # a request: "POST https://…"
         return action == tool
-    # As far as both say where they belong to they have to agree: users.delete is not orders.delete.
+    # Where both are qualified, the qualifiers must agree: users.delete is not orders.delete.
     ours, theirs = re.split(r"[.:/]", tool), re.split(r"[.:/]", action)
     common = min(len(ours), len(theirs))
     return ours[-common:] == theirs[-common:]
 
 
 class _Policies:
-    """Which check decides on which effect."""
+    """Finds the check that decides about an effect."""
 
     def __init__(self, checks: Sequence[PolicyCheck], tools: Iterable[str]) -> None:
         self._checks: Final = checks
@@ -412,7 +417,7 @@ class _Policies:
         causes = step.file.first.get("cause")
         cause = causes[0] if isinstance(causes, list) and causes else None
         begun = cause.get("seq") if isinstance(cause, Mapping) and cause.get("segment") is None else None
-        # What the run itself had asked before it started the process; what it asked later may have been too late.
+        # What the run itself asked before it started the process; what it asked later may have been too late.
         return check.file.segment is None and type(begun) is int and check.seq <= begun
 
     def _is_about(self, check: PolicyCheck, step: StepView) -> bool:
@@ -448,7 +453,7 @@ class _Policies:
 
 
 def _payload(asked: Any) -> Mapping[str, Any]:
-    """The arguments that a policy was asked about."""
+    """Return the arguments that a policy was asked about."""
     if not isinstance(asked, Mapping):
         return {}
     return next((asked[key] for key in _ARGUMENTS_IN if isinstance(asked.get(key), Mapping)), {})
@@ -471,7 +476,7 @@ def _judged(step: StepView, check: PolicyCheck | None) -> Iterator[Finding]:
 
 
 class _Bases:
-    """Which decision, or which answer of a model, an action goes back to."""
+    """Finds the decision or the model's answer that an action is based on."""
 
     def __init__(self, steps: Sequence[StepView]) -> None:
         self._decisions: Final = [one for one in steps if one.kind in _DECISIONS]
@@ -525,7 +530,7 @@ class _Bases:
 
 
 def _why(step: StepView) -> str:
-    """The reason of a decision, as far as it gives one; else what was decided."""
+    """Return the reason of a decision, if it gives one; else what was decided."""
     decided = plain(step.output)
     for one in (decided, step.meta, plain(step.input)):
         if isinstance(one, Mapping):
@@ -562,12 +567,12 @@ def _gaps(account: Account) -> Iterator[str]:
         yield "no policy was asked, as far as the run recorded it"
     if any(action.step.settled is not None for action in account.actions):
         yield "what a person said of a step after the run had ended lies beside the trace, and neither chain nor seal covers it"
-    if not account.checks:  # else they are findings
+    if not account.checks:  # otherwise they are findings
         yield from _unrecorded(view)
 
 
 def _unrecorded(view: RunView) -> Iterator[str]:
-    """What crossed the boundary of the process uncaptured, and may have had an effect."""
+    """Yield what crossed the boundary of the process uncaptured, and may have had an effect."""
     for file in view.files:
         for one in uncaptured(file.crossings.values()):
             if one.effect and one.status == "noted":

@@ -1,4 +1,5 @@
-"""What ``record`` and ``replay`` share: a block, an async block or a decorator, and the arguments that they take."""
+"""The common part of ``record`` and ``replay``: a block, an async block or a decorator, and the checks of their
+arguments."""
 
 from __future__ import annotations
 
@@ -49,10 +50,10 @@ __all__ = [
 
 # -- programs that listen for work -------------------------------------------------------------------------------------
 #
-# A program that is replayed or resumed does not listen for work: its handlers get the recorded tasks. Then it continues as if its server
-# had been stopped: as the recorded one ended, else by leaving the block of its run.
+# A program that is replayed or resumed does not listen for work: its handlers get the recorded tasks. Then it continues
+# as if its server had been stopped: in the recorded way, or else by leaving the block of its run.
 
-#: Ends by which somebody stops a server.
+#: Exceptions with which a server is stopped.
 _STOPS: Final[dict[str, type[BaseException]]] = {
     "builtins:KeyboardInterrupt": KeyboardInterrupt,
     "builtins:SystemExit": SystemExit,
@@ -60,27 +61,27 @@ _STOPS: Final[dict[str, type[BaseException]]] = {
 
 
 class ServerStopped(SystemExit):
-    """Raised to leave the server's call and the block of the run around it, which treats it as the end of that call."""
+    """Raised to leave the server's call and the run's block around it, which treats it as the end of that call."""
 
 
 def serve_the_log() -> None:
-    """Give the recorded tasks to the program's handlers, where it would listen for work; then leave that call."""
+    """Hand the recorded tasks to the program's handlers when it would listen for work; then leave that call."""
     scope = here()
     trace = None if scope is None else scope.session.log.trace
     if scope is None or trace is None or not any(source.has_tasks(trace) for source in task_sources()):
-        return  # what it would listen for is not in the log: the guard says so
+        return  # its tasks are not in the log: the guard reports that
     hand_out_tasks(scope)
     _stop(trace, scope.session.state.live)
 
 
 class _HandedOut:
-    """Whether the recorded tasks of a run have been given to the program."""
+    """Whether the recorded tasks of a run have been handed to the program."""
 
     done = False
 
 
 def hand_out_tasks(scope: Scope) -> bool:
-    """Give the recorded tasks of the run of ``scope`` to the program, once. False where the program takes none."""
+    """Hand the recorded tasks of the run of ``scope`` to the program, once. Return False if the program takes none."""
     sources, handed = task_sources(), scope.session.state.extras.of(_HandedOut)
     if sources and not handed.done:
         handed.done = True
@@ -107,16 +108,16 @@ def _stop(trace: Trace, resumed: bool) -> NoReturn:
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
 #
-# What ``record`` and ``replay`` share: a block, an async block, or a decorator.
+# The common part of ``record`` and ``replay``: a block, an async block, or a decorator.
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E")
 
 
 class Block(ABC, Generic[E]):
-    """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
+    """The common part of ``record`` and ``replay``: a block, an async block, or a decorator; each is entered once."""
 
-    #: The function that made it, by its public name.
+    #: The public name of the function that created it.
     verb: ClassVar[str] = "record"
 
     _token: Token[Scope | None] | None = None
@@ -128,17 +129,17 @@ class Block(ABC, Generic[E]):
 
     @abstractmethod
     def _exit(self, error: BaseException | None) -> None:
-        """End it; ``error`` is what the program leaves the block with."""
+        """End it; ``error`` is the exception with which the program leaves the block."""
 
     def _called_with(self, bound: Mapping[str, Any]) -> None:
-        """A decorated function is about to run with these arguments."""
+        """Handle the arguments with which a decorated function is about to run."""
 
     def _returned(self, value: Any) -> None:
-        """A decorated function has returned."""
+        """Handle the value that a decorated function has returned."""
 
     @abstractmethod
     def _again(self) -> Block[E]:
-        """A block like it, for one more call of a decorated function."""
+        """Return a block like this one, for another call of a decorated function."""
 
     def __enter__(self) -> E:
         return self._start()
@@ -177,7 +178,7 @@ class Block(ABC, Generic[E]):
         return self._enter()
 
     def _inside(self, outer: Scope, next_action: str) -> RunStateError:
-        """What to raise where the block stands in that of another run."""
+        """Return the error for a block inside the block of another run."""
         return RunStateError(
             f"{self.verb}() inside the open run {outer.session.run_id}",
             run_id=outer.session.run_id,
@@ -211,7 +212,7 @@ class Block(ABC, Generic[E]):
             async def run_async(*args: Any, **kwargs: Any) -> Any:
                 block = self._again()
                 block._called_with(arguments(args, kwargs))
-                value: Any = None  # where a server in it was stopped
+                value: Any = None  # if a server in it was stopped
                 async with block:
                     value = await function(*args, **kwargs)
                     block._returned(value)
@@ -234,17 +235,20 @@ class Block(ABC, Generic[E]):
         return run  # type: ignore[return-value]
 
 
-#: Where a decorated function keeps the one that its run is around; decorators above take it over with the rest (``functools.wraps``).
+#: Attribute of a decorated function: the function inside its run; decorators above copy it with the rest
+#: (``functools.wraps``).
 _AROUND: Final = "__tracekit_around__"
 
 
 def below_run(function: Any) -> Any:
-    """What runs inside the run, where ``record`` decorates ``function``: all decorators below it stay, a tool's above all."""
+    """Return what runs inside the run if ``record`` decorates ``function``: with all decorators below it, most
+    importantly a tool's."""
     return getattr(function, _AROUND, function)
 
 
 def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, Any]]:
-    """The arguments of a call of ``function`` by name; a wrong call raises Python's own ``TypeError``."""
+    """Return a function that maps the arguments of a call of ``function`` to their names; a wrong call raises Python's
+    own ``TypeError``."""
     bind, sure = binder(function), shows_real_signature(function)
 
     def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -259,23 +263,27 @@ def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, A
 
 
 def called_from() -> str | None:
-    """The file of whoever called ``record`` or ``replay``: the user's code, even where it is installed as a package."""
+    """Return the file of the code that called ``record`` or ``replay``: the user's code, even if installed as a
+    package."""
     return sys._getframe(2).f_code.co_filename
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 #
-# What ``record`` and ``replay`` were called with: wrong types are reported at the call, not where the value is used.
+# The arguments of ``record`` and ``replay``: wrong types are reported at the call, not where the value is used.
 
 
 def taken_as(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
-    """``TypeError`` unless ``value`` is ``None`` or of one of ``kinds``."""
+    """Raise ``TypeError`` unless ``value`` is ``None`` or an instance of ``kinds``."""
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"{name} is {what}, not {value!r}")
 
 
 def strings(name: str, value: Any) -> tuple[str, ...]:
-    """Several strings; one is taken as one, not as its letters."""
+    """Return several strings as a tuple; a single string counts as one, not as its characters.
+
+    Raises ``TypeError`` for anything else.
+    """
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
@@ -288,7 +296,10 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
 
 
 def patterns(value: Any) -> tuple[Any, ...]:
-    """Regular expressions, each a string or compiled; one alone is taken as one."""
+    """Return regular expressions, each a string or compiled, as a tuple; a single one counts as one.
+
+    Raises ``TypeError`` for anything else.
+    """
     found = (value,) if isinstance(value, (str, re.Pattern)) else value
     if not isinstance(found, Iterable) or isinstance(found, (bytes, Mapping)):
         raise TypeError(f"redact is a list of regular expressions, not {value!r}")
@@ -307,7 +318,7 @@ def patterns(value: Any) -> tuple[Any, ...]:
 
 
 def outputs_by_step(name: str, value: Any) -> None:
-    """``TypeError`` unless it is ``None`` or a dictionary by the numbers of steps."""
+    """Raise ``TypeError`` unless it is ``None`` or a dictionary keyed by the numbers of steps."""
     taken_as(name, value, Mapping, "a dictionary of outputs by step")
     for step in value or ():
         if type(step) is not int:
@@ -315,26 +326,28 @@ def outputs_by_step(name: str, value: Any) -> None:
 
 
 def run_id(value: Any) -> None:
-    """``TypeError`` unless it is a string or ``None``; ``"last"`` is refused, for it names the newest run."""
+    """Raise ``TypeError`` unless it is a string or ``None``, and ``RunStateError`` for ``"last"``, which names the
+    newest run."""
     taken_as("run_id", value, str, "a string")
     if value == "last":
         raise RunStateError('a run_id can\'t be "last", which names the newest run', next_action="choose another id")
 
 
 def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
-    """``TypeError`` unless ``run`` is a ``kind`` (a ``Run``), an id or a path."""
+    """Raise ``TypeError`` unless ``run`` is a ``kind`` (a ``Run``), an id or a path."""
     if not isinstance(run, (str, os.PathLike, kind)) or run == "":
         raise TypeError(f"{what}() takes the run: its id, its path, or what record() gave; not {run!r}")
 
 
 # -- the input of a run ------------------------------------------------------------------------------------------------
 #
-# The input of a run: how a function is called with it again, and how it is recognised, by a hash under the store's secret, where the
-# log keeps only a part of it.
+# The input of a run: how to call a function with it again, and how to recognize it, by a hash under the store's secret,
+# if the log keeps only a part of it.
 
 
 def input_key(keys: Keys, value: Any) -> dict[str, str] | None:
-    """The hash of an input, and of which secret; ``None`` where the store can't keep one: that ends no run."""
+    """Return the hash of an input, and the secret's fingerprint; ``None`` if the store can't keep a secret: that ends
+    no run."""
     try:
         return {"digest": _digest(keys, value), "by": keys.fingerprint()}
     except (OSError, TracekitError):
@@ -342,7 +355,7 @@ def input_key(keys: Keys, value: Any) -> dict[str, str] | None:
 
 
 def is_input(keys: Keys, key: object, value: Any) -> bool | None:
-    """Whether ``value`` is the input that ``key`` was made of; ``None`` where that is unknown."""
+    """Return whether ``key`` was made from the input ``value``; ``None`` if that is unknown."""
     if not isinstance(key, Mapping):
         return None
     try:
@@ -358,10 +371,12 @@ def _digest(keys: Keys, value: Any) -> str:
 
 
 def call_with(function: Callable[..., Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that pass the run's input ``value`` to ``function``; ``TypeError`` where it can't take it.
+    """Return the arguments that pass the run's input ``value`` to ``function``; raise ``TypeError`` if it can't take
+    it.
 
-    A dictionary by the names of its parameters is its arguments (those of a decorated function are recorded so, ``*args`` and
-    ``**kwargs`` by their names). Anything else, a dictionary included, is handed on as it is, to the one parameter that takes it.
+    A dictionary by the names of its parameters is its arguments (those of a decorated function are recorded like this,
+    ``*args`` and ``**kwargs`` by their names). Anything else, including another dictionary, is passed as it is to the
+    one parameter that takes it.
     """
     if value is None:
         return (), {}

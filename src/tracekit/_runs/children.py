@@ -67,7 +67,7 @@ __all__ = [
 #
 # As its parent process sees it: what it reports, whether it is idle, and how it ended.
 
-#: The pause between two looks at a process (s), and after how long it is said on stderr who is waited for.
+#: The interval for polling a process (s), and the time after which stderr says which process is waited for.
 _LOOK: Final = 0.005
 _SAID_AFTER: Final = 10.0
 #: The name under which the reason is recorded why a process could not be started, followed by its path.
@@ -77,7 +77,8 @@ Report = dict[str, Any]
 
 
 class ReplayedChild:
-    """A child process of a replay, one of ``all``. ``segment`` is the file that it is answered from, ``None`` for a pool's worker."""
+    """A child process of a replay, one of ``all``. ``segment`` is the file that answers it, ``None`` for a pool's
+    worker."""
 
     live: Final = False
 
@@ -89,23 +90,23 @@ class ReplayedChild:
         self.path: Final = path
         self.pool: Final = pool
         self.pid = 0
-        #: The process that forked it, where that is not this one: a fork server, which hears of its end and passes that on.
+        #: The process that forked it, if not this one: a fork server, which learns of its end and reports it.
         self._server = 0
-        #: Whether the recording has it as a step as well.
+        #: Whether the recording also has it as a step.
         self.is_step = False
         self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
         self._said = False
-        #: How often the recorded process called a handler for a signal that came from outside, by its name; read when first needed.
+        #: How often the recorded process called a handler for a signal from outside, by name; read when first needed.
         self._handler_calls: Counter[str] | None = None
         #: How often the program has sent it each signal.
         self._signals_sent: Final[Counter[int]] = Counter()
-        #: Its idle state when the program sent it a signal, or when it was ended here.
+        #: Its idle state when the program sent it a signal, or when it was killed here.
         self._last_state: IdleState | None = None
         #: Whether it ended with the recorded exit status.
         self._confirmed = False
-        #: Whether it was ended here and everything about it has been reported.
+        #: Whether it was killed here and everything about it has been reported.
         self._over = False
         self._questions = 0
         self._segment: Final = segment
@@ -129,24 +130,24 @@ class ReplayedChild:
     # -- its status ------------------------------------------------------------------------------------------------------
 
     def report(self) -> Report | None:
-        """The report that it wrote at its end; ``None`` if it has not written one."""
+        """Return the report that it wrote at its end; ``None`` if it has not written one."""
         return _read(self._report)
 
     @_reality.off_loop()
     def runs(self) -> bool:
-        """Whether it runs, or has ended and a fork server has yet to say so."""
+        """Return whether it is running, or has ended and a fork server has not reported it yet."""
         if not self.pid:
             return False
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # awaited by the program, or another's child
+        except ChildProcessError:  # reaped by the program, or another process's child
             state, parent = _state_of(self.pid)
             if state == "Z":
                 return parent == self._server != 0
             return bool(state) or _state_of(self._server)[0] not in ("", "S", "Z")
 
     def state(self) -> IdleState | None:
-        """What it says of itself now; ``None`` if it has ended, or does not listen yet."""
+        """Return its present idle state; ``None`` if it has ended, or does not listen yet."""
         asked = self.report() is None and self.runs() and self.ask()
         while asked and self.report() is None and self.runs():
             state = _read(state_file(self._report))
@@ -157,19 +158,20 @@ class ReplayedChild:
 
     @property
     def last_answer(self) -> IdleState | None:
-        """What it said of itself when it was last asked; ``None`` while it has not answered."""
+        """Its answer to the last question; ``None`` until it has answered."""
         state = _read(state_file(self._report)) if self._questions else None
         return state if state is not None and state["question"] >= self._questions else None
 
     @property
     def owes_answer(self) -> bool:
-        """Whether it has been asked, and has not answered."""
+        """Whether it has been asked and has not answered."""
         return bool(self._questions) and self.last_answer is None
 
     def idle_state(self, meanwhile: Callable[[], bool] | None = None, *, if_done: bool = False) -> IdleState | None:
-        """Its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
+        """Return its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
 
-        It is waited for however long it computes. ``meanwhile`` is called repeatedly; once it returns true, the process has ended.
+        Waits for however long it computes. ``meanwhile`` is called repeatedly; once it returns true, the process has
+        ended.
         """
         begun = _reality.monotonic()
         while self.report() is None and self.runs():
@@ -184,14 +186,14 @@ class ReplayedChild:
         return None
 
     def say_after(self, begun: float) -> None:
-        """Say on stderr that it is waited for, where that takes long."""
+        """Say on stderr that the process is waited for, if that takes long."""
         if not self._said and _reality.monotonic() - begun > _SAID_AFTER:
             self._said = True
             say(f"the replay of {self.session.run_id} waits for the process {self.path} (pid {self.pid})")
 
     @_reality.off_loop()
     def ask(self) -> bool:
-        """Ask the process for its idle state; false where it can't be asked yet, or no more."""
+        """Ask the process for its idle state; return False if it can't be asked yet, or any more."""
         try:
             with guard.allow():
                 fd = os.open(ask_file(self._report), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -213,9 +215,9 @@ class ReplayedChild:
         self._last_state = self.idle_state(if_done=True) or self._last_state
 
     def handles_itself(self, number: int) -> bool:
-        """The program sends the process a signal: whether the call of a handler in the process's own log is what came of it.
+        """Return whether a signal that the program sends caused the call of a handler that is in the process's own log.
 
-        What is sent beyond these calls can only have ended the process, so it is sent where the log has no end.
+        A signal sent beyond these calls can only have ended the process, so it is sent where the log has no end.
         """
         if self._handler_calls is None:
             self._handler_calls = Counter(() if self._segment is None else _handler_calls(self._segment))
@@ -246,9 +248,9 @@ class ReplayedChild:
         self.idle_state(step, if_done=True)
 
     def let_end(self) -> None:
-        """Wait for the process to end, as the recorded one did here; kill it where its log stops without an end.
+        """Wait for the process to end, as the recorded one did here; kill it if its log stops without an end.
 
-        Where nothing can move any more, neither in it nor in this process, it never ends.
+        If nothing can move any more, neither in it nor in this process, it never ends.
         """
         before: object = None
         begun = _reality.monotonic()
@@ -270,12 +272,12 @@ class ReplayedChild:
                 _reality.sleep(_LOOK)
 
     def cut_off(self, state: IdleState) -> None:
-        """End it where the log of the recorded one ends, which was killed."""
+        """Kill the process where the log of the recorded one, which was killed, ends."""
         self.kill()
         self._last_state = state
 
     def give_up(self) -> None:
-        """End it: it waits for what does not come, and that is reported."""
+        """Kill the process: it waits for something that does not come, which is reported."""
         self.kill()
         self._over = True
 
@@ -307,18 +309,18 @@ class ReplayedChild:
         return self._segment is None or is_open(self._segment)
 
     def wait_for_exit(self, until: float | None) -> None:
-        """Wait until the process is gone: it has written its report, or was asked to end."""
+        """Wait until the process is gone: it has written its report, or was told to end."""
         begun = _reality.monotonic()
         while self.runs() and (until is None or _reality.monotonic() < until):
             self.say_after(begun)
             _reality.sleep(_LOOK)
 
     def outlives(self, end: int) -> bool:
-        """Whether the recorded process went on when the one that started it ended, at ``end`` by the wall clock."""
+        """Return whether the recorded process was still running when its parent ended, at ``end`` by the wall clock."""
         return self.open or last_entry(self._segment or "").get("ts_ns", 0) >= end
 
     def conclude(self, state: IdleState | None, end: int) -> ReplayError | None:
-        """End a process that still runs after the end of the run; returns the failure that follows from that, if any."""
+        """Kill a process that still runs after the end of the run; return the resulting failure, if any."""
         self._over = True
         self.kill()
         if state is not None and state["count"] and state["left"][0]["ts_ns"] < end:
@@ -330,7 +332,7 @@ class ReplayedChild:
         return self._error("ReplayError", f"the process {self.path} {what}", "look at what it waits for", None)
 
     def failure(self) -> ReplayError | None:
-        """The failure of a process that is gone, or ``None``; warnings and verdict of its report are kept."""
+        """Return the failure of a process that is gone, or ``None``; warnings and verdict of its report are kept."""
         report = self.report()
         if report is not None:
             return self._failure_in(report)
@@ -387,14 +389,16 @@ class ReplayedChild:
         return _error(self.path, kind, what, next_action, step)
 
     def died(self) -> ReplayError | None:
-        """The failure of a process that is gone without a report, while the recorded one ended its log; else ``None``."""
+        """Return the failure of a process that is gone without a report although the recorded one ended its log; else
+        ``None``."""
         gone = bool(self.pid) and not self.runs()
         return self.failure() if gone and not (self.open or self.pool or self._over) and self.report() is None else None
 
 
 @_reality.off_loop()
 def reported_failure(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
-    """The first failure that a process of this replay has reported, descendants included. ``lanes`` maps segment names to paths."""
+    """Return the first failure that a process of this replay has reported, descendants included. ``lanes`` maps segment
+    names to paths."""
     for name in sorted(os.listdir(reports)):
         stem, _, ending = name.partition(".")
         report = _read(os.path.join(reports, name)) if ending == "json" else None
@@ -415,13 +419,13 @@ def _error(path: str, kind: str, what: str, next_action: str | None, step: int |
 
 
 def is_open(segment: str) -> bool:
-    """Whether a segment has no end: its process was killed, or outlived the run."""
+    """Return whether a segment has no end: its process was killed, or outlived the run."""
     return last_entry(segment).get("type") not in ENDS
 
 
 @_reality.off_loop()
 def _handler_calls(segment: str) -> Iterator[str]:
-    """The signals for which the process of a segment called a handler, but for those that it sent itself."""
+    """Yield the signals for which the process of a segment called a handler, except those that it sent itself."""
     from .._journal.reader import Trace
 
     with suppress(TraceError):  # the process itself reports a damaged segment
@@ -443,15 +447,17 @@ def _read(path: str) -> dict[str, Any] | None:
 
 # -- budget shares of the calls of a pool ------------------------------------------------------------------------------
 #
-# A call that goes to a pool gets what is left of the budget when it is submitted, minus what earlier calls have spent since.
+# A call submitted to a pool gets what is left of the budget at that time, minus what earlier calls have spent since.
 #
-# The process that submits it lists the earlier calls of the same budget that are not counted yet; the worker reads their segments when
-# the call begins. Calls that run side by side may therefore still overshoot.
+# The process that submits it lists the earlier calls of the same budget that are not counted yet; the worker reads
+# their segments when the call begins. Concurrent calls may therefore still exceed the budget.
 
 
 class HandedCalls:
-    """The calls submitted to a pool under one budget and not counted yet: for each name the first and the last number, and the
-    numbers in between that do not belong to it."""
+    """The calls submitted to a pool under one budget and not counted yet.
+
+    For each name the first and the last number, and the numbers in between that do not belong to it.
+    """
 
     def __init__(self) -> None:
         self._ranges: Final[dict[str, tuple[int, int, set[int]]]] = {}
@@ -462,7 +468,7 @@ class HandedCalls:
     def add(self, path: str) -> None:
         name, number = _split(path)
         first, last, but = self._ranges.get(name, (number, number - 1, set()))
-        but.update(range(last + 1, number))  # of another budget
+        but.update(range(last + 1, number))  # calls of another budget
         self._ranges[name] = first, number, but
 
     def counted(self, path: str) -> None:
@@ -484,9 +490,9 @@ def _split(path: str) -> tuple[str, int]:
 def take_off(
     spending: Spending, store: Store, run_id: str, place: Mapping[str, Any], known: dict[str, Spending]
 ) -> None:
-    """Deduct from the budget of a pool's call what the calls before it have spent since it was submitted.
+    """Deduct from the budget of a pool's call what earlier calls have spent since it was submitted.
 
-    ``known`` keeps the spending of the calls that have ended, by lane.
+    ``known`` caches the spending of the calls that have ended, by lane.
     """
     for name, (first, last, but) in place["beside"].items():
         for number in range(first, last + 1):
@@ -516,13 +522,14 @@ def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending])
 
 # -- recognising a started process -------------------------------------------------------------------------------------
 #
-# A process may have been started by the run's program itself, or by something in between: a shell, a launcher, a script.
+# A process may have been started by the run's program itself, or by something in between: a shell, a launcher, a
+# script.
 #
 # Whatever that does besides starting a Python program could not be answered in a replay.
 
 
 def _state_of(pid: int) -> tuple[str, int]:
-    """The state of a process as the kernel names it (``"S"``: it waits), empty where there is none, and its parent."""
+    """Return a process's state as the kernel names it (``"S"``: sleeping), empty if it does not exist, and its parent."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state, parent = file.read().rpartition(")")[2].split()[:2]
@@ -532,7 +539,8 @@ def _state_of(pid: int) -> tuple[str, int]:
 
 
 def started_as(words: list[str]) -> list[list[str]]:
-    """The command lines that a process may see of itself: the program's name and a hash of its arguments each.
+    """Return the command lines that the process may see as its own: each the program's name and a hash of its
+    arguments.
 
     An empty item means that there may be a shell in between, which does nothing else.
     """
@@ -545,10 +553,10 @@ def started_as(words: list[str]) -> list[list[str]]:
 
 
 def is_itself(by: Any, started: Any) -> bool:
-    """Whether this process was started by process ``by`` itself, by a command that looks like one of ``started``."""
+    """Return whether process ``by`` itself started this process, by a command that looks like one of ``started``."""
     if started is None:  # the ticket came with the process's data, not in its environment
         return True
-    starters = {os.getppid(), os.getpid()}  # the same pid: the process has become this program by exec
+    starters = {os.getppid(), os.getpid()}  # the same pid: the process became this program by exec
     if [] in started:
         starters.add(_parent(os.getppid()))
     if by not in starters:
@@ -579,9 +587,10 @@ def _python(name: str) -> str:
 
 # -- child processes of a recording ------------------------------------------------------------------------------------
 #
-# The processes that a recorded run starts: each gets a ticket to join the run, counts in its budgets, and is warned of if it did not join.
+# The processes that a recorded run starts: each gets a ticket to join the run, counts against its budgets, and causes a
+# warning if it did not join.
 
-#: Arguments of more characters than this are kept as a hash.
+#: Longer arguments (in characters) are kept as a hash.
 _LONG: Final = 2048
 
 
@@ -650,7 +659,7 @@ class RecordedChild:
             self.heard()
 
     def heard(self) -> None:
-        """Count what the process has spent: the program has learnt of its end."""
+        """Count what the process has spent: the program has learned of its end."""
         self._started.count(self.path)
 
     def recall(self, scope: Scope) -> Any:
@@ -658,7 +667,7 @@ class RecordedChild:
 
 
 def _left_of(scope: Scope) -> dict[str, Any] | None:
-    """What a process started in this scope may spend; ``None`` without a budget."""
+    """Return what a process started in this scope may spend; ``None`` without a budget."""
     return None if scope.spending is None else scope.spending.remainder().as_dict()
 
 
@@ -667,7 +676,7 @@ class RecordedChildren:
 
     def __init__(self, session: Recording) -> None:
         self.session: Final = session
-        #: The lanes of the processes that were started and given a ticket.
+        #: The lanes of the processes that were started with a ticket.
         self.invited: Final[list[str]] = []
         #: The budget under which each process was started, by its path.
         self._budgets: Final[dict[str, Spending]] = {}
@@ -681,11 +690,11 @@ class RecordedChildren:
         self._counting: Final = RLock()
 
     def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> RecordedChild | None:
-        """The child process that is about to start, with its ticket; ``None`` where the run has ended, or is resumed."""
+        """Return the child process that is about to start, with its ticket; ``None`` if the run has ended."""
         return RecordedChild(self, scope, lane, words, pool) if self._open else None
 
     def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
-        """The place of a call that is submitted to a process pool: its lane, cause, agent and budget."""
+        """Return the place of a call submitted to a process pool: its lane, cause, agent and budget."""
         if not self._open:
             return None
         session = self.session
@@ -707,20 +716,20 @@ class RecordedChildren:
         return not session.state.ended and session.log.trace is None
 
     def before_signal(self, pid: int) -> None:
-        """A recording lets every signal through at once."""
+        """Do nothing: a recording lets every signal through at once."""
 
     def handles_itself(self, pid: int, number: int) -> bool:
-        """In a recording the signal is what calls the handler."""
+        """Return False: in a recording the signal itself calls the handler."""
         return False
 
     def poll(self) -> None:
-        """The failure of a process is its own."""
+        """Do nothing: in a recording, a process's failure is its own."""
 
     def stuck(self, waiting: list[str]) -> NoReturn:
         raise AssertionError("a recording is never stuck")
 
     def abandon(self) -> None:
-        """The processes of a recording go on."""
+        """Do nothing: the processes of a recording go on."""
 
     def conclude(self) -> None:
         self.count()
@@ -758,9 +767,10 @@ class RecordedChildren:
                 self._count(ended)
 
     def count(self, path: str = "") -> None:
-        """Add the spending of the process at ``path`` and its descendants (or of all) to the budgets that they were started under.
+        """Add the spending of the process at ``path`` and its descendants (or of all) to the budgets under which they
+        were started.
 
-        Each segment counts once, when its process has ended it, or at the end of the run.
+        Each segment counts once: when its process has ended it, or at the end of the run.
         """
         if not self._budgets and (self.session.state.spending is None or path):
             return
@@ -770,7 +780,8 @@ class RecordedChildren:
             self._warn_of_overruns()
 
     def _warn_of_overruns(self) -> None:
-        """Warn at the end of budgets that processes running side by side exceeded together; the run reports its own budget itself."""
+        """Warn at the end of budgets that concurrent processes exceeded together; the run reports its own budget
+        itself."""
         session = self.session
         levels = {level for spending in self._budgets.values() for level in spending.levels()}
         for ledger in levels - {session.state.spending}:
@@ -803,14 +814,14 @@ class RecordedChildren:
                     spending.include(islice(trace.entries(), trace.status.count))
 
     def _budget_of(self, lane: str) -> Spending | None:
-        """The budget under which the process of a lane, or its nearest ancestor, was started."""
+        """Return the budget under which the process of a lane, or its nearest ancestor, was started."""
         return next((self._budgets[path] for path in _from(lane) if path in self._budgets), None)
 
     # -- which of them joined --------------------------------------------------------------------------------------------
 
     @_reality.off_loop()
     def _find_joined(self) -> None:
-        """Tell the boundary of the run which of the processes that its program started have joined it."""
+        """Tell the boundary of the run which processes started by its program have joined it."""
         boundary = self.session.state.boundary
         if not self.invited or boundary is None:
             return
@@ -827,13 +838,14 @@ class RecordedChildren:
 
 
 def _from(lane: str) -> Iterator[str]:
-    """The paths that a lane may belong to: its own, that of a process with the same ticket, and those of its ancestors."""
+    """Yield the paths that a lane may belong to: its own, that of a process with the same ticket, and those of its
+    ancestors."""
     yield lane
     yield from (lane[:at] for at in range(len(lane) - 1, -1, -1) if lane[at] in "/+")
 
 
 def _cause(session: Recording) -> dict[str, Any]:
-    """A reference to the last entry of a recording, as the cause of a process that is started now."""
+    """Return a reference to the last entry of a recording, as the cause of a process that is started now."""
     share(session)
     journal: Any = session.log.journal
     with suppress(LogWriteError):
@@ -848,7 +860,7 @@ def _cause(session: Recording) -> dict[str, Any]:
 
 
 def shown_arguments(session: Recording | Replay, arguments: list[str]) -> list[str]:
-    """A program's arguments as they may be kept: redacted, and very long ones as a hash."""
+    """Return a program's arguments in the form that may be kept: redacted, and very long ones as a hash."""
     shown = session.redactor.redact_argv(arguments)
     length = sum(map(len, shown))
     return shown if length <= _LONG else ["sha256:" + sha256("\0".join(shown).encode("utf-8", "replace")).hexdigest()]
@@ -865,7 +877,7 @@ def _below(scope: Scope, session: Recording, lane: Lane) -> None:
 
 
 class SegmentFile(NamedTuple):
-    """A segment's file, its program's arguments, and whether something in between (a shell) started it."""
+    """A segment's file, its program's arguments, and whether an intermediate process (a shell) started it."""
 
     path: str
     arguments: Any
@@ -874,7 +886,7 @@ class SegmentFile(NamedTuple):
 
 @_reality.off_loop()
 def segments_of(trace: str) -> dict[str, SegmentFile]:
-    """The segments of the run of which the file at ``trace`` is a part, by the path of their lane."""
+    """Return the segments of the run that the file at ``trace`` belongs to, by the path of their lane."""
     found: dict[str, SegmentFile] = {}
     with suppress(OSError):
         for path in beside(file_beside(trace, None)):
@@ -887,15 +899,15 @@ def segments_of(trace: str) -> dict[str, SegmentFile]:
 
 # -- child processes of a replay ---------------------------------------------------------------------------------------
 
-#: For how long (s) a replay that has failed waits for its processes: what they say may explain the failure, and decides nothing.
+#: How long (s) a failed replay waits for its processes: their reports may explain the failure, and decide nothing.
 _AFTER_A_FAILURE: Final = 2.0
 
 
 class ReplayedChildren:
     """The child processes of one replay: admitted as recorded ones, polled for failures, ended with it.
 
-    ``path`` is that of the process's own lane, ``reports`` the directory where its children say how they ended, if there is one. Where
-    no process has joined the recorded run, nobody looks for their files.
+    ``path`` is that of the process's own lane, ``reports`` the directory for its children's final reports, if it
+    exists. If no process has joined the recorded run, no files are searched.
     """
 
     @_reality.off_loop()
@@ -909,8 +921,8 @@ class ReplayedChildren:
         had_children: bool = True,
     ) -> None:
         self.session: Final = session
-        # Its children and its parent may send it something; a child's last word is its end, after it has reported. For one that is just
-        # being started a fork server may be waited for, which was there before.
+        # Its children and its parent may send it something; the last event of a child is its end, after its report. For
+        # one being started, a fork server may be waited for, which existed before.
         session.schedule.alone = lambda: not path and not any(not child.pid or child.runs() for child in self.started())
         session.schedule.others_rest = self.rest
         self._options: Final = options
@@ -921,16 +933,16 @@ class ReplayedChildren:
         self._reports = reports
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
-        #: The paths of processes that are answered from the log, though something that they started had joined.
+        #: The paths of processes that are answered from the log although something that they started had joined.
         self._answered: Final[list[str]] = []
         self._concluded = False
         #: How this process is seen to rest, and since when (s) it waits for others.
         self._look: object = None
         self._waited_since = 0.0
-        #: How it was seen when all of them were last asked how they are, and what they had answered before.
+        #: How it was seen when all processes were last asked for their states, and their previous answers.
         self._asked_at: object = None
         self._rested: list[Any] | None = None
-        #: The threads that wait for the end of one.
+        #: The threads that wait for the end of a process.
         self.waiting: Final[set[int]] = set()
 
     @property
@@ -948,7 +960,8 @@ class ReplayedChildren:
         return self._reports
 
     def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> ReplayedChild | None:
-        """The child process that is about to start; ``None`` if no recorded one joined the run, so that the guard refuses it."""
+        """Return the child process that is about to start; ``None`` if no recorded one joined the run, so that the
+        guard refuses it."""
         if self.session.state.ended or self._concluded:
             return None
         path = self._recorded_path(lane.path, shown_arguments(self.session, (words or [])[1:]))
@@ -988,7 +1001,7 @@ class ReplayedChildren:
         )
 
     def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
-        """The place of a call that is submitted to a process pool, whichever worker takes it."""
+        """Return the place of a call submitted to a process pool, whichever worker takes it."""
         if self.session.state.ended or self._concluded:
             return None
         path = lane.path
@@ -999,8 +1012,11 @@ class ReplayedChildren:
         return {"lane": path, "agent": scope.agent}
 
     def _recorded_path(self, path: str, arguments: list[str]) -> str | None:
-        """The path of the recorded process that this one replays: the next of the same program and arguments started by this lane,
-        whatever the order now; else the one with this number; ``None`` if there is none."""
+        """Return the path of the recorded process that this one replays; ``None`` if there is none.
+
+        That is the next one with the same program and arguments started by this lane, whatever the present order; else
+        the one with this number.
+        """
         taken = {*(child.path for child in self._children), *self._answered}
         same = path.rpartition("#")[0] + "#"
         alike = [
@@ -1047,15 +1063,16 @@ class ReplayedChildren:
                 child.wait_until_idle()
 
     def handles_itself(self, pid: int, number: int) -> bool:
-        """Whether the recorded process called a handler for this signal; the replayed one makes that call where its own log has it."""
+        """Return whether the recorded process called a handler for this signal; the replayed one makes that call at the
+        place in its own log."""
         return any(child.handles_itself(number) for child in self.started() if child.pid == pid)
 
     def started(self) -> list[ReplayedChild]:
-        """The processes without the workers of pools."""
+        """Return the processes without the workers of pools."""
         return [child for child in self._children if not child.pool]
 
     def running(self) -> list[ReplayedChild]:
-        """The processes that have not ended yet, without the workers of pools."""
+        """Return the processes that have not ended yet, without the workers of pools."""
         return [child for child in self.started() if child.report() is None and child.runs()]
 
     @_reality.off_loop()
@@ -1082,7 +1099,7 @@ class ReplayedChildren:
             _remove(self._reports)
 
     def poll(self) -> None:
-        """Fail the replay if a process has failed by now: the program may wait for that process for ever."""
+        """Fail the replay if a process has failed by now: the program may otherwise wait for that process for ever."""
         reports, session = self._reports, self.session
         if reports is None or self._concluded or session.failure is not None:
             return
@@ -1105,8 +1122,11 @@ class ReplayedChildren:
                 _remove(self._reports)
 
     def _idle(self, until: float | None) -> list[tuple[ReplayedChild, IdleState | None]]:
-        """The processes that don't end by themselves: all of them are idle, or were still at work, with no recorded step left, when the
-        recorded run ended. Where the replay has failed, also those that are left when the time is over."""
+        """Return the processes that don't end by themselves.
+
+        All of them are idle, or were still working, with no recorded step left, when the recorded run ended. If the
+        replay has failed, also those that are left at the timeout.
+        """
         before: list[Any] = []
         begun = _reality.monotonic()
         while True:
@@ -1156,12 +1176,14 @@ class ReplayedChildren:
                 return
 
     def idle(self, but: ReplayedChild | None = None) -> list[Any] | None:
-        """The idle states of the running processes, without one; ``None`` if one of them is busy."""
+        """Return the idle states of the running processes except one; ``None`` if one of them is busy."""
         found: list[Any] = []
         for child in () if self._concluded else self.started():
             if child is but or (child.pid and not child.runs()):
                 continue
-            if not child.pid or child.report() is not None:  # it begins, or ends: that wakes who waits for it
+            if (
+                not child.pid or child.report() is not None
+            ):  # it is starting or ending, which wakes whatever waits for it
                 return None
             state = child.state()
             if state is None or state["busy"]:
@@ -1170,9 +1192,12 @@ class ReplayedChildren:
         return found
 
     def at_rest(self, but: ReplayedChild) -> list[Any] | None:
-        """The idle states of all processes but one, where this process can't move either, and nobody else could wake it. Equal ones: none
-        of them has moved in between, nor this process."""
-        if self._path:  # its parent looks at both
+        """Return the idle states of all processes except one, if this process can't move either, and nothing else could
+        wake it.
+
+        If two results are equal, neither the processes nor this one moved in between.
+        """
+        if self._path:  # its parent checks both
             return None
         with self.session.threads.lock:
             look = self.session.threads.at_rest()
@@ -1180,14 +1205,15 @@ class ReplayedChildren:
         return None if idle is None else [look, idle]
 
     def rest(self, look: object) -> bool:
-        """Whether none of the processes can move, as far as is known by now; ``look`` is how this process is seen to rest. To be asked
-        again and again while it does. It never waits for an answer.
+        """Return whether none of the processes can move, as far as is known by now; never wait for an answer.
 
-        Two answers of each prove it, to questions that were asked one after the other: all first ones were there when the second ones
-        were asked for. If no process has run between its own two, nor this one since it asked for the second, all of them slept at the
-        moment when it did.
+        ``look`` is how this process is seen to rest. Call this repeatedly while it does. Two answers from each process
+        prove it, to questions that were asked one after the other: all first answers had arrived when the second ones
+        were requested. If no process has run between its own two answers, nor this one since it requested the second,
+        all of them slept at the moment of that request.
         """
-        # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it; so does one that is being started.
+        # Workers of pools can't be asked. One that has reported ends, and so wakes whatever waits for it; so does one
+        # that is being started.
         left = [child for child in self._children if child.pool or not child.pid or child.runs()]
         if look != self._look:
             self._look, self._waited_since = look, _reality.monotonic()
@@ -1195,7 +1221,7 @@ class ReplayedChildren:
             child.say_after(self._waited_since)
         from .._runtime.threads import child_processes
 
-        known = child_processes() <= {child.pid for child in self._children}  # who else there is can't be asked
+        known = child_processes() <= {child.pid for child in self._children}  # other processes can't be asked
         if self._path or not left or not known or any(child.pool or not child.pid or child.report() for child in left):
             self._asked_at = None
             return False
@@ -1210,8 +1236,11 @@ class ReplayedChildren:
         return self._rested is not None and self._rested == before
 
     def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:
-        """Nothing can move, neither here nor in the processes: end those that rest. The failure that follows from that, and whether the
-        program goes on without one: they end where the recorded ones were killed."""
+        """End the resting processes when nothing can move, neither here nor in the processes.
+
+        Return the resulting failure, and whether the program goes on without one: the processes end where the recorded
+        ones were killed.
+        """
         resting = [(child, state) for child in self.running() if (state := child.state()) is not None]
         over = [(child, state) for child, state in resting if child.open and not state["count"]]
         for child, state in over:
@@ -1225,7 +1254,7 @@ class ReplayedChildren:
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """The calling thread waits for the end of a process."""
+        """Register the calling thread as waiting for the end of a process."""
         me = get_native_id()
         self.waiting.add(me)
         try:

@@ -1,7 +1,7 @@
-"""What differs between two runs: their steps aligned by line of execution and content, prompts by message, values by field.
+"""The differences between two runs: steps aligned by lane and content, prompts by message, values by field.
 
-Clocks, random numbers and how the runs were recorded are no part of it, nor what a transport says beside its answer (dates, ids of
-requests, rate limits), unless that is asked for.
+Clocks, random numbers, how the runs were recorded, and a transport's metadata (dates, request ids, rate limits) are not
+compared unless requested.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["EndDifference", "Op", "RunComparison", "StepDifference", "changes", 
 
 Op = Literal["added", "removed", "changed", "moved"]
 
-#: Headers that say something of the way, not of the answer.
+#: Headers with information about the transport, not the answer.
 _OF_TRANSPORT: Final = re.compile(
     r"date|age|expires|etag|last-modified|via|server-timing|set-cookie|cf-.*|alt-svc|content-length|transfer-encoding|connection|keep-alive"
     r"|(x-)?(.*-)?request-?id|(x-)?(.*-)?trace-?(id|parent|state)|(x-)?(.*-)?ratelimit(-.*)?|retry-after(-ms)?|openai-processing-ms|x-envoy-.*"
 )
-#: What a provider puts beside an answer: other in every call.
+#: Fields that a provider adds to an answer, and that differ in every call.
 _OF_ANSWER: Final = frozenset(
     ("id", "created", "system_fingerprint", "service_tier", "request_id", "responseId", "created_at")
 )
@@ -35,8 +35,8 @@ _OF_ANSWER: Final = frozenset(
 class StepDifference(NamedTuple):
     """One step that is not the same in both: ``before`` in the first run, ``now`` in the other.
 
-    ``fields`` are the values that differ, ``{"path", "recorded", "actual"}`` each, an absent side left out; ``prompt`` is what a model was
-    asked otherwise. A step that ``moved`` is in both, at another place of its line of execution.
+    ``fields`` are the values that differ, each ``{"path", "recorded", "actual"}``, without an absent side; ``prompt``
+    is how a model's prompt differs. A step that ``moved`` is in both, at another place in its lane.
     """
 
     op: Op
@@ -47,14 +47,14 @@ class StepDifference(NamedTuple):
 
     @property
     def step(self) -> StepView:
-        """The step itself: of the first run, where it is there."""
+        """The step itself: the first run's, if it exists there."""
         found = self.now if self.before is None else self.before
         assert found is not None
         return found
 
 
 class EndDifference(NamedTuple):
-    """How a run, or one of its child processes, ended otherwise: its end, its result or its error."""
+    """How the end of a run, or of one of its child processes, differs: its end, its result or its error."""
 
     before: FileView | None
     now: FileView | None
@@ -62,7 +62,7 @@ class EndDifference(NamedTuple):
 
 
 class _Lane:
-    """The steps of one line of execution in one run, and for each what it is found by in the other."""
+    """The steps of one lane in one run, and the key by which each is found in the other run."""
 
     def __init__(self, file: FileView | None) -> None:
         self._file: Final = file
@@ -79,7 +79,7 @@ class _Lane:
 
 
 class RunComparison:
-    """Two runs beside each other. ``steps`` differ, ``ends`` too; ``same`` is how many steps are in both as they are."""
+    """The comparison of two runs: differing ``steps``, differing ``ends``; ``same`` is the number of equal steps."""
 
     def __init__(self, before: RunView, now: RunView, *, transport: bool) -> None:
         self.before: Final = before
@@ -113,7 +113,7 @@ class RunComparison:
     def _aligned(self, before: _Lane, now: _Lane) -> Iterator[StepDifference]:
         removed: list[int] = []
         added: dict[bytes, deque[int]] = defaultdict(deque)
-        # Steps of one name at one place are one step with another input.
+        # Steps with the same name at the same place are one step with another input.
         for _, i, j in alignment(before.keys, now.keys, lambda i, j: _named(before[i]) == _named(now[j])):
             if i is not None and j is not None:
                 yield from self._changed(before[i], now[j])
@@ -141,12 +141,12 @@ class RunComparison:
             self.same += 1
 
     def _key(self, step: StepView) -> bytes:
-        """What a step is found by in the other run: a hash of its kind and name, and of what it was given."""
+        """Return the key by which a step is found in the other run: a hash of its kind, name and input."""
         asked = None if step.call is None else repr(step.call.prompt.messages)
         return sha256(dumps([*_named(step), self._input(step), asked])).digest()[:16]
 
     def _facts(self, step: StepView) -> dict[str, Any]:
-        """What is compared of a step, beside the messages of a prompt."""
+        """Return what is compared of a step, except for the messages of a prompt."""
         found: dict[str, Any] = {}
         if (inputs := self._input(step)) is not None:
             found["input"] = inputs
@@ -166,7 +166,7 @@ class RunComparison:
         return found
 
     def _input(self, step: StepView) -> Any:
-        """What a step was given; of a model call all but the messages, which are compared as such."""
+        """Return the input of a step; for a model call everything but the messages, which are compared separately."""
         if step.call is None:
             return self._quiet(step, step.input)
         prompt = step.call.prompt
@@ -182,12 +182,13 @@ class RunComparison:
 
 
 def compare(before: RunView, now: RunView, *, transport: bool = False) -> RunComparison:
-    """What differs between two runs; with ``transport`` dates, ids of requests and rate limits too."""
+    """Compare two runs; with ``transport``, dates, request ids and rate limits are compared, too."""
     return RunComparison(before, now, transport=transport)
 
 
 def _processes(before: RunView, now: RunView) -> Iterator[tuple[FileView | None, FileView | None]]:
-    """The runs' own files, then those of their child processes, side by side by the place that each was started at."""
+    """Yield pairs of files: the runs' own files, then those of their child processes, matched by the place of their
+    start."""
     sides = [{file.process: file for file in view.files} for view in (before, now)]
     for process in dict.fromkeys((*sides[0], *sides[1])):
         yield sides[0].get(process), sides[1].get(process)
@@ -220,24 +221,25 @@ def _without_transport(headers: Any) -> Any:
     return headers
 
 
-# -- what a change has led to ------------------------------------------------------------------------------------------
+# -- consequences of a change ------------------------------------------------------------------------------------------
 
-#: The calls that a program makes of others than models; and who decides what it may.
+#: Calls that a program makes to anything but models; and steps that decide what it may do.
 _CALLS: Final = ("tool", "http", "process")
 _DECISIONS: Final = ("policy.check", "breaker", "detection")
 _SIGNS: Final[Mapping[Op, str]] = {"added": "added", "removed": "dropped", "changed": "changed", "moved": "moved"}
 
 
 def changes(before: RunView, now: RunView, ended: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a run came to otherwise than the one that it was tried from, as JSON values: calls, decisions, result, models and cost.
+    """Return how a run differs from the one that it is a variation of, as JSON values: calls, decisions, result, models
+    and cost.
 
-    ``ended`` is the call at which it had to end, since nothing answers it (``"answered": false``): what the recorded run did after that
-    is ``"not reached"``, not dropped.
+    ``ended`` is the call at which it had to end, since nothing answers it (``"answered": false``): what the recorded
+    run did after that is ``"not reached"``, not dropped.
     """
     found = compare(before, now)
     calls = [_call(one) for one in found.steps if one.step.kind in _CALLS and _changed_call(one)]
     if ended is not None:
-        # The recorded call that it is another one of, and what would have come after it.
+        # The recorded call in whose place it was made, and what would have come after it.
         calls = [one for one in calls if one["op"] != "dropped" or one["step"] != ended["step"]]
         for one in calls:
             one["op"] = "not reached" if one["op"] == "dropped" else one["op"]
@@ -256,12 +258,12 @@ def changes(before: RunView, now: RunView, ended: Mapping[str, Any] | None = Non
 
 
 def _changed_call(one: StepDifference) -> bool:
-    """Whether the program itself makes another call: not where only its answer is another one, or its transport's."""
+    """Return whether the program itself makes another call: not if only the answer, or its transport, differs."""
     return one.op != "changed" or bool(_of(one, "input"))
 
 
 def _of(one: StepDifference, part: str) -> list[dict[str, Any]]:
-    """The fields of a part of a step that differ."""
+    """Return the differing fields of one part of a step."""
     return [dict(field) for field in one.fields if re.split(r"[.\[]", str(field["path"]))[0] == part]
 
 
@@ -279,7 +281,7 @@ def _call(one: StepDifference) -> dict[str, Any]:
 
 
 def _flips(before: RunView, decided: Sequence[StepDifference]) -> Iterator[dict[str, Any]]:
-    """Who decides otherwise, and the effects that the recorded run had by what was decided then."""
+    """Yield the differing decisions, and the effects that the recorded run had due to the old ones."""
     if not decided:
         return
     from .auditing import account_of

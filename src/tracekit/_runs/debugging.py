@@ -1,27 +1,38 @@
-"""A replayed program under a debugger: it stops at recorded steps, in the line of the program's own code that makes them.
+"""The debugger's part in a replayed process: it stops the program at recorded steps, in the line of the program's own
+code that makes them.
 
-This is the part of the debugger that is in the replayed process. The other one, in a process of its own (``tracekit.cli.debug``), says by
-a pipe how far to go, and asks by it what the program's variables are while that stands still. A line of either pipe is a JSON object:
+The other part runs in a process of its own (``tracekit.cli.debug``): through a pipe it says how far to go, and asks for
+the program's variables while that is stopped. A line of either pipe is a JSON object:
 
-=====================================================  ==============================================================================
-asked                                                  answered
-=====================================================  ==============================================================================
-``{"do": "run", "to": 12}``                            ``stopped``, when the step is made; ``passed``, where it has been made already.
-                                                       ``"to": null`` runs to the end, ``"to": 0`` to the next step, whichever it is;
-                                                       ``"lines": [["/a.py", 7]]``: also at each step that is made from one of these
-``{"do": "evaluate", "frame": 0, "text": "x + 1"}``    ``value``: its ``text``, whether it ``failed``, and where more of it can be had
-``{"do": "variables", "of": 3}``                       ``variables``: what is in it; ``{"frame": 0, "scope": "locals"}`` begins
-``{"do": "lines", "frame": 0}``                        opens ``pdb`` there, which asks by ``prompt``, and is answered by ``{"line": …}``
-``{"do": "debugpy"}``                                  ``debugpy``: why there is none; else it connects itself by the socket that it has
+=====================================================
+==============================================================================
+request                                                answer
+=====================================================
+==============================================================================
+``{"do": "run", "to": 12}``                            ``stopped``, when the step is made; ``passed``, if it has been
+made already.
+                                                       ``"to": null`` runs to the end, ``"to": 0`` to the next step,
+                                                       whichever it is;
+                                                       ``"lines": [["/a.py", 7]]``: also stops at each step made from
+                                                       one of these
+``{"do": "evaluate", "frame": 0, "text": "x + 1"}``    ``value``: its ``text``, whether it ``failed``, and the number of
+its children
+``{"do": "variables", "of": 3}``                       ``variables``: the children; ``{"frame": 0, "scope": "locals"}``
+is the root
+``{"do": "lines", "frame": 0}``                        opens ``pdb`` there, which asks with ``prompt``, answered by
+``{"line": …}``
+``{"do": "debugpy"}``                                  ``debugpy``: why it is unavailable; else it connects itself by
+its socket
 ``{"do": "trace", "frame": 0}``                        nothing: ``debugpy`` stops at the next line of this frame
-=====================================================  ==============================================================================
+=====================================================
+==============================================================================
 
-An editor hears of each step by ``made``, with the line that it was made from: on the way back it stops by that.
+An editor receives ``made`` for each step, with the line that made it: stepping backwards uses these to stop.
 
-A child process of the replay that is answered from a segment talks to the debugger by itself: it connects to the socket that its ticket
-names, says ``hello`` with its segment, and is told how far to go. A step of it is named ``"SEGMENT:12"``.
+A child process of the replay that is answered from a segment talks to the debugger itself: it connects to the socket
+named by its ticket, says ``hello`` with its segment, and is told how far to go. Its steps are named ``"SEGMENT:12"``.
 
-A failure of the debugger never reaches the program: where the other process is gone, this one ends.
+A failure of the debugger never reaches the program: if the other process is gone, this one ends.
 """
 
 from __future__ import annotations
@@ -60,7 +71,7 @@ __all__ = ["SINK", "CodeLine", "RemoteDebugger", "StepPlace", "joined", "places"
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
 _NEXT: Final = 0
-#: At most so many children of one value are listed.
+#: The most children of one value that are listed.
 _MOST: Final = 1000
 
 
@@ -68,7 +79,8 @@ _MOST: Final = 1000
 
 
 class CodeLine(NamedTuple):
-    """A line of the program's own code: its frame, the path of the lane that it is in, and whether it is of who makes the step."""
+    """A line of the program's own code: its frame, the path of its lane, and whether it belongs to the code that makes
+    the step."""
 
     frame: FrameType
     lane: str
@@ -76,10 +88,10 @@ class CodeLine(NamedTuple):
 
 
 def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[CodeLine]:
-    """Where the program makes a step: its lines from the innermost one outwards, from ``frame`` on.
+    """Return the lines of the program that make a step, from the innermost outwards, starting at ``frame``.
 
-    A task's or a pool's call has its own lines first, then those of the lane that has started it, which waits for it, as a rule. So there
-    is a line of the program's also where only a library's is in the thread that makes the step.
+    A task's or a pool's call has its own lines first, then those of the lane that started it, which usually waits for
+    it. So there is a line of the program even if the thread that makes the step runs only a library's code.
     """
     every = _all_places(scope, threads, frame)
     for kind in (_in_checkout, callers.is_user_frame, _is_others):
@@ -114,7 +126,7 @@ def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -
         others = [*_outwards(running.get(lane.owner))]
         if lane.owner not in running and (waiting := threads.task(lane.owner)) is not None:
             others, last = [*_awaited_by(waiting)][::-1], waiting
-        if lane.parent is None and last is not None:  # whoever runs the event loop
+        if lane.parent is None and last is not None:  # the code that runs the event loop
             others += _outwards(running.get(getattr(last.get_loop(), "_thread_id", None) or threading.get_ident()))
         for one in others:
             if id(one) not in seen:
@@ -131,7 +143,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited_by(task: Task[Any]) -> Iterator[FrameType]:
-    """The frames of a task that waits, from the outermost one inwards."""
+    """Yield the frames of a waiting task, from the outermost inwards."""
     coroutine: Any = task.get_coro()
     while coroutine is not None:
         frame = _frame_of(coroutine)
@@ -152,14 +164,15 @@ def _frame_of(coroutine: Any) -> FrameType | None:
 # -- the debugger's part in the replayed process -----------------------------------------------------------------------
 
 
-#: The name of the file, beside the socket of the debugger, into which goes what is hidden.
+#: The name of the file, next to the debugger's socket, that receives hidden output.
 SINK: Final = "hidden"
 #: A step of the run: its number, in a child process ``"SEGMENT:NUMBER"``.
 StepPlace = int | str
 
 
 def joined(address: str, segment: str) -> RemoteDebugger | None:
-    """The debugger's part in a child process of the replay, which is answered from this segment; ``None`` where nobody debugs any more."""
+    """Return the debugger's part in a child process of the replay, which is answered from this segment; ``None`` if the
+    debugger is gone."""
     with guard.allow(), _reality.off_loop(), suppress(OSError, ValueError, KeyError):
         file = _connected(address, event="hello", segment=segment)
         sink = os.open(os.path.join(os.path.dirname(address), SINK), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -169,7 +182,7 @@ def joined(address: str, segment: str) -> RemoteDebugger | None:
 
 
 def _connected(address: str, **hello: object) -> int:
-    """A connection to the debugger, which is told first whose it is."""
+    """Connect to the debugger, and send it the first message."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as found:
         found.connect(address)
         _send(found.fileno(), hello)
@@ -177,7 +190,7 @@ def _connected(address: str, **hello: object) -> int:
 
 
 def _line_of(file: int) -> bytes:
-    """The next line; no more than that is read."""
+    """Read the next line, and nothing beyond it."""
     line = b""
     while not line.endswith(b"\n") and (one := os.read(file, 1)):
         line += one
@@ -191,10 +204,11 @@ def _send(file: int, what: Mapping[str, Any]) -> None:
 
 
 class RemoteDebugger:
-    """Stops the replay where the other process says; ``instructions`` name the pipes, the first step to stop at, and what is hidden.
+    """Stops the replay where the other process says; ``instructions`` name the pipes, the first step to stop at, and
+    what is hidden.
 
-    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``. ``debugpy``: an editor wants to go
-    line by line, by the socket of this number, or by one more connection to ``address``.
+    What the program prints up to step ``hidden`` has been seen before: it goes into the file ``sink``. ``debugpy``: an
+    editor wants to step by lines, through the socket with this number or another connection to ``address``.
     """
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
@@ -209,15 +223,15 @@ class RemoteDebugger:
         self._editor: Final[bool] = instructions["editor"]
         self._socket: Final[int | None] = instructions.get("debugpy")
         self._connected = False
-        #: The step that was made last.
+        #: The last step that was made.
         self._last: StepPlace = 0
         self._hidden: StepPlace | None = instructions["hidden"]
-        #: Held by the thread that stands still; any other one that comes to a step meanwhile waits for it.
+        #: Held by the stopped thread; any other thread that reaches a step meanwhile waits for it.
         self._still: Final = threading.RLock()
         self._stopped = False
-        #: Whether it stands at the prompt of ``pdb``.
+        #: Whether it is at the prompt of ``pdb``.
         self._at_prompt = False
-        #: Whether ``pdb`` goes line by line.
+        #: Whether ``pdb`` is stepping by lines.
         self._follows = False
         self._values: list[Any] = []
         self._streams: tuple[int, int] | None = None
@@ -234,14 +248,14 @@ class RemoteDebugger:
         before: Any = sys.breakpointhook
         while isinstance(
             of := getattr(before, "__self__", None), RemoteDebugger
-        ):  # that of the process that has forked this one
+        ):  # the hook of the process that forked this one
             before = of._before
         self._before: Final[Callable[..., Any]] = before
         self._hook: Final = self._breakpoint
         sys.breakpointhook = self._hook
 
     def _forked(self) -> None:
-        """In a forked child: it talks for itself, if it is debugged."""
+        """In a forked child: it talks to the debugger itself, if it is debugged."""
         self._to = None
         self._lines_to_stop_at = frozenset()
         if sys.breakpointhook is self._hook:
@@ -258,7 +272,7 @@ class RemoteDebugger:
         os.dup2(self._sink, 2)
 
     def show(self) -> None:
-        """What the program prints from now on is shown."""
+        """Show what the program prints from now on."""
         self._hidden = None
         if self._streams is None:
             return
@@ -272,11 +286,12 @@ class RemoteDebugger:
     # -- stopping --------------------------------------------------------------------------------------------------------
 
     def came_to(self, replay: Replay, scope: Scope, seq: int) -> None:
-        """The calling thread makes the recorded step ``seq``; see :class:`~tracekit._runtime.replayer.StepDebugger`."""
+        """Handle that the calling thread makes the recorded step ``seq``; see
+        :class:`~tracekit._runtime.replayer.StepDebugger`."""
         segment = segment_in(replay.trace.path)
         place = seq if segment is None else f"{segment}:{seq}"
         if self._stopped or self._pending.poll(0):
-            with self._still:  # let go of when the program may go on
+            with self._still:  # released when the program may go on
                 self._hear_meanwhile()
         if place == self._hidden:
             self.show()
@@ -291,13 +306,14 @@ class RemoteDebugger:
                 self._stop(replay, scope, place, frame)
 
     def _hear_meanwhile(self) -> None:
-        """Take what was said while the program went on: how far it may go now, since another process stood still."""
+        """Receive messages that arrived while the program was running: how far it may go now, since another process was
+        stopped."""
         try:
             while self._pending.poll(0):
                 self._go_on(self._hear())
         except _GoneError:
             _leave()
-        except Exception:  # never the program's
+        except Exception:  # an error must never reach the program
             traceback.print_exc(file=sys.__stderr__)
 
     def _go_on(self, asked: Mapping[str, Any]) -> None:
@@ -307,7 +323,7 @@ class RemoteDebugger:
 
     @property
     def stands(self) -> bool:
-        """Whether the program stands still, at a step or at a line."""
+        """Return whether the program is stopped, at a step or at a line."""
         return (
             self._stopped
             or self._at_prompt
@@ -318,14 +334,14 @@ class RemoteDebugger:
         return self._to in (_NEXT, place) or line in self._lines_to_stop_at
 
     def _tell(self, replay: Replay, scope: Scope, place: StepPlace, frame: FrameType) -> tuple[str, int] | None:
-        """Say that this step is made, and from which line; returns that."""
+        """Report that this step is made, and from which line; return the line."""
         try:
             found = places(scope, replay.threads, frame)
             line = (found[0].frame.f_code.co_filename, found[0].frame.f_lineno or 0) if found else None
             self._say("made", step=place, line=line)
         except _GoneError:
             _leave()
-        except Exception:  # never the program's
+        except Exception:  # an error must never reach the program
             traceback.print_exc(file=sys.__stderr__)
             return None
         return line
@@ -333,7 +349,7 @@ class RemoteDebugger:
     def _stop(
         self, replay: Replay, scope: Scope, place: StepPlace, frame: FrameType | None, *, after: bool = False
     ) -> None:
-        """Stand still at a step, or ``after`` it, between two steps."""
+        """Stop at a step, or ``after`` it, between two steps."""
         self._stopped = True
         self.show()
         replay.threads.away()
@@ -347,7 +363,7 @@ class RemoteDebugger:
                 goes_on = self._serve(replay, found)
         except _GoneError:
             _leave()
-        except Exception:  # never the program's
+        except Exception:  # an error must never reach the program
             traceback.print_exc(file=sys.__stderr__)
             self._to = None
         finally:
@@ -359,7 +375,7 @@ class RemoteDebugger:
             how(there)
 
     def _serve(self, replay: Replay, found: list[CodeLine]) -> _GoesOn | None:
-        """Answer until the program is to go on; returns how it goes on line by line, and in which frame."""
+        """Answer requests until the program is to go on; return how it steps by lines, and in which frame."""
         while True:
             asked = self._hear()
             what = asked["do"]
@@ -379,13 +395,13 @@ class RemoteDebugger:
                 if place.own:
                     self._to = _NEXT
                     return self._lines, place.frame
-                self._pdb().interaction(place.frame, None)  # of a frame that does not run: to look at it
+                self._pdb().interaction(place.frame, None)  # a frame that is not running can only be inspected
                 self._say("looked")
             elif what == "debugpy":
                 failed = None if self._connected else self._import_debugpy()
                 self._say("debugpy", failed=failed)
                 if failed is None and not self._connected:
-                    self._connect()  # the editor says at the other end what it wants, which is waited for
+                    self._connect()  # the editor sends its commands at the other end; wait for them
             elif what == "trace":
                 self._to = _NEXT
                 return self._trace, found[asked["frame"]].frame
@@ -402,7 +418,7 @@ class RemoteDebugger:
             try:
                 code = compile(text, "<debugger>", "eval")
             except SyntaxError:
-                exec(compile(text, "<debugger>", "single"), *spaces)  # what a person types at the prompt of a debugger
+                exec(compile(text, "<debugger>", "single"), *spaces)  # a statement typed at the debugger's prompt
                 return {"text": "", "failed": False, "of": 0}
             value = eval(code, *spaces)
             shown = _pretty(value) if asked.get("pretty") else repr(value)
@@ -423,7 +439,7 @@ class RemoteDebugger:
         ]
 
     def _known(self, value: Any) -> int:
-        """The number by which what is in a value can be asked for; 0: there is nothing in it."""
+        """Return the number by which a value's children can be requested; 0: it has none."""
         if not _has_children(value):
             return 0
         self._values.append(value)
@@ -432,7 +448,7 @@ class RemoteDebugger:
     # -- line by line ----------------------------------------------------------------------------------------------------
 
     def _pdb(self) -> Any:
-        from pdb import Pdb  # with what it imports, 2 ms that only who wants it should pay
+        from pdb import Pdb  # with its imports 2 ms, to be paid only if needed
 
         debugger = self
 
@@ -453,7 +469,7 @@ class RemoteDebugger:
             do_q = do_exit = do_EOF = do_quit
 
             def in_another_thread(self, frame: FrameType, event: str, arg: Any) -> Any:
-                """Stop at breakpoints alone in a thread that was started meanwhile, and go on line by line from there."""
+                """In a thread that was started meanwhile, stop only at breakpoints, and step by lines from there."""
                 if event == "call":
                     skipped = self.is_skipped_module(frame.f_globals.get("__name__", ""))
                     return None if skipped or not self.break_anywhere(frame) else self.in_another_thread
@@ -471,7 +487,7 @@ class RemoteDebugger:
         )
 
     def _lines(self, frame: FrameType) -> None:
-        """``pdb`` in a frame of this thread: stepping goes on from there."""
+        """Run ``pdb`` in a frame of this thread; stepping goes on from there."""
         debugger = self._pdb()
         debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
         sys.settrace(None)
@@ -482,14 +498,14 @@ class RemoteDebugger:
             sys.settrace(debugger.trace_dispatch)
 
     def ended(self) -> None:
-        """The program has come to its end: nothing that it prints is hidden, and none of its lines followed, any more."""
+        """The program has ended: stop hiding its output and tracing its lines."""
         self.show()
         if self._follows:
             threading.settrace(None)
             sys.settrace(None)
 
     def _breakpoint(self, *args: Any, **options: Any) -> Any:
-        """``breakpoint()`` in the program: not where the replay only comes back to a step."""
+        """Handle ``breakpoint()`` in the program; ignored while the replay is returning to a step."""
         if self._hidden is not None:
             return None
         if self._editor:
@@ -508,7 +524,7 @@ class RemoteDebugger:
     # -- debugpy ---------------------------------------------------------------------------------------------------------
 
     def _import_debugpy(self) -> str | None:
-        """Why ``debugpy`` can't be had here; ``None``: it can."""
+        """Import ``debugpy``; return why it is unavailable, or ``None``."""
         before = {**os.environ}
         os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # else it prints that the standard library is frozen
         try:
@@ -516,20 +532,20 @@ class RemoteDebugger:
             import pydevd  # noqa: F401
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        finally:  # the program's are as it has left them
+        finally:  # restore the program's variables
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]
         return None
 
     def _connect(self) -> None:
-        """Connect ``debugpy`` to the editor, which learns from the end of the socket that this was not done."""
+        """Connect ``debugpy`` to the editor, which notices a failure by the end of the socket."""
         import debugpy  # noqa: T100
         import pydevd
 
         self._connected = True
         with guard.allow():
             sock = socket.socket(fileno=self._socket or _connected(self._address, event="lines"))
-        # A replay may have a network of its own, in which nothing can be connected to: it gets a socket that is connected.
+        # A replay may be in a network namespace of its own, in which nothing can connect: it gets a connected socket.
         start_client, pydevd.start_client = pydevd.start_client, lambda host, port: sock
         try:
             debugpy.connect(("127.0.0.1", 0))
@@ -540,7 +556,7 @@ class RemoteDebugger:
             pydevd.start_client = start_client
 
     def _trace(self, frame: FrameType) -> None:
-        """``debugpy`` from the next line of a frame on."""
+        """Start ``debugpy`` at the next line of a frame."""
         import pydevd
 
         pydevd.settrace(
@@ -563,7 +579,7 @@ class RemoteDebugger:
     def _hear(self) -> dict[str, Any]:
         try:
             line = self._asked.readline()
-        except OSError as error:  # it was killed before it had read what this process said last
+        except OSError as error:  # killed before it read this process's last message
             raise _GoneError from error
         if not line.endswith(b"\n"):
             raise _GoneError
@@ -571,7 +587,7 @@ class RemoteDebugger:
         return found
 
 
-#: How a program goes on line by line, and the frame in which it does.
+#: How a program steps by lines, and the frame in which it does.
 _GoesOn = tuple[Callable[[FrameType], None], FrameType]
 
 
@@ -614,7 +630,7 @@ class _Saying(io.StringIO):
 
 
 def _leave() -> NoReturn:
-    """Nobody debugs this process any more: it ends, and nothing of that reaches the program."""
+    """End this process, which is no longer debugged; nothing of that reaches the program."""
     _flush()
     _really_exit(1)
 

@@ -1,4 +1,4 @@
-"""Whether several replays of one recording did the same, byte for byte, and the same as was recorded: a comparison of transcripts."""
+"""Compares the transcripts of several replays of one recording, and the recording, byte by byte."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ __all__ = [
 #
 # What a program did in one replay, read from the transcript that it wrote.
 
-#: The result of a run that has none, and its place in the code.
+#: The result of a run without one, and its place in the code.
 NOTHING: Final = (b"null", "")
 
 
 @dataclass
 class Transcript:
-    """What a program did in one replay: the transcript that its process wrote, its output and its exit status."""
+    """What a program did in one replay: the transcript written by its process, its output and its exit status."""
 
     name: str
     hash_seed: int
     status: int
     stdout: bytes
     stderr: bytes
-    #: Runs that it opened, in order, by id: their files.
+    #: The files of the runs that it opened, in order, by id.
     runs: dict[str, str] = field(default_factory=dict)
     #: By run and ``seq``: canonical line and place.
     steps: dict[str, dict[int, tuple[bytes, str]]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Transcript:
 
     @classmethod
     def read(cls, path: str, name: str, hash_seed: int, status: int, stdout: bytes, stderr: bytes) -> Transcript:
-        """Read the transcript at ``path`` and those of the child processes; a last line that was cut off is left out."""
+        """Read the transcript at ``path`` and those of the child processes; an incomplete last line is ignored."""
         transcript = cls(name, hash_seed, status, stdout, stderr)
         transcript._read(path)
         for child in sorted(glob(f"{path}.*")):
@@ -85,7 +85,7 @@ class Transcript:
         return transcript
 
     def _read(self, path: str, *only: str) -> None:
-        """Read the file of one process; of child processes the steps alone, since their failures are the parent's as well."""
+        """Read the file of one process; of a child process only the steps, since its failures are the parent's as well."""
         try:
             with open(path, "rb") as file:
                 for line in file:
@@ -109,7 +109,9 @@ class Transcript:
             self.failures.append((about, place))
         elif kind == "report":
             self.reports[about["run"]] = about
-        elif kind == "places" and about["lines"] == self.stdout.count(b"\n"):  # else others wrote there too
+        elif kind == "places" and about["lines"] == self.stdout.count(
+            b"\n"
+        ):  # otherwise something else wrote there, too
             self.places = [(line, where) for line, where in about["places"]]
         elif kind == "end":
             self.end = about
@@ -126,23 +128,24 @@ class Transcript:
         return any(failures) or self.end is None or self.end["code"] not in (0, 3)
 
     def stream(self) -> bytes:
-        """The bytes that are compared: steps, results and end in recorded order, without places in the code."""
+        """Return the bytes to compare: steps, results and end in recorded order, without places in the code."""
         found = [line for run in self.runs for _, (line, _) in sorted(self.steps.get(run, {}).items())]
         found += [self.results.get(run, NOTHING)[0] for run in self.runs]
         found.append(dumps(self.end))
         return b"\n".join(found)
 
     def digest(self) -> str:
-        """SHA-256 of the compared bytes and standard output."""
+        """Return the SHA-256 of the compared bytes and standard output."""
         return sha256(self.stream() + b"\n" + self.stdout).hexdigest()
 
     def outcome(self) -> object:
-        """A value that is equal for two replays that did the same, right or wrong: the bytes, the output, the failing value."""
+        """Return a value that is equal for two replays that did the same, right or wrong: the bytes, the output, the
+        failing value."""
         actual = self.failure[0]["actual"] if self.failure is not None else None
         return self.stream(), self.stdout, dumps(actual)
 
     def count(self) -> int:
-        """The number of steps made."""
+        """Return the number of steps made."""
         return sum(map(len, self.steps.values()))
 
     def __str__(self) -> str:
@@ -151,13 +154,13 @@ class Transcript:
 
 # -- writing a transcript ----------------------------------------------------------------------------------------------
 #
-# What a program does while it is replayed, written down step by step, so that two replays can be compared byte by byte.
+# Writes down what a program does while it is replayed, step by step, so that replays can be compared byte by byte.
 #
-# A line is an object in canonical JSON, a tab, and the place in the user's code (which is not compared). It is in the file before the
-# program continues, so that a process that dies leaves its transcript up to there.
+# A line is an object in canonical JSON, a tab, and the place in the user's code (which is not compared). It is written
+# to the file before the program continues, so that a process that dies leaves its transcript up to that point.
 
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError)
-#: An input of more canonical bytes than this is written down as their hash.
+#: A larger input (in canonical bytes) is written as its hash.
 _MOST: Final = 1 << 20
 
 
@@ -186,7 +189,7 @@ class TranscriptWriter:
         with self._lock:
             n = self._counts.get(id(lane), 0) + 1
             if n == 1:
-                self._lanes.append(lane)  # so that no other lane gets its id
+                self._lanes.append(lane)  # keeps the lane alive, so that no other lane gets its id
             self._counts[id(lane)] = n
         agent = {} if scope.agent is None else {"agent_id": scope.agent}
         self.write({"run": run, "lane": lane.path, "n": n, "seq": seq, **agent, **about}, caller())
@@ -215,7 +218,8 @@ class TranscriptWriter:
         reports: list[Report],
         out: OutputPlaces | None,
     ) -> None:
-        """Write the end of the program: its exit ``status`` and uncaught exception; ``code`` is the verdict of the replay."""
+        """Write the end of the program: its exit ``status`` and uncaught exception; ``code`` is the verdict of the
+        replay."""
         for report in reports:
             about = {"unconsumed": len(report.unconsumed), "verdict": report.verdict.as_dict()}
             self.write({"kind": "report", "run": report.run_id, **to_json(about)})
@@ -234,16 +238,16 @@ def _error_summary(error: BaseException) -> dict[str, Any]:
 def transcribed_session(
     writer: TranscriptWriter, trace: Trace, redactor: Redactor, options: Mapping[str, Any]
 ) -> Replay:
-    """A replay session of this trace that writes a transcript."""
+    """Return a replay session of this trace that writes a transcript."""
     how = {"on_divergence": options["on_divergence"], "strict": frozenset(options["strict"])}
     session = _TranscribedReplay(writer, trace, redactor, ignored=Ignored(options["ignore"]), **how)
-    session.report._recorded = {}  # the recorded figures are not needed here, and would cost another pass over the file
+    session.report._recorded = {}  # not needed here, and would cost another pass over the file
     writer.write({"kind": "run", "run": session.file, "path": os.path.abspath(trace.path)})
     return session
 
 
 def name_of(path: str, run_id: str) -> str:
-    """The name of a trace file in a transcript: the run id, with the name of the segment where it is one."""
+    """Return the name of a trace file in a transcript: the run id, with the segment's name for a segment."""
     segment = segment_in(path)
     return run_id if segment is None else f"{run_id}.{segment}"
 
@@ -295,7 +299,8 @@ class _TranscribedReplay(Replay):
 
 
 def shown_input(tree: Any, data: bytes) -> Any:
-    """An input as a transcript shows it: without what differs from process to process, as a hash where it is very large."""
+    """Return an input as a transcript shows it: without what differs between processes, and as a hash if it is very
+    large."""
     if OPAQUE in data:
         tree = steady(tree)
     return tree if len(data) <= _MOST else {"bytes": len(data), "sha256": fingerprint("", tree)}
@@ -308,7 +313,7 @@ class OutputPlaces:
     """Where in the user's code each line of standard output was written."""
 
     def __init__(self) -> None:
-        #: Number of a line, counted from 0, and the place that its first character and those after it come from.
+        #: The number of a line, counted from 0, and the place that wrote its first and the following characters.
         self.places: Final[list[tuple[int, str]]] = []
         self.lines = 0
 
@@ -320,7 +325,7 @@ class OutputPlaces:
 
     @classmethod
     def take(cls) -> OutputPlaces | None:
-        """Listen to what is written to ``sys.stdout``, where that can be."""
+        """Listen to what is written to ``sys.stdout``; return ``None`` if that is impossible."""
         out = stdio.Out.take()
         if out is None:
             return None
@@ -330,7 +335,8 @@ class OutputPlaces:
 
 
 def perturb(number: int) -> None:
-    """Vary what a program should not depend on, in each of several replays: the thread switch interval and memory addresses."""
+    """Vary what a program should not depend on, differently in each replay: the thread switch interval and memory
+    addresses."""
     sys.setswitchinterval((0.02, 0.0002)[number % 2])
     process.kept.append([object() for _ in range(1 + 20_011 * number)])
 
@@ -364,7 +370,7 @@ class Recorded:
         self._lanes[about["id"]] = f"{self._lanes.get(about['parent'], '')}/{about['name']}#{about['n']}{under}"
 
     def lines(self, steps: Mapping[int, tuple[bytes, str]]) -> dict[int, bytes]:
-        """The recorded line of each step that a replay made."""
+        """Return the recorded line of each step that a replay made."""
         counts: dict[int, int] = {}
         found = {}
         for seq in sorted(steps):
@@ -398,7 +404,7 @@ class Recorded:
         return {**about, "input": shown_input(tree, dumps(tree))}
 
     def result(self) -> bytes | None:
-        """The result of the run; ``None`` where it has none, and for a child process."""
+        """Return the result of the run; ``None`` if it has none, and for a child process."""
         if self.name != self.run_id:
             return None
         last = last_entry(self.trace)
@@ -407,7 +413,7 @@ class Recorded:
         return dumps(steady(self.trace.expand(last["output"])))
 
     def matches(self, recorded: bytes, actual: bytes) -> bool:
-        """Whether a line of a replay matches a recorded one; placeholders stand for their values."""
+        """Return whether a replay's line matches a recorded one; placeholders match their values."""
         if recorded == actual:
             return True
         return self._bindings.equal(self._redactor.redact(loads(recorded))[0], loads(actual))
@@ -423,14 +429,14 @@ class Recorded:
         return len(self._lanes) > 1
 
     def expected_steps(self) -> set[int]:
-        """The steps that a replay of the whole log makes: all but those inside another step."""
+        """Return the steps that a replay of the whole log makes: all but those inside another step."""
         index = self.trace.collected(Index).finish()
         steps = [(seq, family) for (_, family), seqs in index.intents.items() for seq in seqs]
         inside = {within for seq, family in steps if family != "span" for within in index.inside(seq)}
         return {seq for seq, _ in steps} - inside - index.repeated
 
     def as_replayed(self, steps: Mapping[int, tuple[bytes, str]]) -> Iterator[dict[str, Any]]:
-        """The entries of the recording, with what a replay made in the place of what was recorded."""
+        """Yield the entries of the recording, with the replay's values in place of the recorded ones."""
         for entry in self.trace.entries():
             if entry["seq"] in steps:
                 line = loads(steps[entry["seq"]][0])
@@ -444,7 +450,7 @@ class Recorded:
 
 
 class Difference(NamedTuple):
-    """The first thing in which replays and recording differ. ``kind``: replay, run, step, result, end, stdout or served."""
+    """The first difference between replays and recording. ``kind``: replay, run, step, result, end, stdout or served."""
 
     kind: str
     text: str
@@ -459,10 +465,10 @@ def first_difference(
     expected: Collection[str] = (),
     stdout: bool = True,
 ) -> Difference | None:
-    """The first difference among replays and recordings; ``None`` where all are equal to the byte.
+    """Return the first difference among replays and recordings; ``None`` if all are equal byte by byte.
 
-    ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. Other forms of
-    the run are not compared by themselves: they follow from the steps.
+    ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. Other
+    representations of the run follow from the steps and are not compared themselves.
     """
     return next(_differences(replays, recordings, expected, stdout), None)
 
@@ -513,7 +519,7 @@ def _stderr_tail(transcript: Transcript) -> str:
 
 
 def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
-    """A sentence that compares another replay with ``one``, which failed."""
+    """Return a sentence that compares another replay with ``one``, which failed."""
     if not transcript.failed:
         return f"{transcript} matched the recording: what the program does changes from one process to the next"
     if transcript.failure is None or one.failure is None:
@@ -537,7 +543,7 @@ def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
 
 
 def _waits(transcript: Transcript) -> bool:
-    """Whether the replay ended since nothing could go on in it, not since the program did something else."""
+    """Return whether the replay ended because nothing in it could go on, not because the program did something else."""
     reasons = [one for about in transcript.reports.values() for one in about["verdict"]["reasons"]]
     return any(one["code"] == "everything_waits" for one in reasons)
 
@@ -583,7 +589,7 @@ def _step_difference(seq: int, one: str, was: bytes, other: str, line: tuple[byt
 
 
 def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recorded]) -> Iterator[Difference]:
-    """Steps that a replayed process without a recorded end never made, as far as they come before the end of the run."""
+    """Yield steps that a replayed process without a recorded end never made, if they come before the end of the run."""
     for file, recorded in recordings.items():
         run = recordings.get(recorded.run_id)
         if run is None or run is recorded or not recorded.incomplete:
@@ -655,7 +661,7 @@ def _place(transcript: Transcript, line: int) -> str:
 
 
 def labelled_differences(found: list[dict[str, Any]], one: str, other: str) -> str:
-    """A description of differences field by field, with the names of the two sides."""
+    """Return a description of differences field by field, with the names of the two sides."""
     names = {"    recorded  ": f"    {one}: ", "    now       ": f"    {other}: "}
     names |= {"    --- recorded": f"    --- {one}", "    +++ now": f"    +++ {other}"}
     lines = []

@@ -1,4 +1,5 @@
-"""The end of a run: open threads and tasks are drained, its last entry is written, or compared with the recorded one."""
+"""The end of a run: open threads and tasks are drained, and its last entry is written, or compared with the recorded
+one."""
 
 from __future__ import annotations
 
@@ -64,16 +65,18 @@ __all__ = [
 
 # -- the last entry ----------------------------------------------------------------------------------------------------
 #
-# The end of every run and segment that a program has written: its last entry, its log closed, its tip kept.
+# The end of every run and segment that a program has written: its last entry is written, its log closed, its tip hash
+# kept.
 
 #: The result of a run or segment that has none.
 NO_RESULT: Final[Any] = object()
 
 
 class End(NamedTuple):
-    """How a run ends: with ``error``, or else with ``result``. ``meta`` is what its last entry says besides; ``aborted``: given up.
+    """How a run ends: with ``error``, or else with ``result``.
 
-    ``segments`` are the files of its other processes.
+    ``meta`` is additional data for its last entry; ``aborted``: the run was given up; ``segments`` are the files of its
+    other processes.
     """
 
     meta: dict[str, Any]
@@ -83,17 +86,18 @@ class End(NamedTuple):
     segments: Sequence[str] = ()
 
 
-#: How many lines on what crossed the boundary uncaptured a run says at its end.
+#: The most lines that a run prints at its end about uncaptured operations.
 _LINES: Final = 5
 
 
 def end_log(
     session: Recording, store: Store | None, end: Callable[[], End], error: BaseException | None = None
 ) -> None:
-    """Write the last entry of a run or segment, close its log, and keep its tip in ``store``. Whatever fails, it has ended then.
+    """Write the last entry of a run or segment, close its log, and keep its tip hash in ``store``. The run has ended
+    then even if that fails.
 
-    ``end`` is called when nobody else can write. ``error`` is what the program itself ends with: a ``LogWriteError`` that it has got
-    already, and has not caught, is not raised once more.
+    ``end`` is called when nothing else can write. ``error`` is what the program itself ends with: a ``LogWriteError``
+    that it already got and did not catch is not raised again.
     """
     journal = session.log.journal
     try:
@@ -118,12 +122,12 @@ def end_log(
             raise
     finally:
         session.state.ended = True
-        with suppress(LogWriteError, OSError):  # raised above, where it was the first
+        with suppress(LogWriteError, OSError):  # raised above, if it was the first
             journal.close()
 
 
 def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any]]:
-    """The type of the entry, its result or error as JSON, and its ``meta``."""
+    """Return the type of the entry, its result or error as JSON, and its ``meta``."""
     meta, fields = end.meta, b""
     kind = "run.aborted" if end.aborted else "run.completed" if end.error is None else "run.failed"
     if end.error is not None:
@@ -152,7 +156,7 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
 
 @_reality.off_loop()
 def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
-    """What the run's other processes have noted of their boundaries."""
+    """Return what the run's other processes have noted at their boundaries."""
     found: list[Crossing] = []
     for path in segments:
         with suppress(OSError, TracekitError):
@@ -167,11 +171,11 @@ def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
 
 # -- budgets at the end of a run ---------------------------------------------------------------------------------------
 #
-# What the last entry of a run says of its budget, and which runs of the process exceeded theirs.
+# What the last entry of a run says about its budget, and which runs of the process exceeded theirs.
 
 
 def warn(session: Recording, error: BaseException | None) -> None:
-    """Warn of an exceeded budget where no exception has reported it to the caller of the block."""
+    """Warn about an exceeded budget if no exception has reported it to the caller of the block."""
     if not isinstance(error, BudgetExceededError):
         for whose, resource in session.state.overruns.items():
             session.report.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
@@ -181,20 +185,21 @@ def warn(session: Recording, error: BaseException | None) -> None:
 
 
 def account(spending: Spending) -> dict[str, Any]:
-    """The budget account in the last entry of a run: the limits, what was spent, which limits were exceeded."""
+    """Return the budget account for the last entry of a run: limits, spending, and exceeded limits."""
     if spending.refused is not None:
         process.overspent += 1
     return {"limits": spending.budget.limits, "spent": spending.spent, "exceeded": spending.exceeded}
 
 
 def keep_as_failure(error: BudgetExceededError, about: dict[str, Any]) -> BudgetExceededError:
-    """The failure of a run whose program caught ``error`` and went on to its end; ``about`` is its account."""
+    """Return the failure of a run whose program caught ``error`` and went on to its end; ``about`` is its account."""
     about["swallowed"] = True
     return error
 
 
 def swallowed(last: Mapping[str, Any]) -> bool:
-    """Whether a run that failed, by its last entry, did so by its budget alone: its program ended without an exception."""
+    """Return whether a run failed only by its budget, according to its last entry: its program ended without an
+    exception."""
     return bool(((last.get("meta") or {}).get("budget") or {}).get("swallowed"))
 
 
@@ -202,18 +207,19 @@ def swallowed(last: Mapping[str, Any]) -> bool:
 #
 # How a recorded run ended, and whether its replay ends in the same way.
 
-#: Whether a recorded tree and one of now are equal, placeholders standing for their values.
+#: Returns whether a recorded and a current tree are equal; placeholders match their values.
 Equal = Callable[[Any, Any], bool]
 _ADDRESS: Final = expression(r"0x[0-9a-fA-F]{6,}")
 
 
 def last_entry(trace: Trace) -> dict[str, Any]:
-    """The last entry of a run; it is an end unless the run is incomplete."""
+    """Return the last entry of a run; it is an end unless the run is incomplete."""
     return trace.entry(len(trace))
 
 
 def failed(trace: Trace) -> bool:
-    """Whether the recorded run ended with an exception. A generator that held the block and was closed is none."""
+    """Return whether the recorded run ended with an exception, except for the closing of a generator that held the
+    block."""
     last = last_entry(trace)
     if not _with_error(last):
         return False
@@ -221,7 +227,7 @@ def failed(trace: Trace) -> bool:
 
 
 def same_error(trace: Trace, redactor: Redactor, equal: Equal, error: BaseException) -> bool:
-    """Whether the recorded run failed with an exception of this type and text, memory addresses aside."""
+    """Return whether the recorded run failed with an exception of this type and text, memory addresses aside."""
     last = last_entry(trace)
     if not _with_error(last):
         return False
@@ -231,14 +237,15 @@ def same_error(trace: Trace, redactor: Redactor, equal: Equal, error: BaseExcept
 
 
 def _with_error(last: Mapping[str, Any]) -> bool:
-    """Whether an exception left the block; one that the run had aborted ended with it all the same."""
+    """Return whether an exception left the block; an aborted run may have ended with one as well."""
     return last["type"] in ("run.failed", "run.aborted") and "error" in last and not swallowed(last)
 
 
 def another_abort(trace: Trace, redactor: Redactor, equal: Equal, reason: str | None) -> DivergenceError | None:
-    """How the abort of a replay differs from the recorded one: only one of both was aborted, or for another reason; else ``None``.
+    """Return how the abort of a replay differs from the recorded one: only one was aborted, or for another reason; else
+    ``None``.
 
-    A run without an end, or whose end an operator wrote, says nothing of what its program would have done.
+    A run without an end, or with an end written by an operator, says nothing about what its program would have done.
     """
     last = last_entry(trace)
     meta = last.get("meta") or {}
@@ -265,8 +272,11 @@ def _abort_of(reason: str | None) -> str:
 
 
 def another_end(trace: Trace, error: BaseException | None, ended_as: str | None, where: str | None) -> DivergenceError:
-    """How the end of a replay differs from that of a run that failed: another ``error``, or none (``ended_as`` says how); at the line
-    ``where``."""
+    """Return how the end of a replay differs from that of a failed run: another ``error``, or none (``ended_as`` says
+    how).
+
+    ``where`` is the line in the code.
+    """
     last = last_entry(trace)
     recorded = _said(last["error"])
     actual = ended_as or "no exception" if error is None else _said(exception_to_json(error, []))
@@ -284,7 +294,8 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
 
 
 def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
-    """A hint that sets may be in another order where the recording's hash seed differs; ``first`` is the run's first entry."""
+    """Return a hint that sets may have another order if the recording's hash seed differs; ``first`` is the run's first
+    entry."""
     meta = first.get("meta") or {}
     seed = (meta.get("environment") or {}).get("hash_seed")
     if seed is None or meta.get("program") == process.role.program or (seed == here and seed != "random"):
@@ -296,7 +307,7 @@ def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
 
 
 def text_of(error: Mapping[str, Any]) -> Any:
-    """The text of a recorded exception, without the addresses in it."""
+    """Return the text of a recorded exception without memory addresses."""
     text = error.get("text")
     return _ADDRESS.sub("0x", text) if isinstance(text, str) else text
 
@@ -311,10 +322,11 @@ def _said(error: Mapping[str, Any]) -> str:
 #
 # At the end of a block, what the run has started gets some time to end.
 
-#: How long a block waits at its end for the open lanes of its run that owe nothing (s). What one does after that is in no trace, and is
-#: said: an effect of a recorded program is refused, a step of a replayed one makes the replay inexact, as it would have before.
+#: How long (s) a block waits at its end for open lanes of its run without pending recorded steps. What such a lane does
+#: afterwards is in no trace, which is reported: an effect of a recorded program is refused, a step of a replayed one
+#: makes the replay inexact, as before.
 DRAIN_S: Final = 1.0
-#: The pause between two looks at them (s).
+#: The polling interval (s).
 _LOOK: Final = 0.002
 
 
@@ -346,7 +358,8 @@ async def drain_async(session: Session) -> None:
 
 
 def _may_wait(session: Session, lanes: list[Lane], end: float) -> bool:
-    """Whether to wait longer: until ``end``, and in a replay until each lane has made its recorded steps, however slow the machine."""
+    """Return whether to wait longer: until ``end``, and in a replay until each lane has made its recorded steps,
+    however slow the machine."""
     if _reality.monotonic() < end:
         return True
     return session.owed_by(lanes)
@@ -364,18 +377,18 @@ ExitStatus = Callable[[int], int]
 
 
 class _OsExit:
-    """What replaces ``os._exit`` while somebody is asked for the status."""
+    """Replaces ``os._exit`` while a function wants to decide about the status."""
 
     def __init__(self) -> None:
-        #: Who is asked, the last one first, each with the process that it is for.
+        #: The functions to ask, the last one first, each with its process id.
         self._asked: Final[list[tuple[int, ExitStatus]]] = []
         self._lock: Final = _reality.free_in_forks(allocate_lock())
         self.really: Callable[[int], Any] = os._exit
-        #: The one function of it, so that it is known when it is found again.
+        #: A single bound method, so that it is recognized when found again.
         self._mine: Final = self._exit
 
     def ask(self, exit_status: ExitStatus) -> Callable[[], None]:
-        """Ask ``exit_status`` from now on, until the function that is returned is called."""
+        """Ask ``exit_status`` from now on, until the returned function is called."""
         asked = (os.getpid(), exit_status)
         with self._lock:
             if not self._asked:
@@ -407,7 +420,8 @@ _os_exit: Final = _OsExit()
 
 
 def on_os_exit(exit_status: ExitStatus) -> Callable[[], None]:
-    """Make ``os._exit(status)`` exit with ``exit_status(status)``, not in a forked child, until the function that is returned is called."""
+    """Make ``os._exit(status)`` exit with ``exit_status(status)``, not in a forked child, until the returned function
+    is called."""
     return _os_exit.ask(exit_status)
 
 
@@ -419,8 +433,11 @@ def _exchange(function: Callable[[int], Any]) -> None:
 
 
 def on_process_end(exit_status: ExitStatus) -> Callable[[], None]:
-    """Ask ``exit_status`` when this process ends by ``os._exit``, or with its interpreter (then by 0, for nobody knows the status),
-    and end with what it says; until the function that is returned is called."""
+    """Ask ``exit_status`` when this process ends, and end with the status it returns; until the returned function is
+    called.
+
+    It is asked with the status of ``os._exit``, or with 0 when the interpreter ends, since its status is unknown.
+    """
     pid = os.getpid()
 
     def at_exit() -> None:
@@ -440,7 +457,7 @@ def on_process_end(exit_status: ExitStatus) -> Callable[[], None]:
 
 
 def _end_with(status: int) -> None:
-    """The interpreter is ending: let it go on, all other exit handlers included, and the process then exit with ``status``."""
+    """While the interpreter ends: let it run all other exit handlers, and the process then exit with ``status``."""
     try:
         import ctypes
 
@@ -448,21 +465,23 @@ def _end_with(status: int) -> None:
         kept = libc.__cxa_atexit(ctypes.cast(libc._exit, ctypes.c_void_p), ctypes.c_void_p(status), None) == 0
     except (ImportError, OSError, AttributeError):
         kept = False
-    if not kept:  # the handlers that were registered before are lost
+    if not kept:  # the previously registered handlers are lost
         sys.stdout.flush()
         _os_exit.really(status)
 
 
 def at_hard_exit(call: Callable[[], object]) -> None:
-    """``os._exit`` is how a forked child ends cleanly, and ``os.exec*`` how a process goes on as another program: ``call`` comes
-    first, but for the middle of a tool, which stays in doubt."""
+    """Call ``call`` before ``os._exit`` and ``os.exec*``, except inside a tool, whose step stays in doubt.
+
+    With ``os._exit`` a forked child ends cleanly, and with ``os.exec*`` a process continues as another program.
+    """
     pid = os.getpid()
 
     def leave() -> None:
         if os.getpid() == pid:
             scope = current.get()
             if scope is None or not scope.live:
-                with suppress(Exception):  # a disk that is full keeps nobody from leaving
+                with suppress(Exception):  # a full disk must not prevent the exit
                     call()
 
     def exit_status(status: int) -> int:
@@ -505,31 +524,35 @@ def at_process_end(end: Any, failed: Any) -> None:
 #
 # A child process of a replay reports to its parent, when asked, whether it is idle.
 #
-# The clock can't show whether a process has come as far as the recorded one. It is idle if all its threads sleep, none has run between
-# two looks, and none sleeps with a time limit: then only something from outside can wake it, a message or a signal. Of one that has no
-# recorded step left to make, a time limit does not matter: it looks now and then for what does not come. The report includes the recorded
-# steps that it has not reached.
+# The clock can't show whether a process has got as far as the recorded one. It is idle if all its threads sleep, none
+# has run between two looks, and none sleeps with a timeout: then only something from outside can wake it, a message or
+# a signal. For a process without any recorded step left, timeouts don't matter: it polls for something that does not
+# come. The report includes the recorded steps that it has not reached.
 
 IdleState = dict[str, Any]
 
-#: How often a process looks whether its parent is still there, in seconds.
+#: How often (s) a process checks whether its parent still exists.
 _PARENT_LOOK: Final = 1.0
 
 
 def ask_file(report: str) -> str:
-    """The named pipe on which the process with this report is asked for its idle state; each byte is a question."""
+    """Return the named pipe on which the process with this report is asked for its idle state; each byte is a question."""
     return f"{report}.ask"
 
 
 def state_file(report: str) -> str:
-    """The file in which it answers: the number of the question, the steps that are left, and the state of its threads."""
+    """Return the file in which it answers: the number of the question, the remaining steps, and the state of its
+    threads."""
     return f"{report}.still"
 
 
 class IdleReporter:
-    """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
-    reached, ``waiting`` the threads that wait for the end of a child process, ``below`` the states of its child processes (``None``: one
-    is busy, or the replay of this one may hand out an event), ``debugged`` whether this one stands still in the debugger."""
+    """A thread that reports the idle state of this process to its parent.
+
+    ``left`` returns the recorded steps that the program has not reached, ``waiting`` the threads that wait for the end
+    of a child process, ``below`` the states of its child processes (``None``: one is busy, or this process's replay may
+    hand out an event), ``debugged`` whether this process is stopped in the debugger.
+    """
 
     def __init__(
         self,
@@ -560,12 +583,12 @@ class IdleReporter:
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
-                    os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
+                    os.kill(os.getpid(), signal.SIGKILL)  # a process of a replay must not outlive it
 
     def _write_state(self) -> None:
         look, endless = self._look()
-        left = self._left()  # as it is between two looks: what is left of a process that runs is not known
-        debugged = self._debugged()  # it has not come to its end, and moves when somebody wants
+        left = self._left()  # between two looks: what a running process has left is unknown
+        debugged = self._debugged()  # it has not reached its end, and moves when the user wants
         if debugged or look is None or look != self._look()[0]:
             look, endless = None, False
         busy = look is None or not (endless or not left)
@@ -579,14 +602,16 @@ class IdleReporter:
         os.replace(f"{path}.new", path)
 
     def _look(self) -> tuple[list[Any] | None, bool]:
-        """The state of this process and those below it: two equal ones mean that nothing has run in between (``None``: something runs);
-        and whether only something from outside can wake it."""
+        """Return the state of this process and those below it, and whether only something from outside can wake it.
+
+        If two states are equal, nothing has run in between; ``None``: something is running.
+        """
         below = self._below()
         try:
             from .._runtime.threads import asleep
 
             found = asleep(self._waiting())
-        except OSError:  # no such system: as far as it came is what can be seen
+        except OSError:  # not supported by this system: how far it got is all that is known
             return [below], False
         if below is None or found is None:
             return None, False

@@ -31,12 +31,15 @@ __all__ = [
 
 # -- program -----------------------------------------------------------------------------------------------------------
 #
-# Which program made a run, so that it can be run again: recorded in ``run.started``, never trusted from another's file.
+# The program that made a run, so that it can be run again: recorded in ``run.started``, never trusted from somebody
+# else's file.
 
 
 class Program(NamedTuple):
-    """``module`` or ``script`` with ``arguments``, started in ``cwd``. A script's path is absolute; ``called`` is it as the program sees
-    it in ``sys.argv``, where that is another text."""
+    """A program: ``module`` or ``script`` with ``arguments``, started in ``cwd``.
+
+    A script's path is absolute; ``called`` is its path as in ``sys.argv``, if that differs.
+    """
 
     script: str | None
     module: str | None
@@ -53,7 +56,7 @@ class Program(NamedTuple):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Program | None:
-        """The program that a trace names, or ``None`` where it names none that could be run."""
+        """Return the program that a trace names, or ``None`` if it names none that could be run."""
         script, module = facts.get("script"), facts.get("module")
         arguments, cwd, called = facts.get("arguments"), facts.get("cwd"), facts.get("called")
         if not isinstance(script or module, str) or not isinstance(arguments, list) or not isinstance(cwd, str):
@@ -69,13 +72,14 @@ class Program(NamedTuple):
 
 
 def command_facts(program: Program, redactor: Redactor) -> dict[str, Any]:
-    """What ``run.started`` says of the program of a run: enough to run it again, without the secrets in its arguments."""
+    """Return the facts on a run's program for ``run.started``: enough to run it again, without the secrets in its
+    arguments."""
     return {**program.as_dict(), "arguments": redactor.redact_argv(list(program.arguments)), **file_hash(program)}
 
 
 @_reality.off_loop()
 def file_hash(program: Program) -> dict[str, str]:
-    """``sha256`` of the program's file, under that key; empty where it can't be read."""
+    """Return ``sha256`` of the program's file, under that key; an empty dictionary if it can't be read."""
     path = program.script or getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         about = os.stat(path)  # type: ignore[arg-type]
@@ -92,7 +96,7 @@ def _hash(path: str, changed_ns: int, size: int) -> str:
 
 @_reality.off_loop()
 def this_program() -> Program | None:
-    """The program of this process, or ``None`` where it is a prompt, ``-c`` or an embedded interpreter."""
+    """Return the program of this process, or ``None`` for a prompt, ``-c`` or an embedded interpreter."""
     named: Program | None = process.role.command
     if named is not None:
         return named
@@ -114,9 +118,9 @@ def this_program() -> Program | None:
 
 # -- environment -------------------------------------------------------------------------------------------------------
 #
-# Where a run happened: interpreter, platform, versions, code revision; and in words how two such places differ.
+# Where a run happened: interpreter, platform, versions, code revision; and a description of how two such places differ.
 #
-# Everything is read from memory and from files, nothing by running a command, and no more than once a process.
+# Everything is read from memory and from files, without running commands, and at most once per process.
 
 _COMPARED: Final = (
     ("implementation", "the interpreter"),
@@ -128,11 +132,11 @@ _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 
 @_reality.off_loop()
 def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``host``, ``packages``, ``revision``,
-    ``hash_seed``.
+    """Return the place of a run for ``run.started``: ``python``, ``implementation``, ``platform``, ``host``,
+    ``packages``, ``revision``, ``hash_seed``.
 
     ``packages`` are names of distributions; those whose module (of the same name, ``-`` as ``_``) is loaded are listed
-    with their versions. ``hash_seed`` is the number that ``PYTHONHASHSEED`` fixes, or ``"random"``.
+    with their versions. ``hash_seed`` is the number set by ``PYTHONHASHSEED``, or ``"random"``.
     """
     return {
         **_interpreter(),
@@ -143,20 +147,20 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def environment_to_record(packages: Iterable[str], redactor: Redactor) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``environment`` says, in two parts: what a replay compares, which stays as it is, and what may be secret, with ``argv``, the
-    command line without its secrets."""
+    """Return ``environment`` in two parts: what a replay compares, unredacted, and what may be secret, with the
+    redacted command line ``argv``."""
     found = environment(packages)
     return found, {"host": found.pop("host"), "argv": redactor.redact_argv(sys.argv)}
 
 
 @_reality.off_loop()
 def git_revision(path: str | os.PathLike[str]) -> str | None:
-    """The commit that is checked out where ``path`` lies (40 or 64 hex digits), or ``None`` outside git."""
+    """Return the commit checked out at ``path`` (40 or 64 hex digits), or ``None`` outside git."""
     return _revision(os.path.abspath(path))
 
 
 def drift(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How the place of a replay differs from that of its recording, one sentence each; empty when it does not.
+    """Return how the place of a replay differs from that of its recording, one sentence each; empty if it does not.
 
     A key that one side lacks (an older trace, a package not loaded yet) is no difference.
     """
@@ -206,7 +210,7 @@ def _hash_seed() -> int | str:
 
 
 def _code() -> str:
-    """Where the program's code lies: its script's directory, else the working directory."""
+    """Return the directory of the program's code: of its script, else the working directory."""
     program = process.role.command
     script = program.script if program is not None else getattr(sys.modules.get("__main__"), "__file__", None)
     try:
@@ -225,11 +229,11 @@ def _version(name: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> str | None:
-    from importlib import metadata  # some 10 ms to import; most packages say it themselves
+    from importlib import metadata  # some 10 ms to import; most packages have a version attribute
 
     try:
         return metadata.version(name)
-    except Exception:  # a broken installation is no reason not to record
+    except Exception:  # a broken installation must not prevent recording
         return None
 
 
@@ -251,7 +255,7 @@ def _revision(path: str) -> str | None:
 
 
 def _git_directory(path: str) -> str | None:
-    """``.git`` of the nearest enclosing work tree; in linked work trees and submodules, a file that names it."""
+    """Return ``.git`` of the nearest enclosing work tree; in linked work trees and submodules, a file that names it."""
     while True:
         candidate = os.path.join(path, ".git")
         if os.path.isdir(candidate):
@@ -267,7 +271,7 @@ def _git_directory(path: str) -> str | None:
 
 def _reference(git: str, ref: str) -> str | None:
     common = git
-    if os.path.isfile(os.path.join(git, "commondir")):  # a linked work tree: branches live in the main one
+    if os.path.isfile(os.path.join(git, "commondir")):  # a linked work tree: branches are kept in the main one
         common = os.path.normpath(os.path.join(git, _line(os.path.join(git, "commondir"))))
     for directory in dict.fromkeys((git, common)):
         loose = os.path.join(directory, *ref.split("/"))
@@ -298,7 +302,7 @@ def _hex(text: str) -> str | None:
 
 
 def cores_here() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     with suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

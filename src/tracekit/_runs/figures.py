@@ -1,7 +1,7 @@
-"""Figures over all runs of a store: each file is read and verified once, then only what was added to it.
+"""Metrics over all runs of a store: each file is read and verified once, then only what was appended.
 
-What is counted (steps, tokens, failures …) only grows while the process lives, whatever becomes of the files: a counter that went
-down would be taken for a restart. What is said of the present (states, what is in doubt) is of the files that are there.
+Counters (steps, tokens, failures …) only grow while the process lives, whatever happens to the files: a decreasing
+counter would be taken for a restart. Gauges (states, steps in doubt) describe the files that exist now.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .recovery import last_settled, uncertain_steps
 
 __all__ = ["RUN_SECONDS", "STATES", "STEP_SECONDS", "Figures", "Histogram", "StepInDoubt", "StoreFigures", "Totals"]
 
-#: What a run can be. ``died``: it has no end, and nobody writes it. ``unreadable``: of a newer format, or not to be opened.
+#: The states of a run. ``died``: it has no end and no writer. ``unreadable``: of a newer format, or can't be opened.
 STATES: Final = ("running", "complete", "failed", "aborted", "died", "broken", "unreadable")
 #: Upper bounds of the histograms, in seconds.
 STEP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 RUN_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-#: The sorts of tokens, by their name in ``meta.usage``. Those from and into a cache are in ``input`` already.
+#: The kinds of tokens, by their name in ``meta.usage``. Cached tokens are included in ``input``.
 _TOKENS: Final = {
     "input_tokens": "input",
     "output_tokens": "output",
     "cache_read_input_tokens": "cache_read",
     "cache_creation_input_tokens": "cache_creation",
 }
-#: A trace may name any model: so many are counted apart, and so much of a name is kept.
+#: A trace may name any model: the most models counted separately, and the maximum length of a name.
 _MODELS: Final = 100
 _OTHER: Final = "other"
 _LONGEST: Final = 100
@@ -52,13 +52,13 @@ _COUNTED: Final = SINGLES | REFUSALS
 
 
 class Histogram:
-    """How many values lie below each of some bounds, and their sum."""
+    """The number of values below each of several bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds: Final = bounds
-        #: Between the bounds; the last one is for what lies above all of them.
+        #: Between the bounds; the last one counts values above all of them.
         self.counts: Final = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
@@ -68,7 +68,7 @@ class Histogram:
 
 
 class Totals:
-    """What was counted in all that has been read."""
+    """The counts over everything that has been read."""
 
     def __init__(self) -> None:
         #: By kind and outcome (``ok``, ``error``, ``skipped``).
@@ -76,9 +76,9 @@ class Totals:
         self.step_seconds: Final[dict[str, Histogram]] = {}
         #: By the state in which they ended.
         self.run_seconds: Final[dict[str, Histogram]] = {}
-        #: By model and sort.
+        #: By model and kind.
         self.tokens: Final[Counter[tuple[str, str]]] = Counter()
-        #: By model, and whether their price is known.
+        #: By model, and whether its price is known.
         self.calls: Final[Counter[tuple[str, bool]]] = Counter()
         self.cost_usd: Final[dict[str, float]] = {}
         self.failures: Final[Counter[str]] = Counter()
@@ -86,7 +86,7 @@ class Totals:
         self._models: Final[set[str]] = set()
 
     def model(self, name: str) -> str:
-        """The name by which a model is counted."""
+        """Return the name under which a model is counted."""
         name = name[:_LONGEST]
         if name not in self._models:
             if len(self._models) >= _MODELS:
@@ -96,7 +96,8 @@ class Totals:
 
 
 class StepInDoubt(NamedTuple):
-    """An irreversible step without a known outcome; ``running``: it is being made right now. ``since`` in ns since the epoch."""
+    """An irreversible step without a known outcome; ``running``: it is being made right now. ``since`` in ns since the
+    epoch."""
 
     running: bool
     declared: bool
@@ -104,35 +105,36 @@ class StepInDoubt(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The store at one instant: runs by state, what is in doubt, when the oldest run that goes on began (``None``: none does)."""
+    """The store at one instant: runs by state, steps in doubt, and when the oldest active run began (``None``: none is
+    active)."""
 
     runs: Mapping[str, int]
     doubts: tuple[StepInDoubt, ...]
     oldest_running: int | None
     bytes: int
     files: int
-    #: Whether the directory could be listed; else all of this is what was known of it before.
+    #: Whether the directory could be listed; otherwise all of this is what was known before.
     readable: bool
     totals: Totals
 
 
 class StoreFigures:
-    """The figures of a store, brought up to date by each ``refresh``. To be used by one thread at a time, see ``lock``."""
+    """The metrics of a store, updated by each ``refresh``. To be used by one thread at a time, see ``lock``."""
 
     def __init__(self, store: Store) -> None:
         self.store: Final = store
-        #: To be held while what ``refresh`` returned is read.
+        #: Must be held while the result of ``refresh`` is read.
         self.lock: Final = threading.RLock()
         self._totals: Final = Totals()
         self._files: dict[str, _File] = {}
-        #: Those that were there once: what comes back under the name of a run is that run, and is counted already.
+        #: Vanished files: one that reappears under the name of a run is that run, and is counted already.
         self._gone: Final[dict[str, _File]] = {}
         self._prices: Final = Prices()
         self._settled_at: tuple[int, ...] = ()
 
     @_reality.off_loop()
     def refresh(self) -> Figures:
-        """Read what is new, and say how it stands. Never raises for what a file holds."""
+        """Read what is new, and return the present figures. Never raises for the content of a file."""
         with self.lock:
             there = _listed(self.store.runs)
             if there is None:
@@ -146,7 +148,7 @@ class StoreFigures:
                 elif file.doubts and file.reader is None and settled != self._settled_at:
                     file.doubts = _doubts(file.path)
             self._gone.update((name, file) for name, file in self._files.items() if name not in files)
-            # Time stamps are coarse: within the same one there may come another settlement.
+            # Time stamps are coarse: another settlement may get the same one.
             young = _reality.time_ns() - max(settled) < _COARSE
             self._files, self._settled_at = files, () if young else settled
             return self._figures()
@@ -173,7 +175,7 @@ class StoreFigures:
         return Figures(runs, tuple(doubts), min(began, default=None), size, len(files), readable, self._totals)
 
     def _read(self, file: _File, stamp: _Stamp) -> None:
-        """Read what is new in a file, and find out how it stands."""
+        """Read what is new in a file, and determine its state."""
         if stamp == _NO_FILE:
             file.stands("unreadable")
             file.stamp = stamp
@@ -188,7 +190,7 @@ class StoreFigures:
             file.stands("gone")  # pruned meanwhile
         except (OSError, TraceError):
             file.stands("unreadable")
-        except Exception:  # a line that verifies may hold anything: no trace keeps the figures of the others away
+        except Exception:  # a line that verifies may contain anything: no trace may hide the figures of the others
             file.stands("broken")
         file.stamp = stamp
         if file.state == "broken":
@@ -197,7 +199,7 @@ class StoreFigures:
     def _scan(self, file: _File, stamp: _Stamp, held: bool) -> None:
         before = 0 if file.last is None else file.last.offset + file.last.length
         reader = file.reader
-        # Read from its beginning: a file that nobody wrote when it was looked at last, that was exchanged, or cut.
+        # Read from the beginning: a file that had no writer at the last look, or that was replaced or truncated.
         if reader is None or stamp[0] != file.stamp[0] or stamp[1] < before or (held and reader.log is None):
             file.reader = reader = _Reader(file.path, self._prices, whole=file.run is None, live=held)
             file.last, before = None, 0
@@ -214,7 +216,7 @@ class StoreFigures:
             self._totals.bytes_read += scan.good_end - before
 
     def _state(self, file: _File, held: bool) -> str:
-        """The state of a file that verifies, as far as it was read."""
+        """Return the state of a file that verifies, as far as it was read."""
         last, reader = file.last, file.reader
         assert reader is not None
         kind = None if last is None else last.data["type"]
@@ -235,7 +237,8 @@ class StoreFigures:
         return "died"
 
     def _is_whole(self, path: str, last: RawEntry) -> bool:
-        """Whether a file is its own run's, with nothing cut off that was there when the run ended, by the tip hash that was kept then."""
+        """Return whether a file belongs to its run, and nothing that existed at the run's end was cut off, by the tip
+        hash kept then."""
         if not holds_its_run(path, last.data["run_id"]):
             return False
         try:
@@ -247,15 +250,15 @@ class StoreFigures:
         return (kept.count, kept.head) == (last.line, last.head.decode())
 
 
-#: Which file it is, its size, and when it was changed.
+#: A file's inode, size and modification time.
 _Stamp = tuple[int, int, int]
 _NEVER: Final[_Stamp] = (0, 0, 0)
-#: Of what has the name of a trace and is no file: a link to nothing, a directory, a pipe.
+#: For something with the name of a trace that is no file: a dangling link, a directory, a pipe.
 _NO_FILE: Final[_Stamp] = (-1, 0, -1)
 
 
 class _File:
-    """What is known of one file; ``run`` is the name of its run's own file where it is a child process's."""
+    """The state of one file; ``run`` is the name of its run's own file if it is a child process's."""
 
     __slots__ = ("began", "counted", "crashed", "doubts", "last", "path", "reader", "run", "stamp", "state")
 
@@ -265,10 +268,10 @@ class _File:
         self.stamp = _NEVER
         self.state = "unreadable"
         self.began: int | None = None
-        #: The last entry that was read, and what must be remembered of those before it: of a file that somebody writes.
+        #: The last entry that was read, and what must be remembered of those before it: for a file that has a writer.
         self.last: RawEntry | None = None
         self.reader: _Reader | None = None
-        #: How many entries are in the totals, and how many were when it was found dead.
+        #: The number of entries in the totals, and the number at the time it was found dead.
         self.counted = 0
         self.crashed = -1
         self.doubts: tuple[StepInDoubt, ...] = ()
@@ -289,7 +292,7 @@ class _Reader:
         #: Whether it is a run's own file, whose end is the run's.
         self._whole: Final = whole
         self._began: int | None = None
-        #: What may be in doubt, of a file that is being written; else `recovery` says it once and for all.
+        #: What may be in doubt in a file that is being written; otherwise `recovery` determines it once and for all.
         self.log: Final = RecoveredLog(()) if live else None
         self._since: Final[dict[int, int]] = {}
 
@@ -343,7 +346,7 @@ class _Reader:
         histogram.add(ns / 1e9)
 
     def doubts(self) -> tuple[StepInDoubt, ...]:
-        """What is in doubt, or being made, in a file that somebody writes."""
+        """Return what is in doubt, or being made, in a file that has a writer."""
         log = self.log
         assert log is not None
         found = [
@@ -360,7 +363,7 @@ class _Reader:
         )
 
     def died(self, totals: Totals) -> None:
-        """Nobody writes the file any more, and it has no end."""
+        """Account for a file that has no writer any more, and no end."""
         failed = self._failures.crashed()
         if failed is not None:
             totals.failures[failed.failure.type.value] += 1
@@ -369,7 +372,8 @@ class _Reader:
 
 
 def _listed(directory: str) -> dict[str, _Stamp] | None:
-    """What has the name of a trace file in a directory, by it; ``None`` where it can't be listed."""
+    """Return the entries of a directory that have the name of a trace file, with their stamps; ``None`` if it can't be
+    listed."""
     found: dict[str, _Stamp] = {}
     try:
         with os.scandir(directory) as files:
@@ -387,12 +391,12 @@ def _stamp_of(file: os.DirEntry[str]) -> _Stamp | None:
     try:
         facts = file.stat()
     except OSError:
-        return _NO_FILE if file.is_symlink() else None  # a link to nothing, or pruned meanwhile
+        return _NO_FILE if file.is_symlink() else None  # a dangling link, or pruned meanwhile
     return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else _NO_FILE
 
 
 def _held(path: str) -> bool:
-    """Whether somebody writes a file; of one that can't be opened, reading it says what is wrong with it."""
+    """Return whether a file has a writer; reading reports what is wrong with one that can't be opened."""
     try:
         return bool(holder(path))
     except OSError:
@@ -400,7 +404,7 @@ def _held(path: str) -> bool:
 
 
 def _doubts(path: str) -> tuple[StepInDoubt, ...]:
-    """What is in doubt in a file that nobody writes."""
+    """Return what is in doubt in a file without a writer."""
     try:
         steps, _ = uncertain_steps(path)
     except Exception:  # as in `_read`; a file that can't be judged is counted as damaged or unreadable

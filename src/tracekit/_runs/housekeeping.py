@@ -1,4 +1,4 @@
-"""What becomes of runs that are over: removed whole, or compressed where they lie. Nothing that somebody still needs is taken away."""
+"""Removal and compression of finished runs. Nothing that is still needed is removed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ __all__ = ["compress", "needed", "owners_of_keys", "remove", "uncompress"]
 
 
 def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = True) -> Iterator[str]:
-    """Why the run in the file at ``path`` is still needed: it runs, something in it is in doubt, other runs are answered by it.
+    """Yield the reasons why the run in the file at ``path`` is still needed: it is running, steps are in doubt, other
+    runs are answered by it.
 
-    ``owners`` are the runs that have keys of calls which happen once in the store (see ``owners_of_keys``). With ``died`` a run
-    without an end is needed too: it may be resumed.
+    ``owners`` are the runs that have keys of calls which happen once in the store (see ``owners_of_keys``). With
+    ``died`` a run without an end is needed, too: it may be resumed.
     """
     files = (path, *beside(path))
     if any(_is_written(file) for file in files):
@@ -47,7 +48,7 @@ def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = T
 
 
 def owners_of_keys(store: Store) -> Mapping[str, int]:
-    """How many keys of calls that happen once in the store each run has."""
+    """Return how many keys of calls that happen once in the store each run has."""
     found: dict[str, int] = {}
     directory = os.path.join(store.root, "keys")
     try:
@@ -62,9 +63,10 @@ def owners_of_keys(store: Store) -> Mapping[str, int]:
 
 
 def remove(store: Store, path: str) -> int:
-    """Remove the run in the file at ``path``, with all that is kept of it; how many bytes that was.
+    """Remove the run in the file at ``path`` with everything that is kept for it; return the number of bytes.
 
-    ``RunStateError`` if it is being written. Its own file goes first: what is left of a removal that was cut off is of no run.
+    Raises ``RunStateError`` if it is being written. Its own file is removed first: the rest after an interrupted
+    removal belongs to no run.
     """
     run_id = os.path.basename(path).removesuffix(SUFFIX)
     with ExitStack() as stack:
@@ -81,7 +83,7 @@ def remove(store: Store, path: str) -> int:
     return size
 
 
-#: What the names of a run's other files have after its id, by directory. (Another run may be called RUN.more.)
+#: What follows the id in the names of a run's other files, by directory. (Another run may be called RUN.more.)
 _PROCESS: Final = r"(?:[0-9a-f]{16}\.)?"
 _OTHERS: Final = {
     "runs": re.compile(rf"[0-9a-f]{{16}}\.jsonl|{_PROCESS}(?:vault|seal|cut-\d+(?:\.\d+)?)"),
@@ -92,7 +94,7 @@ _OTHERS: Final = {
 
 
 def _all_of(store: Store, run_id: str) -> Iterator[str]:
-    """Every file of a run but its own: its processes', vaults, what a recovery cut off, kept tips, indexes, what was said."""
+    """Yield every file of a run but its own: its processes', vaults, recovered remains, kept tips, indexes, notes."""
     for directory, others in _OTHERS.items():
         try:
             names = sorted(os.listdir(os.path.join(store.root, directory)))
@@ -105,9 +107,10 @@ def _all_of(store: Store, run_id: str) -> Iterator[str]:
 
 
 def compress(store: Store, path: str) -> tuple[int, int]:
-    """Compress the files of the run at ``path``; how many bytes they had, and have. ``RunStateError`` for one that is not complete.
+    """Compress the files of the run at ``path``; return the number of bytes before and after.
 
-    The run is verified first, and what is written is compared with what was there before it takes its place.
+    Raises ``RunStateError`` if the run is not complete. It is verified first, and the new files are compared with the
+    old ones before they replace them.
     """
     before = after = 0
     with Trace(path) as trace:
@@ -133,7 +136,7 @@ def compress(store: Store, path: str) -> tuple[int, int]:
 
 
 def uncompress(path: str) -> tuple[int, int]:
-    """Write the files of the run at ``path`` as they were before ``compress``; how many bytes they had, and have."""
+    """Restore the files of the run at ``path`` from ``compress``; return the number of bytes before and after."""
     before = after = 0
     for file in (path, *beside(path)):
         with open(file, "rb") as source:
