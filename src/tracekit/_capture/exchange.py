@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 VARARGS, KEYWORDS, NOARGS, ONE, STATIC, FAST = 0x1, 0x2, 0x4, 0x8, 0x20, 0x80
+_CONVENTION: Final = VARARGS | KEYWORDS | NOARGS | ONE | FAST
 _HEAD: Final = object.__basicsize__
 _WORD: Final = ctypes.sizeof(ctypes.c_void_p)
 _CPYTHON: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -130,7 +131,7 @@ def _method_definition(owner: type, descriptor: Any) -> _Definition:
 def convention(function: Any) -> int:
     """Return the calling convention of a C function, as the flags of its definition. Raises ``Unsupported`` if it is
     unknown."""
-    return int(_function_definition(function).flags) & (VARARGS | KEYWORDS | NOARGS | ONE | FAST)
+    return int(_function_definition(function).flags) & _CONVENTION
 
 
 def genuine(function: Any) -> Any:
@@ -148,7 +149,7 @@ class FunctionExchange:
 
     def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
         definition = _function_definition(function)
-        flags = convention(function)
+        flags = definition.flags & _CONVENTION
         if flags not in _ROUTES:
             raise Unsupported(f"{function.__name__}: calling convention {flags:#x}")
         route, method = _ROUTES[flags]
@@ -195,7 +196,7 @@ class MethodExchange:
     def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         descriptor = vars(owner)[name]
         self._shared = _method_definition(owner, descriptor)
-        flags = self._shared.flags & (VARARGS | KEYWORDS | NOARGS | ONE | FAST)
+        flags = self._shared.flags & _CONVENTION
         if flags not in _METHOD_ROUTES:
             raise Unsupported(f"{name}: calling convention {flags:#x}")
         route, method = _METHOD_ROUTES[flags]

@@ -16,7 +16,7 @@ from .._announced import announced
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-from .._runtime.redaction import STAND_IN
+from .._runtime.redaction import STAND_IN, environment_variables
 from .._runtime.session import RunState
 
 __all__ = [
@@ -976,14 +976,16 @@ PLACEHOLDER: Final = STAND_IN
 
 def credentials() -> list[str]:
     """Return the names of the SDKs' credential variables that are set here; a recording keeps them."""
+    variables = environment_variables()
     return sorted(
-        {name for one in discover().values() for way in one.credentials for name in _names(way) if os.environ.get(name)}
+        {name for one in discover().values() for way in one.credentials for name in _names(way) if variables.get(name)}
     )
 
 
 def settings() -> dict[str, str]:
     """Return the variables that configure what SDKs request and where, as far as they are set here."""
-    return {name: value for one in discover().values() for name in one.settings if (value := os.environ.get(name))}
+    variables = environment_variables()
+    return {name: value for one in discover().values() for name in one.settings if (value := variables.get(name))}
 
 
 def traceparent() -> str | None:

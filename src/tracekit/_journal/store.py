@@ -303,8 +303,8 @@ def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive
 
 def _boot() -> str | None:
     try:
-        with open_file("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open_file("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode("ascii").strip()
     except OSError:
         return None
 

@@ -17,6 +17,7 @@ from .. import _reality
 from .._journal.keys import Keys
 from .._journal.vault import Vault, has_vault
 from .._lazy import expression
+from .._native import decoded
 from .._values import dumps, from_json, to_json
 from ..errors import TraceError, TracekitError
 from .secrets import (
@@ -46,6 +47,7 @@ __all__ = [
     "Redactor",
     "StreamRedactor",
     "below",
+    "environment_variables",
     "marks_of",
     "of_environment",
     "of_header",
@@ -185,17 +187,24 @@ def _forms(value: str) -> set[str]:
     return {value, quote(value, safe=""), json.dumps(value, ensure_ascii=False)[1:-1]}
 
 
+def environment_variables() -> dict[str, str]:
+    """Return the environment variables of this process as a dictionary of its own, decoded in one go where possible."""
+    variables: Any = os.environ  # a test may put a plain dictionary there
+    kept = getattr(variables, "_data", None) if os.name == "posix" else None
+    return dict(variables) if kept is None else dict(decoded(kept))
+
+
 def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the secrets in environment variables: values of secret names, and passwords in URLs."""
     for name, value in variables.items():
         if "://" in value:
-            for match in _IN_URL.finditer(value):
+            for match in _IN_URL.finditer(value) if "@" in value else ():
                 from urllib.parse import unquote
 
                 for password in {match[1], unquote(match[1])}:
                     if _worth(password):
                         yield password, "environment"
-        elif _of_variable(name, value) and _worth(value):
+        elif len(value) >= LEAST and _of_variable(name, value) and _worth(value):
             yield value, "environment"
 
 
@@ -610,7 +619,7 @@ class Redactor:
             place = os.path.dirname(os.path.abspath(trace))
             store = os.path.dirname(place) if os.path.basename(place) == "runs" else place
         made = Placeholders() if store is None else Placeholders(store_key(store, create=create))
-        return cls(patterns, os.environ, made)
+        return cls(patterns, environment_variables(), made)
 
     def also(self, patterns: tuple[re.Pattern[str], ...] | None) -> Redactor:
         """Return this redactor with further patterns of the user."""
