@@ -137,8 +137,8 @@ class _Units(click.FloatRange):
 
 @click.command()
 @click.argument("envelope", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--app", required=True, metavar="MODULE:NAME", help="Where the AgentRegistry (or IntentRouter) is.")
-@click.option("--budget", metavar="N", type=_Units(0, min_open=True), help="What it may cost, in cost units.")
+@click.option("--app", required=True, metavar="MODULE:NAME", help="The AgentRegistry (or IntentRouter) to use.")
+@click.option("--budget", metavar="N", type=_Units(0, min_open=True), help="The limit, in cost units.")
 @click.option(
     "--side-effect",
     type=click.Choice(["read_only", "reversible", "irreversible"]),
@@ -153,7 +153,8 @@ def route(
 ) -> None:
     """Route the request in ENVELOPE (a JSON file, - for standard input) and print the response.
 
-    The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or nobody to ask, 4 refused by a contract or budget.
+    The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or no agent to ask, 4 refused by a
+    contract or budget.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ def _meant(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     multiple=True,
     metavar="ACTION=TOOL",
     callback=_meant,
-    help="What a policy calls the call of a tool.",
+    help="The name that a policy has for calls of a tool.",
 )
 @click.option("--effects", is_flag=True, help="Show only what changed something, or was refused.")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
@@ -56,12 +56,12 @@ def audit(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Account for a run: who did what, on what decision, what allowed it, and what came of it.
+    """Account for a run: who did what, on what decision, what allowed it, and with what result.
 
-    RUN is an id, the beginning of one, "last", or a path. Its top says how far the trace can be believed, its end what an auditor has to
-    look at and what the account can't say; both are about the whole run, whatever is shown. Exit code: 0, 1 for a finding (damage, a
-    seal that was asked for and does not hold, an effect that no policy allowed in a run that asked one), 3 for a run without an end,
-    2 if there is no such run.
+    RUN is an id, the beginning of one, "last", or a path. The top says how far the trace can be trusted, the end what an auditor
+    has to look at and what the account cannot say; both are about the whole run, whatever is shown. Exit code: 0, 1 for a finding
+    (damage, a required seal that does not hold, an effect that no policy allowed in a run that asked one), 3 for a run without an
+    end, 2 if there is no such run.
 
     \b
     Examples:

@@ -24,15 +24,15 @@ _SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look at runs": {
         "list": ("runs", "List the runs of the store."),
         "show": ("show", "Show a run: what happened, step by step, and why."),
-        "diff": ("diff", "Show what is different between two runs."),
+        "diff": ("diff", "Show the differences between two runs."),
         "report": ("report", "Write runs as one HTML file."),
-        "failures": ("failures", "List what went wrong, over many runs."),
+        "failures": ("failures", "List the failures of many runs."),
         "text": ("text", "Print a trace as text for a review: the same for equal recordings."),
         "executions": ("executions", "list, show, diff and trace as one group."),
     },
     "Test a change": {
         "regress": ("regress", "Replay many runs against today's code."),
-        "verify-determinism": ("verify_determinism", "Replay a run twice, and compare everything."),
+        "verify-determinism": ("verify_determinism", "Replay a run twice and compare everything."),
         "doctor": ("doctor", "Find what a replay of a program could not control, and how to fix it."),
     },
     "After a crash": {
@@ -40,10 +40,10 @@ _SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "recovery": ("recovery", "Decide what to do with runs that died, and resume them."),
     },
     "Trust a trace": {
-        "verify": ("verify", "Check that a trace is whole and unchanged."),
-        "audit": ("audit", "Account for a run: who did what, what allowed it, with which result."),
+        "verify": ("verify", "Check that a trace is complete and unchanged."),
+        "audit": ("audit", "Account for a run: who did what, what allowed it, and the result."),
         "seal": ("verify", "Sign runs, so that any later change is detected."),
-        "keygen": ("verify", "Make a pair of keys for seals."),
+        "keygen": ("verify", "Create a pair of keys for seals."),
     },
     "Operate": {
         "serve": ("serve", "Serve the health and the metrics of a store over HTTP."),
@@ -91,7 +91,7 @@ class _Commands(click.Group):
         sections = {
             title: [(name, text) for name, (_, text) in commands.items()] for title, commands in _SECTIONS.items()
         }
-        sections["Of extensions"] = [(name, _first_line(points[0])) for name, points in _announced().items()]
+        sections["Extensions"] = [(name, _first_line(points[0])) for name, points in _announced().items()]
         width = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             if rows:
@@ -203,9 +203,9 @@ def main() -> None:
       tracekit run agent.py   # record a program as it is
       tracekit show last      # what it did
       tracekit replay last    # run it again, answered from the recording
-      tracekit docs tutorial  # a quarter of an hour, no API key
+      tracekit docs tutorial  # fifteen minutes, no API key
 
-    Data goes to stdout, as text or, with --json, as JSON; messages go to stderr. Exit codes: 0 right, 1 a difference or
+    Data goes to stdout, as text or, with --json, as JSON; messages go to stderr. Exit codes: 0 success, 1 a difference or
     damage, 2 usage error or unreadable input, 3 incomplete, 4 refused, 130 interrupted.
     """
     segments = sys.modules.get("tracekit._runs.segments")

@@ -991,9 +991,9 @@ def _command_line(arguments: Mapping[str, Any]) -> list[str]:
 def dap(port: int | None) -> None:
     """Debug runs in an editor: a server for the Debug Adapter Protocol.
 
-    An editor starts it and talks to it over stdin and stdout, or, with --port, connects to it; then it serves one session after another
-    until it is interrupted. The editor's launch request names the run ("run": "last") and takes "at", "store", "entry", "stopOnEntry", and
-    "args" for all else that tracekit debug takes. Exit codes: 0; 2 where it can't listen.
+    An editor starts it and talks to it over stdin and stdout, or, with --port, connects to it; then it serves one session after
+    another until it is interrupted. The editor's launch request names the run ("run": "last") and takes "at", "store", "entry",
+    "stopOnEntry", and "args" for everything else that tracekit debug takes. Exit codes: 0; 2 if it cannot listen.
 
     \b
     Examples:

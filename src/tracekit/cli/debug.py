@@ -1192,15 +1192,15 @@ def interact(found: Prepared, at: str | int | None) -> NoReturn:
 @click.command(context_settings={"allow_interspersed_args": True})
 @of_a_replay
 @click.option(
-    "--at", metavar="STEP", help="Begin at this step (in a child process: SEGMENT:STEP); at the first one by default."
+    "--at", metavar="STEP", help="Begin at this step (in a child process: SEGMENT:STEP); by default at the first."
 )
 def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None, **options: Any) -> None:
-    """Go back and forth through RUN, from step to step, in the lines of your program that made them.
+    """Step forward and back through RUN, in the lines of your program that made the steps.
 
-    The program runs again, answered from the trace, and stands still at a step: look at its input, its answer and the variables of your
-    code, go on, go back, run to the first step that has what you look for, let it go live from there. `help` at the prompt lists what there
-    is. Commands are read from standard input, so that they can be piped in. Exit codes: those of tracekit replay; 1 where you leave it
-    before its end.
+    The program runs again, answered from the trace, and stops at a step: look at its input, its answer and the variables of your
+    code, go on, go back, run to the first step that meets a condition, let it go live from there. `help` at the prompt lists the
+    commands. They are read from standard input and can be piped in. Exit codes: those of tracekit replay; 1 if you quit before the
+    end.
 
     \b
     Examples:

@@ -32,18 +32,18 @@ _MOST: Final = 20
 @click.argument("new", metavar="OTHER", shell_complete=output.complete_run)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option(
-    "--transport", is_flag=True, help="Compare dates, ids of requests, rate limits and pieces of streams, too."
+    "--transport", is_flag=True, help="Also compare dates, ids of requests, rate limits and pieces of streams."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) -> None:
-    """Show what is different in OTHER: steps more and fewer, in another order, with another input or outcome.
+    """Show how OTHER differs: additional and missing steps, another order, another input or outcome.
 
-    Steps are aligned by line of execution (task, thread, child process) and content. Prompts are compared message by message, arguments
-    and results by field; tokens, cost and time in sum. Clocks and random numbers are not compared.
+    Steps are aligned by lane (task, thread, child process) and content. Prompts are compared message by message, arguments and
+    results by field; tokens, cost and time in total. Clocks and random numbers are not compared.
 
-    As JSON lines: change (removed, added, changed or moved), kind, name, the process where it is not the run's own, the step in each run
-    (in a process: SEGMENT:STEP), the fields that differ, and of a model call the messages that do. Exit code: 0 if nothing is different,
-    else 1.
+    As JSON lines: change (removed, added, changed or moved), kind, name, the process if it is not the run's own, the step in each
+    run (in a process: SEGMENT:STEP), the fields that differ, and for a model call the messages that do. Exit code: 0 if nothing
+    differs, otherwise 1.
 
     \b
     Examples:

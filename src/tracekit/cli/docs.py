@@ -33,8 +33,8 @@ def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def docs(topic: str | None) -> None:
     """Show a page of the documentation; without TOPIC, list the pages.
 
-    TOPIC is the name of a page, or of one of its sections after a #; the code of an error, which is in brackets before its message;
-    or a public name.
+    TOPIC is the name of a page, optionally with one of its sections after a #; the code of an error, which is in brackets before
+    its message; or a public name.
 
     \b
     Examples:

@@ -289,8 +289,8 @@ def _places(replays: Sequence[Transcript]) -> Places:
 
 @click.command(cls=LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", help="Examine a module, started as python -m does.")
-@click.option("--run", "recorded", metavar="RUN", help="Examine this run, which is there: nothing is done for real.")
-@click.option("--again", is_flag=True, help="Record the program a second time, whatever it does and pays.")
+@click.option("--run", "recorded", metavar="RUN", help="Examine this existing run: nothing is done for real.")
+@click.option("--again", is_flag=True, help="Record the program a second time, whatever its effects and costs.")
 @click.option(
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
 )
@@ -301,13 +301,14 @@ def doctor(
 ) -> None:
     """Find what a replay of SCRIPT [ARGS…] or -m MODULE [ARGS…] could not control, with the line and what to change there.
 
-    The program is recorded: it RUNS, and what it does happens. What is recorded is then replayed, which does nothing, with other
-    hash seeds. Where all that it did only reads and asks no model, it is recorded a second time, with another hash seed, for what one
-    recording does not show; else only with --again. --run examines a run that is there, and runs nothing but replays.
+    The program is recorded: it RUNS, and its effects are real. The recording is then replayed with other hash seeds, which has no
+    effects. If everything it did only reads and asks no model, it is recorded a second time with another hash seed, to find what
+    one recording does not show; otherwise only with --again. --run examines an existing run, and runs nothing but replays.
 
-    Found are calls that no step has (connections, native clients, processes), processes of which nobody has said what they do, files
-    whose content was not kept, values that can't be recorded, the order of sets, and what differs by chance: threads that share a list,
-    ids, addresses. The runs stay in the store. Exit code: 0 if nothing is found, 1 if something is, 2 if it can't be examined.
+    It finds calls that are in no step (connections, native clients, processes), processes without a declared side effect, files
+    whose content was not kept, values that cannot be recorded, the order of sets, and differences by chance: threads that share a
+    list, ids, addresses. The runs stay in the store. Exit code: 0 if nothing is found, 1 if something is, 2 if the program cannot
+    be examined.
 
     \b
     Examples:

@@ -28,23 +28,25 @@ def _limit(context: click.Context, option: click.Parameter, value: float | None)
 
 @click.command()
 @click.argument("subject", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--agent", metavar="NAME", help="By the history of runs with this agent.")
-@click.option("--run-name", metavar="NAME", help="By the history of runs of this name.")
-@click.option(
-    "--budget", metavar="UNITS", type=float, callback=_limit, help="Fail where it would take more cost units."
-)
-@click.option(
-    "--budget-usd", metavar="USD", type=float, callback=_limit, help="Fail where it would cost more US dollars."
-)
+@click.option("--agent", metavar="NAME", help="Use the history of runs with this agent.")
+@click.option("--run-name", metavar="NAME", help="Use the history of runs of this name.")
+@click.option("--budget", metavar="UNITS", type=float, callback=_limit, help="Fail if it would take more cost units.")
+@click.option("--budget-usd", metavar="USD", type=float, callback=_limit, help="Fail if it would cost more US dollars.")
 @click.option(
     "--price",
     "prices",
     multiple=True,
     metavar="MODEL=IN,OUT",
-    help="What a model's tokens cost: US dollars for a million.",
+    help="Price of a model's tokens, in US dollars per million.",
 )
 @click.option(
-    "--last", "latest", metavar="N", type=click.IntRange(1), default=LATEST, show_default=True, help="Look at N runs."
+    "--last",
+    "latest",
+    metavar="N",
+    type=click.IntRange(1),
+    default=LATEST,
+    show_default=True,
+    help="Use the last N runs.",
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -61,8 +63,8 @@ def estimate(
 ) -> None:
     """Estimate what a run will take: calls, tokens, dollars, cost units, seconds.
 
-    SUBJECT is a JSON file: the envelope of a request ({"intent": …}), estimated from the completed runs that answered the same intent,
-    or a plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name says whose history to use.
+    SUBJECT is a JSON file: the envelope of a request ({"intent": …}), estimated from the completed runs that answered the same
+    intent, or a plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name selects the history.
 
     Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, calls that
     did not report what they took, usage error.

@@ -53,22 +53,18 @@ _FORMS: Final = {
     type=click.Choice([*_FORMS]),
     help=" ".join(f"{form.name}: {form.summary}" for form in _FORMS.values()),
 )
-@click.option(
-    "--payloads", is_flag=True, help="What was said, too, where the form leaves it out: messages, arguments, results."
-)
-@click.option("-o", "--output", "target", metavar="FILE", help="Write into a file that is not there yet.")
-@click.option(
-    "--endpoint", metavar="URL", help="Where to send it (otlp; default: as OTEL_EXPORTER_OTLP_ENDPOINT says)."
-)
+@click.option("--payloads", is_flag=True, help="Include messages, arguments and results if the form leaves them out.")
+@click.option("-o", "--output", "target", metavar="FILE", help="Write into this file, which must not exist yet.")
+@click.option("--endpoint", metavar="URL", help="Where to send it (otlp; default: OTEL_EXPORTER_OTLP_ENDPOINT).")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 def export(
     runs: tuple[str, ...], form: str, payloads: bool, target: str | None, endpoint: str | None, store: str | None
 ) -> None:
     """Write runs in another form, to stdout or into a file, or send them.
 
-    RUN is an id, the beginning of one, "last", or a path; several for agents in several runs that wrote to one another. Every file is
-    verified first. Exit code: 1 for damage, 2 if there is no such run, the events have no order (a parent in a run that was not
-    named), or nothing could be sent.
+    RUN is an id, the beginning of one, "last", or a path; name several runs if their agents exchanged messages. Every file is
+    verified first. Exit code: 1 for damage, 2 if there is no such run, if the events cannot be ordered (a parent is in a run that
+    was not named), or if nothing could be sent.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ __all__ = ["failures"]
     "--strategy",
     metavar="S",
     type=click.Choice([how.value for how in RecoveryStrategy]),
-    help="Only those that call for this.",
+    help="Only those with this strategy.",
 )
 @click.option(
     "--since", metavar="TIME", callback=moment, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
@@ -48,10 +48,10 @@ def failures(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List the failures of runs: of those named, else of all of the store.
+    """List the failures of the named runs, by default of all runs in the store.
 
-    Each has a type, and says whether it can be recovered from and how. A trace that does not verify is reported on stderr and read
-    up to its first wrong line; the exit code is 1 then.
+    Each has a type, and says whether and how a program can recover from it. A trace that does not verify is reported on stderr and
+    read up to its first wrong line; the exit code is then 1.
 
     \b
     Examples:

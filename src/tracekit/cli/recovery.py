@@ -45,12 +45,12 @@ __all__ = ["in_doubt", "recovery", "resume"]
     help="The output of a step that the log does not have (redacted or not serialisable).",
 )
 @click.option(
-    "--accept-lost-tail", is_flag=True, help="Cut off what a power loss has left behind the last synced effect."
+    "--accept-lost-tail", is_flag=True, help="Cut off what a power loss has left after the last synced effect."
 )
 @click.option(
     "--original-is-dead",
     is_flag=True,
-    help="The process that wrote the log is dead, though that can't be known here: it ran on another host or boot. Kept in the log.",
+    help="State that the process that wrote the log is dead, which cannot be known here: it ran on another host or boot. Kept in the log.",
 )
 @click.option(
     "--grace",
@@ -59,13 +59,13 @@ __all__ = ["in_doubt", "recovery", "resume"]
     show_default=True,
     help="Seconds that a failed replay has to end by itself.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, wherever it goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, on either stream.")
 def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, **options: Any) -> None:
-    """Go on with RUN after a crash: its program runs again, answered from the log while that lasts, then live.
+    """Continue RUN after a crash: its program runs again, answered from the log as far as that goes, then live.
 
-    Prints the decision first: on stdout where the program does not run (--check, a refusal), else on stderr, since stdout is the
-    program's own then. Exit codes: the program's own; 1 where it no longer follows its log (nothing went live), 4 where resuming is
-    refused (finished and broken runs too).
+    Prints the decision first: on stdout if the program does not run (--check, a refusal), otherwise on stderr, since stdout is then
+    the program's own. Exit codes: the program's own; 1 if it no longer follows its log (nothing went live), 4 if resuming is
+    refused (also for finished and broken runs).
 
     \b
     Examples:
@@ -151,8 +151,8 @@ _READ_STORE: Final = click.option(
     "--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit)."
 )
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept in the log.")
-_BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the user of the system).")
+_REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="The reason; it is kept in the log.")
+_BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the system user).")
 
 
 @click.group()
@@ -170,15 +170,15 @@ def recovery() -> None:
 
 
 @recovery.command("scan", short_help="List the runs that died, and whether they may be resumed.")
-@click.option("--all", "every", is_flag=True, help="Verify every run whole, those that have ended too.")
+@click.option("--all", "every", is_flag=True, help="Verify every run completely, including those that have ended.")
 @_READ_STORE
 @_JSON
 def scan(every: bool, store: str | None, as_json: bool) -> None:
     """List the runs that did not end, or are broken, and whether they may be resumed.
 
-    As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0 if
-    nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or something in
-    it can't be read.
+    As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0
+    if nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or
+    something in it cannot be read.
 
     \b
     Examples:
@@ -240,13 +240,13 @@ def _count(where: Store) -> None:
 @_READ_STORE
 @_JSON
 def in_doubt(store: str | None, as_json: bool) -> None:
-    """List every irreversible step that may or may not have happened, over all runs, those that have ended included.
+    """List every irreversible step that may or may not have happened, over all runs, including those that have ended.
 
-    Each with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do; what is in doubt inside another
-    step is listed under that, and settled with it ("inside" has its number). Apart: steps that a live process
-    is making right now, and processes without a declared side effect. As JSON lines: the same, "state" in_doubt or running,
-    "declared" false of the last. Exit code: 1 if something is in doubt, or may be (a file is damaged or missing); 2 if there is no
-    store; else 0.
+    Each is listed with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do. A step in doubt
+    inside another one is listed under that, and settled with it ("inside" has its number). Listed separately: steps that a live
+    process is making at this moment, and processes without a declared side effect. As JSON lines: the same, with "state" in_doubt
+    or running, and "declared" false for the last. Exit code: 1 if something is in doubt, or may be (a file is damaged or missing);
+    2 if there is no store; otherwise 0.
 
     \b
     Examples:
@@ -334,7 +334,9 @@ def _print_uncertain(console: Any, one: UncertainStep, depth: int) -> None:
 @click.option(
     "--tools", metavar="MODULE", multiple=True, help="Import MODULE and run the compensations of its tools. Repeatable."
 )
-@click.option("--partial", is_flag=True, help="Abort though steps stay as they are whose tools no MODULE has.")
+@click.option(
+    "--partial", is_flag=True, help="Abort even if no MODULE has the tools of some steps, which then are not undone."
+)
 @click.option("--accept-lost-tail", is_flag=True, help="Cut off what a power loss left unreadable; it is kept.")
 @_STORE
 @_JSON
@@ -348,11 +350,11 @@ def abort(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Give RUN up: its log gets an end, and nothing resumes it any more.
+    """Give RUN up: its log gets an end, and it can no longer be resumed.
 
-    With --tools, what its reversible steps did is undone first, in reverse order, each once; without, the output lists what was
-    not undone. Exit code: 0 aborted, 4 refused (it has ended, another process runs it, a MODULE runs a program when it is imported, or
-    no MODULE has the tool of a step that is to be undone), 1 its log is damaged.
+    With --tools, its reversible steps are undone first, in reverse order, each once; without it, the output lists what was not
+    undone. Exit code: 0 aborted, 4 refused (it has ended, another process runs it, a MODULE runs a program when it is imported, or
+    no MODULE has the tool of a step to undo), 1 its log is damaged.
 
     \b
     Examples:
@@ -386,7 +388,9 @@ def abort(
 @recovery.command("settle", short_help="Record whether a step in doubt was done.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="STEP", type=click.IntRange(1))
-@click.option("--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, and gave this ("-": stdin).')
+@click.option(
+    "--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, with this output ("-": stdin).'
+)
 @click.option("--not-done", is_flag=True, help="It was not done; a resumed run makes it again.")
 @_REASON
 @_BY
@@ -402,13 +406,13 @@ def settle(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Say what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
+    """State what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
 
-    What is in doubt inside STEP is settled with it: settle a tool, not the request that it was making. OUTPUT.json holds what STEP gave,
-    as traces write it (`tracekit show RUN --json --expand`); of an HTTP request that is {"status", "headers", "body", "format"}, as
-    `in-doubt` shows. Who and why is kept in the log. Exit code: 0 settled, 4 refused (nothing is in doubt, the run has ended, or another
-    process runs it), 1 its log is damaged. A call that happens once in the whole store is settled after its run has ended, too: beside
-    its key.
+    Whatever is in doubt inside STEP is settled with it: settle a tool, not the request that it was making. OUTPUT.json contains the
+    output of STEP in the form of the trace (`tracekit show RUN --json --expand`); for an HTTP request that is {"status", "headers",
+    "body", "format"}, as `in-doubt` shows. The log keeps who settled it and why. Exit code: 0 settled, 4 refused (nothing is in
+    doubt, the run has ended, or another process runs it), 1 its log is damaged. A call that happens once in the whole store can
+    also be settled after its run has ended: beside its key.
 
     \b
     Examples:

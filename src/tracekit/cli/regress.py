@@ -54,7 +54,7 @@ class _WithCommand(click.Command):
 @click.command(cls=_WithCommand)
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--entry", metavar="MODULE:FUNCTION", help="Call this function with what each run was given.")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="Call this function with the input of each run.")
 @click.option(
     "--live",
     multiple=True,
@@ -64,8 +64,8 @@ class _WithCommand(click.Command):
 @click.option(
     "--policy", metavar="MODULE:FUNCTION", help="Have this function decide each policy check, breaker and detection."
 )
-@click.option("--shift-clock", "shift", metavar="TIME", help="Shift the hours of each run: 30d, -2h.")
-@click.option("--at", metavar="DATE", help="Have each run begin then: 2026-01-31, 2026-01-31T09:00.")
+@click.option("--shift-clock", "shift", metavar="TIME", help="Shift the clock of each run: 30d, -2h.")
+@click.option("--at", metavar="DATE", help="Make each run begin at this time: 2026-01-31, 2026-01-31T09:00.")
 @click.option("--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name. Repeatable.")
 @click.option(
     "--since", metavar="TIME", callback=moment, help="Only runs that began later: a date, or 30m, 12h, 2d ago."
@@ -80,21 +80,21 @@ class _WithCommand(click.Command):
     "states",
     type=click.Choice(["complete", "failed", "aborted", "open"]),
     multiple=True,
-    help="Only runs that ended so; open: without an end. Repeatable.",
+    help="Only runs with this end; open: without an end. Repeatable.",
 )
 @click.option(
     "--failure",
     type=click.Choice(["any", *(kind.value for kind in FailureType)]),
     help="Only runs with a failure of this type.",
 )
-@click.option("--min-cost", metavar="USD", type=float, help="Only runs whose model calls cost at least that.")
-@click.option("--max-cost", metavar="USD", type=float, help="Only runs whose model calls cost at most that.")
+@click.option("--min-cost", metavar="USD", type=float, help="Only runs whose model calls cost at least this.")
+@click.option("--max-cost", metavar="USD", type=float, help="Only runs whose model calls cost at most this.")
 @click.option(
     "-n",
     "workers",
     metavar="N",
     type=click.IntRange(1),
-    help="How many are replayed at a time (default: one for each core).",
+    help="How many to replay at a time (default: one per core).",
 )
 @click.option(
     "--on",
@@ -104,7 +104,7 @@ class _WithCommand(click.Command):
 )
 @click.option(
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True,
-    help="A run that takes longer is killed, with all that it has started.",
+    help="Kill a run that takes longer, with everything that it has started.",
 )  # fmt: skip
 @STRICT
 @IGNORE
@@ -112,8 +112,10 @@ class _WithCommand(click.Command):
 @LIVE_ENV
 @LIVE_FILES
 @ISOLATE
-@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report as HTML there, too.")
-@click.option("--junit", metavar="FILE", type=click.Path(dir_okay=False), help="Write JUnit XML there, too.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(dir_okay=False), help="Also write the report as HTML to this file."
+)
+@click.option("--junit", metavar="FILE", type=click.Path(dir_okay=False), help="Also write JUnit XML to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def regress(
     runs: tuple[str, ...],
@@ -140,17 +142,17 @@ def regress(
 ) -> None:
     """Replay every run of a corpus against today's code, each in a process of its own.
 
-    RUN is an id, a path, a pattern ('traces/**/*.jsonl'), a directory or a URL; without any, every run of the store. Today's code is
-    --entry, or a program after --, or else the one that each run names, where it is a run of your own store. Nothing is live, and
-    no file of yours is changed.
+    RUN is an id, a path, a pattern ('traces/**/*.jsonl'), a directory or a URL; without any, every run of the store. Today's code
+    is --entry, or a program after --, otherwise the program that each run names, if the run is in your own store. Nothing is live,
+    and none of your files is changed.
 
-    With --live, --policy, --shift-clock or --at something is tried: what the program then does otherwise is a difference, and the report
-    says which calls were added, dropped and changed, which results and decisions are others, and what models took, then and now. What
-    is irreversible is never executed.
+    With --live, --policy, --shift-clock or --at you try a change: whatever the program then does differently is a difference, and
+    the report says which calls were added, dropped and changed, which results and decisions differ, and what models took, then and
+    now. Nothing irreversible is ever executed.
 
-    A run is the same, or it differs (from which step on is said), can't be replayed (why is said), crashed, or took too long. Runs with
-    one first difference are shown together. Exit codes: 0 all are the same; 1 some differ, crashed or took too long; 2 usage error, or
-    there is no such run; 3 some can't be replayed.
+    A run is the same, differs (with the first step that does), cannot be replayed (with the reason), crashed, or took too long.
+    Runs with the same first difference are shown together. Exit codes: 0 all are the same; 1 some differ, crashed or took too long;
+    2 usage error, or there is no such run; 3 some cannot be replayed.
 
     \b
     Examples:

@@ -153,7 +153,7 @@ def hash_seed(trace: Trace) -> dict[str, str]:
 
 #: Options of every command that replays.
 STRICT: Final = click.option(
-    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
+    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make a replay with this remark inexact."
 )
 IGNORE: Final = click.option(
     "--ignore",
@@ -162,17 +162,17 @@ IGNORE: Final = click.option(
     help="Leave a field out of the comparison (llm=input.body.user).",
 )
 ALLOW_HOST: Final = click.option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
+    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="Let the program reach this host."
 )
 LIVE_ENV: Final = click.option(
     "--live-env",
     "live_env",
     multiple=True,
     metavar="NAME",
-    help="An environment variable of which today's value counts.",
+    help="Use today's value of this environment variable.",
 )
 LIVE_FILES: Final = click.option(
-    "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
+    "--live-files", "live_files", multiple=True, metavar="GLOB", help="Use today's content of these files."
 )
 ISOLATE: Final = click.option(
     "--isolate",
@@ -198,7 +198,7 @@ _OPTIONS: Final = (
         type=click.Choice(["scratch", "real"]),
         default="scratch",
         show_default=True,
-        help="Where the program's files go: into a layer of its own that is gone afterwards, or where they are.",
+        help="Where the program's files go: into a scratch layer that is gone afterwards, or to their real place.",
     ),
     click.option(
         "--writes-to", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Keep what the program wrote there."
@@ -216,7 +216,7 @@ _OPTIONS: Final = (
         type=click.FloatRange(0, 86_400),
         default=10.0,
         show_default=True,
-        help="Seconds that a replay has to end by itself once it has failed, or once nothing in it moves.",
+        help="Seconds that a replay has to end by itself after it has failed or nothing in it moves.",
     ),
 )
 
@@ -308,15 +308,15 @@ def started(
     "--live",
     multiple=True,
     metavar="KIND[:NAME][=INSTEAD]",
-    help="Let llm, tool or http calls go live, or those of one name (llm=MODEL: to that model), policy.check=MODULE:FUNCTION "
-    "decide anew, clock=30d or clock=DATE be another hour; writes a new run.",
+    help="Let llm, tool or http calls go live, or only those of one name (llm=MODEL: to that model); decide again with "
+    "policy.check=MODULE:FUNCTION; shift the clock with clock=30d or clock=DATE. Writes a new run.",
 )
 def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
 
-    A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
-    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, but for what you
-    allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
+    The program is taken from the trace only if the run is in your own store; for any other file name it yourself: tracekit replay
+    PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, except for what you allowed; 1 not exact, or damage; 2 usage error; 3 not known,
+    since the recording has no end.
 
     \b
     Examples:

@@ -32,18 +32,18 @@ __all__ = ["check_page", "report", "write_page"]
     metavar="FILE",
     help='The file to write, "-" for stdout (default: the id of the last run, with .html).',
 )
-@click.option("--no-diff", is_flag=True, help="Don't compare two runs, nor a partial replay with the run it is one of.")
-@click.option("--whole", is_flag=True, help="Cut no long text, and put every piece of every stream.")
+@click.option("--no-diff", is_flag=True, help="Don't compare two runs, or a partial replay with its original.")
+@click.option("--whole", is_flag=True, help="Don't cut long texts, and include every piece of every stream.")
 def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: bool, whole: bool) -> None:
-    """Write runs as one HTML file, to look at and to pass on: it needs no network and no tracekit.
+    """Write runs as one HTML file to read and to pass on: it needs no network and no tracekit.
 
-    It has the time line, every step with what it was given and what came of it, prompts as messages with what was changed since the
-    previous turn, streams, tokens and cost, the boundary and the verdict, and of two runs what differs between them. A partial replay is
-    compared with the run that it is a replay of, where that is in the store.
+    It has the time line, every step with its input and outcome, prompts as messages with the changes since the previous turn,
+    streams, tokens and cost, the boundary and the verdict, and for two runs their differences. A partial replay is compared with
+    the run that it replays, if that is in the store.
 
-    Secrets are placeholders in it, as in the trace; all else that was recorded is in it: pass it on to whom you would give the trace.
-    A text of more than 100,000 characters is cut, and says so. A file that is there already is replaced if it is such a report. Exit
-    code: 0, 2 if there is no such run.
+    Secrets are placeholders in it, as in the trace. Everything else that was recorded is in it: give it only to those to whom you
+    would give the trace. A text of more than 100,000 characters is cut and marked. An existing file is replaced only if it is such
+    a report. Exit code: 0, 2 if there is no such run.
 
     \b
     Examples:

@@ -123,12 +123,12 @@ class LikePython(click.Command):
 @click.option(
     "--keep-files",
     metavar="SIZE",
-    help="Keep the content of files of up to that size (256K by default; 0 keeps none), and 64 times as much in a run.",
+    help="Keep the content of files up to this size (256K by default; 0 keeps none), and 64 times as much in a run.",
 )
 @click.option(
     "--spans",
     is_flag=True,
-    help="Send what is recorded as spans of OpenTelemetry, too, where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    help="Also send the run as OpenTelemetry spans, to OTEL_EXPORTER_OTLP_ENDPOINT.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -142,7 +142,8 @@ def run(
 ) -> None:
     """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
 
-    Its own record() blocks win; without one the whole program is one run. The program's stdout and exit status are its own.
+    If it opens record() blocks, these are recorded; otherwise the whole program is one run. The program's stdout and exit status
+    are its own.
 
     \b
     Examples:

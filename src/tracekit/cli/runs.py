@@ -96,7 +96,9 @@ def state_of(run: RunSummary) -> str:
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--limit", metavar="N", type=click.IntRange(0), help="The first N only, 0 for all (as text 50).")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(0), help="Only the first N, 0 for all (default for text: 50)."
+)
 @click.option(
     "--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name (nightly, 'nightly*'). Repeatable."
 )
@@ -105,7 +107,7 @@ def state_of(run: RunSummary) -> str:
     "states",
     type=click.Choice([*_STYLES]),
     multiple=True,
-    help="Only runs that stand so; died: no end, and no process that runs it. Repeatable.",
+    help="Only runs in this state; died: no end, and no process runs it. Repeatable.",
 )
 @click.option(
     "--since",
@@ -119,12 +121,12 @@ def state_of(run: RunSummary) -> str:
     type=click.Choice(_SORTS),
     default="started",
     show_default=True,
-    help="The newest, longest, dearest … first; names in their order.",
+    help="Newest, longest, most expensive … first; names alphabetically.",
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--no-cost", is_flag=True, help="Don't read what the model calls of each run took.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--no-cost", is_flag=True, help="Don't read the model calls of each run.")
 @click.option(
-    "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash will do."
+    "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash is enough."
 )
 def list_(
     as_json: bool,
@@ -141,8 +143,8 @@ def list_(
 ) -> None:
     """List the runs of the store, the newest first: id, name, state, age, duration, tokens, cost and entries.
 
-    It reads the first and last line of each run, and its model calls for the cost (with the extra `prices`), and verifies nothing: see
-    `tracekit verify`.
+    It reads only the first and last line of each run, and its model calls for the cost (with the extra `prices`). It verifies
+    nothing: use `tracekit verify` for that.
 
     \b
     Examples:
@@ -283,13 +285,13 @@ _STORE: Final = click.option("--store", metavar="DIR", help="The directory of ru
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
-@click.option("--force", is_flag=True, help="Remove what is in doubt, without an end, or answers other runs, too.")
+@click.option("--force", is_flag=True, help="Also remove runs that are in doubt, have no end, or answer other runs.")
 @_STORE
 def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
-    """Remove runs, with what their child processes wrote and all that is kept of them.
+    """Remove runs, including the files of their child processes and everything kept with them.
 
-    One that a process has open is never removed. One with a step in doubt, without an end, or by which calls that happen once in the
-    store are answered, is refused without --force (after that a call under such a key is refused for good); then none is removed, and the
+    A run that a process has open is never removed. A run that has a step in doubt, has no end, or answers calls that happen once in
+    the store is refused without --force (with it, a call under such a key is refused for good); then nothing is removed, and the
     exit code is 4.
 
     \b
@@ -320,11 +322,11 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
     metavar="AGE",
     required=True,
     callback=moment,
-    help="Runs that began before that: 30d, 12h, or a date.",
+    help="Runs that began before this: 30d, 12h, or a date.",
 )
-@click.option("--keep-failed", is_flag=True, help="Leave runs that failed.")
+@click.option("--keep-failed", is_flag=True, help="Keep runs that failed.")
 @click.option("--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_STORE
 def prune(
@@ -332,8 +334,9 @@ def prune(
 ) -> None:
     """Remove old runs that have ended.
 
-    What runs, has no end, has a step in doubt, or answers calls that happen once in the store is always left, and counted. It asks
-    before it removes anything; without a terminal it wants --yes. Exit code: 0, also where there is nothing to remove.
+    Runs that are going on, have no end, have a step in doubt, or answer calls that happen once in the store are always kept, and
+    counted. The command asks before it removes anything; without a terminal it requires --yes. Exit code: 0, also if there is
+    nothing to remove.
 
     \b
     Examples:
@@ -385,15 +388,15 @@ def prune(
     "--older-than",
     metavar="AGE",
     callback=moment,
-    help="Every complete run that began before that: 7d, 12h, or a date.",
+    help="Every complete run that began before this: 7d, 12h, or a date.",
 )
-@click.option("--undo", is_flag=True, help="Write them as they were.")
+@click.option("--undo", is_flag=True, help="Restore the uncompressed files.")
 @_STORE
 def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, store: str | None) -> None:
-    """Compress complete runs where they lie: about a tenth of their size, and read by every command as before.
+    """Compress complete runs in place, to about a tenth of their size; every command reads them as before.
 
-    Each is verified first, and what was written is compared with what was there. Hashes, seals and kept tips are of the content, and stay
-    right. Without tracekit, `zcat -f` reads either form. Exit code: 2 for a run that is not complete.
+    Each is verified first, and the written file is compared with the original. Hashes, seals and kept tips refer to the content,
+    and stay right. Without tracekit, `zcat -f` reads either form. Exit code: 2 for a run that is not complete.
 
     \b
     Examples:

@@ -21,16 +21,16 @@ __all__ = ["serve"]
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="The port; 0 for any that is free."
+    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="The port; 0 for any free one."
 )
 @click.option(
-    "--min-free", metavar="SIZE", default="100M", show_default=True, help="Unhealthy with less free space than that."
+    "--min-free", metavar="SIZE", default="100M", show_default=True, help="Unhealthy with less free space than this."
 )
 def serve(store: str | None, host: str, port: int, min_free: str) -> None:
     """Serve /health and /metrics of a store, until it is interrupted.
 
-    /health answers 200, or 503 with the check that failed; /metrics is for Prometheus. No prompt, answer or argument is shown, and only
-    this machine is answered unless --host says otherwise. It needs the extra "metrics".
+    /health answers 200, or 503 with the check that failed; /metrics is for Prometheus. No prompt, answer or argument is shown. It
+    listens on this machine only, unless --host says otherwise. It needs the extra "metrics".
 
     \b
     Examples:

@@ -119,13 +119,13 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="[STEP]", required=False)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--all", "every", is_flag=True, help="Clock and random reads, lanes and other bookkeeping, too.")
+@click.option("--all", "every", is_flag=True, help="Include clock and random reads, lanes and other bookkeeping.")
 @click.option(
     "--kind",
     "kinds",
     metavar="KIND",
     multiple=True,
-    help="Only these: llm, tool, http, process, span, decision, message, error, clock … Repeatable.",
+    help="Only this kind: llm, tool, http, process, span, decision, message, error, clock … Repeatable.",
 )
 @click.option(
     "--lane",
@@ -136,12 +136,12 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 )
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only what this agent did. Repeatable.")
 @click.option("--failed", is_flag=True, help="Only what failed, was cut off, or is in doubt.")
-@click.option("--follow", is_flag=True, help="Go on with what a live run does, until it ends.")
+@click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
 @click.option(
-    "--why", "as_why", is_flag=True, help="Five answers: what, why, which fallback, safe to retry, replayable."
+    "--why", "as_why", is_flag=True, help="Answer five questions: what, why, which fallback, safe to retry, replayable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
-@click.option("--expand", is_flag=True, help="In JSON, put values in place of the references to them.")
+@click.option("--expand", is_flag=True, help="In JSON, replace references by their values.")
 @click.option("--from", "first", metavar="SEQ", type=click.IntRange(1), default=1, help="Begin at this entry.")
 @click.option("--limit", metavar="N", type=click.IntRange(0), default=0, help="At most this many steps; 0 for all (0).")
 def show(
@@ -160,11 +160,12 @@ def show(
     first: int,
     limit: int,
 ) -> None:
-    """Show a run: its id, the beginning of its id, "last", or the path of its file; or one STEP of it whole.
+    """Show a run: its id, the beginning of its id, "last", or the path of its file; or one STEP of it in full.
 
-    The tree has model calls, tools, requests, decisions and errors: each line begins with the number to give as STEP. Longer than the
-    terminal it is paged; NO_COLOR is respected. What child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows
-    one of them alone. Exit code: 0 for a complete run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
+    The tree has model calls, tools, requests, decisions and errors: each line begins with the number to give as STEP. Output longer
+    than the terminal is paged; NO_COLOR is respected. Child processes follow, in JSON with the key "segment"; RUN.SEGMENT shows
+    only one of them. Exit code: 0 for a complete run, 1 for a broken one, 3 for one without an end; whatever verifies is shown in
+    any case.
 
     \b
     Examples:

@@ -27,13 +27,13 @@ _LEFT_OUT: Final = READS | {"timer", "lane", "identity", "blob", "input", "bound
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def text(runs: tuple[str, ...], store: str | None) -> None:
-    """Print a trace as text for a review: what was asked for, what came of it, line of execution by line of execution.
+    """Print a trace as text for a review: what was asked and what was answered, lane by lane.
 
-    RUN is an id, the beginning of one, "last", or a path. Two recordings of a program that did the same give the same text: ids, hashes,
-    times and durations are left out, what the run read of a clock or drew at random has a name (<datetime.date.today 1>), and so have
+    RUN is an id, the beginning of one, "last", or a path. Two recordings of a program that did the same give the same text: ids,
+    hashes, times and durations are left out; clock reads and random numbers have names (<datetime.date.today 1>), and so have
     placeholders, UUIDs, addresses and loopback ports; the paths of a home directory and of temporary files begin with ~ and <tmp>.
 
-    As the text of git's differences:
+    To use it in git's differences:
 
     \b
       git config diff.tracekit.textconv "tracekit text"

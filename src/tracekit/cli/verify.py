@@ -27,7 +27,7 @@ KEYS: Final = click.option(
     multiple=True,
     metavar="FILE",
     type=click.Path(),
-    help="A public key: the run has to be sealed with one of them.",
+    help="A public key; the run must be sealed with one of the given keys.",
 )
 
 # -- verify ------------------------------------------------------------------------------------------------------------
@@ -41,19 +41,19 @@ _MOST: Final = 20
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
-@click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
+@click.option("--head", metavar="HASH", help="The tip hash (of the last entry) that you kept.")
 @KEYS
-@click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
+@click.option("--schema", "by_schema", is_flag=True, help="Also check each entry against the JSON Schema.")
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
     run: str, head: str | None, keys: tuple[str, ...], by_schema: bool, store: str | None, as_json: bool
 ) -> None:
-    """Check that a trace is whole, unchanged, and cleanly ended.
+    """Check that a trace is complete, unchanged and cleanly ended.
 
     RUN is an id, the beginning of one, "last", or a path. The chain of hashes detects all damage and every edit that does not
-    recompute it; --head or --key detects those too. Where TRACEKIT_SEAL_KEY_FILE is set, and no --key given, its public key is
-    asked for. Exit code: 0 complete, 1 broken, or not sealed with such a key, 3 incomplete (no end, or a torn last line), 2 if there
+    recompute it; --head or --key detects those too. If TRACEKIT_SEAL_KEY_FILE is set and no --key is given, its public key is
+    required. Exit code: 0 complete, 1 broken, or not sealed with such a key, 3 incomplete (no end, or a torn last line), 2 if there
     is no such run.
 
     \b
@@ -173,11 +173,11 @@ def _breaches(path: str) -> list[dict[str, Any]]:
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
-    """Sign what the traces of runs hold, so that `tracekit verify --key` shows any later change.
+    """Sign the traces of runs, so that `tracekit verify --key` detects any later change.
 
-    The seal lies beside the trace, as RUN.seal, and covers every entry that is there, those of child processes included. A run
-    without an end can be sealed as it is, one that goes on or is broken can't. Runs are sealed as they end where
-    TRACEKIT_SEAL_KEY_FILE is set when they are recorded.
+    The seal is beside the trace, as RUN.seal, and covers every existing entry, including those of child processes. A run without an
+    end can be sealed as it is; one that is still going on or is broken cannot. If TRACEKIT_SEAL_KEY_FILE is set during the
+    recording, runs are sealed as they end.
 
     \b
     Examples:
@@ -222,10 +222,10 @@ def _seal(path: str, where: Store, signing: SigningKey) -> int:
 @click.command()
 @click.argument("file", type=click.Path())
 def keygen(file: str) -> None:
-    """Make a pair of keys for seals: FILE is the private one, FILE.pub the public one.
+    """Create a pair of keys for seals: FILE is the private one, FILE.pub the public one.
 
-    Both are PEM (PKCS #8 and SPKI), as `openssl genpkey -algorithm ed25519` makes them; keys of `ssh-keygen -t ed25519` do as well.
-    Keep the private key where only the one who seals can read it, and give the public one to whoever verifies.
+    Both are PEM (PKCS #8 and SPKI), as `openssl genpkey -algorithm ed25519` makes them; keys of `ssh-keygen -t ed25519` work as
+    well. Keep the private key where only the sealing user can read it, and give the public one to those who verify.
 
     \b
     Examples:
@@ -245,7 +245,7 @@ def keygen(file: str) -> None:
 @click.command()
 @click.argument("form", metavar="[FORM]", default="trace")
 def schema(form: str) -> None:
-    """Print the JSON Schema (2020-12) that each line keeps to.
+    """Print the JSON Schema (2020-12) of a line.
 
     FORM is "trace" (what record() writes; the default), or another form that is installed: "inter-agent" (what `tracekit export --to
     inter-agent` writes), "execution" (the record of a routed intent).

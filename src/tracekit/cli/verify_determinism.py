@@ -120,7 +120,7 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
     "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
 )
 @click.option("--replays", type=click.IntRange(2, 100), default=2, show_default=True, help="How many replays.")
-@click.option("--no-stdout", is_flag=True, help="Leave out what the program prints.")
+@click.option("--no-stdout", is_flag=True, help="Don't compare what the program prints.")
 @click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
 @click.option(
     "--strict", multiple=True, type=click.Choice(["clock", "output", "redacted"]), help="Make this remark a divergence."
@@ -133,11 +133,12 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path) twice, each time in a fresh process with another hash
-    seed, and compare all that the program did: with the recording, and with one another.
+    seed, and compare everything that the program did: with the recording, and with each other.
 
-    RUN may also be a recording of agentloom or a file of inter-agent events: they are ordered and served twice. A program is taken from
-    the trace only where the run is one of your own store; else name it: tracekit verify-determinism PATH -- SCRIPT [ARGS…].
-    Exit codes: 0 identical, 1 a divergence (on stderr, with your line), 2 unusable input, 3 identical as far as a run without an end goes.
+    RUN may also be a recording of agentloom or a file of inter-agent events: they are ordered and served twice. The program is
+    taken from the trace only if the run is in your own store; otherwise name it: tracekit verify-determinism PATH -- SCRIPT
+    [ARGS…]. Exit codes: 0 identical, 1 a divergence (on stderr, with your line), 2 unusable input, 3 identical as far as a run
+    without an end goes.
 
     \b
     Examples:

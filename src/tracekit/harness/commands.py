@@ -18,7 +18,7 @@ __all__ = ["import_"]
 
 @click.group("import")
 def import_() -> None:
-    """Make runs of what other tools have recorded.
+    """Make runs from recordings of other tools.
 
     \b
     Examples:
@@ -29,13 +29,13 @@ def import_() -> None:
 
 @import_.command()
 @click.argument("file", metavar="FILE")
-@click.option("--run-id", metavar="ID", help="What to call the run (default: a new id).")
+@click.option("--run-id", metavar="ID", help="The id of the run (default: a new one).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def agentloom(file: str, run_id: str | None, as_json: bool, store: str | None) -> None:
-    """Make a run of FILE, a recording of agentloom (version 1 or 2).
+    """Make a run from FILE, a recording of agentloom (version 1 or 2).
 
-    `tracekit list`, `show` and `verify` read it from then on, and `tracekit export --to agentloom` gives the recording back.
+    `tracekit list`, `show` and `verify` can then read it, and `tracekit export --to agentloom` returns the recording.
 
     \b
     Examples:
@@ -60,16 +60,16 @@ def agentloom(file: str, run_id: str | None, as_json: bool, store: str | None) -
     type=click.Path(),
     help="The .jsonl file to make, or the directory in which to make one for each cassette (default: a run in the store).",
 )
-@click.option("--run-id", metavar="ID", help="What to call the run of one cassette (default: a new id).")
+@click.option("--run-id", metavar="ID", help="The id of the run, for a single cassette (default: a new one).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def vcr(path: str, to: str | None, run_id: str | None, as_json: bool, store: str | None) -> None:
-    """Make a run of PATH, a cassette of vcrpy (.yaml, .json), or of each cassette in the directory PATH.
+    """Make a run from PATH, a cassette of vcrpy (.yaml, .json), or from each cassette in the directory PATH.
 
     `tracekit import vcr tests/cassettes -o tests/traces` moves a suite of pytest-recording: a test with
     @pytest.mark.tracekit finds its trace there. An imported run answers HTTP requests by method, URL and body, in the order of
     the cassette; clock, random numbers and tools are live, and the verdict says so. Secrets are redacted as in a recording.
-    YAML needs the extra `vcr`. Exit code: 2 if a file can't be imported; the others are.
+    YAML needs the extra `vcr`. Exit code: 2 if a file cannot be imported; the others still are.
 
     \b
     Examples:

@@ -361,11 +361,9 @@ _CHANGED: Final = "Write one friendly sentence and an apology to the customer"
 @click.command()
 @click.option("--base-url", metavar="URL", help="Ask a real, OpenAI-compatible provider at this address.")
 @click.option("--model", metavar="NAME", help="The model to ask there.")
-@click.option("--claude", metavar="NAME", help="The model to ask at Anthropic, where ANTHROPIC_API_KEY is set.")
+@click.option("--claude", metavar="NAME", help="The model to ask at Anthropic, if ANTHROPIC_API_KEY is set.")
 @click.option("--embedded", "own", is_flag=True, help="Use the embedded model server even if OPENAI_API_KEY is set.")
-@click.option(
-    "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Play in this directory and leave it there."
-)
+@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Work in this directory and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON object; the story goes to stderr.")
 def demo(
     base_url: str | None, model: str | None, claude: str | None, own: bool, keep: Path | None, as_json: bool
@@ -374,7 +372,7 @@ def demo(
 
     The agent uses the real openai and anthropic packages against a server with scripted answers that this command starts on
     loopback. With --base-url, or with OPENAI_API_KEY set, it asks a real provider instead (which costs a few cents).
-    Exit code 0: everything came out as promised; 1: something did not.
+    Exit code: 0 if every check passed, otherwise 1.
 
     \b
     Examples:
