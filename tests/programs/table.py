@@ -18,14 +18,14 @@ HEAD = """\
 
 <!-- written by `python3 -m tools programs`: run it instead of changing this page -->
 
-Programs of other people's packages, each as its user would write it, on a server of its own on loopback. Each was recorded by
-`tracekit run`, replayed in a fresh process with the server still there (and its requests counted), and once more with the server gone;
-what it printed was compared each time.
+Programs that use other people's packages, written as a user would write them, each with a server of its own on loopback. Each was
+recorded with `tracekit run`, replayed in a fresh process with the server still running (and its requests counted), and replayed once
+more with the server stopped. The output was compared each time.
 
-- **exact**: both replays say so, they printed the same, and the server was not asked for anything.
-- **inexact**: the replay came to its end and says that it was not exact, and why.
+- **exact**: both replays say so, they printed the same, and the server received no request.
+- **inexact**: the replay ended and reports that it was not exact, and why.
 - **refused**: the replay stopped at something that the recording does not have and that must not happen again.
-- **failed**: the replay went another way, or the program does not run when it is recorded.
+- **failed**: the replay diverged, or the program does not run when it is recorded.
 - **not run**: the packages could not be installed, or the program does not run by itself.
 
 `python3 -m tools programs [ROW…]` runs them again, each in a virtual environment with the packages that it needs, and writes

@@ -347,11 +347,12 @@ _HEAD: Final = """\
 
 <!-- written by `python3 -m tools sdk-tests`: run it instead of changing this page -->
 
-Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
-*Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
-(`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
-replays that failed, by the assertion at which each did; that it reads what the test's own mock has noted was checked in the test's source.
-Where a suite was not run bare as a whole, the others are taken to pass bare (*taken for granted*), also those that fail recorded.
+`python3 -m tools sdk-tests SUITE` runs the projects' own tests as their authors run them, each test recorded, then replayed in another
+process. A test is *replayable* if it passes bare and recorded, has a step or a reading to replay, and does not assert what its own mock
+was asked (those are marked `mock:` in `tools/sdk_tests/left_out`). The *left out* tests are the others in these files, by id and reason.
+The lists were made from failed replays, by the assertion at which each failed; the test's source was checked to confirm that this
+assertion reads what the test's own mock has noted. If a suite was not run bare as a whole, the remaining tests are assumed to pass bare
+(*taken for granted*), including those that fail recorded.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
