@@ -1,8 +1,10 @@
-"""Replays of imported runs: what another tool has recorded answers HTTP requests by their content, and the rest of the program is live.
+"""Replays of imported runs: another tool's recording answers HTTP requests by their content, and the rest of the
+program is live.
 
-Such a recording has no clock reads, random numbers or tool calls, and no order between threads. So the program's steps are those of a
-recording of its own, which is thrown away at the end; a request to a server is answered with the first recorded exchange that has its
-method, URL and body and has not been used yet. The guard stands as in every replay: what is live reaches nothing outside the process.
+Such a recording has no clock reads, random numbers or tool calls, and no order between threads. So the program's steps
+go into a recording of their own, which is discarded at the end; a request to a server is answered with the first unused
+recorded exchange that has its method, URL and body. The guard is in force as in every replay: what is live reaches
+nothing outside the process.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from .ending import End, end_log
 
 __all__ = ["ImportedReplay"]
 
-#: How many requests a message names.
+#: The most requests that a message names.
 _NAMED: Final = 5
 
 
 class _Asked(NamedTuple):
-    """A request as far as it is compared: its address without the query, its query in any order, and its body."""
+    """The compared part of a request: its address without the query, its query in any order, and its body."""
 
     method: str
     address: str
@@ -49,13 +51,14 @@ class _Asked(NamedTuple):
         return f"{self.method} {self.address}"
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The request as a difference shows it: name, input and ``meta``."""
+        """Return the request in the form that a difference shows: name, input and ``meta``."""
         input = {"method": self.method, "url": self.address, "query": self.query, "body": self.body}
         return {"name": name, "input": input, "meta": {}}
 
 
 class ImportedReplay(Around):
-    """The session of a program whose HTTP requests ``replay``, an imported run, answers. ``guarded``: nothing live can be reached."""
+    """The session of a program whose HTTP requests are answered by ``replay``, an imported run. ``guarded``: nothing
+    live can be reached."""
 
     def __init__(self, replay: Replay, *, guarded: bool) -> None:
         self._directory: Final = tempfile.TemporaryDirectory(prefix="tracekit-")
@@ -84,7 +87,7 @@ class ImportedReplay(Around):
         return self.replay.warnings
 
     def close(self) -> None:
-        """The program has ended."""
+        """Discard the session when the program has ended."""
         try:
             end_log(self._live, None, lambda: End({"steps": self._live.steps}))
         finally:
@@ -127,7 +130,7 @@ class ImportedReplay(Around):
                 yield seq, _asked(replay.trace.expand(entry["input"]), info)
 
     def _answered(self, spec: Spec, request: Request) -> ImportedStep:
-        """The first exchange that has not been used and whose request is this one; else the replay fails."""
+        """Return the first unused exchange with this request; otherwise the replay fails."""
         replay = self.replay
         input, data = replay.comparison.input(request)
         asked = _asked(input, request.info or {})
@@ -151,7 +154,8 @@ class ImportedReplay(Around):
         return bool(recorded == actual) or self.replay.comparison.equal(recorded, actual)
 
     def _nearest(self, spec: Spec, asked: _Asked, data: bytes) -> int:
-        """The exchange that is taken although it differs, where the caller allows that; else raises how the nearest one differs."""
+        """Return the exchange to use although it differs, if the caller permits that; else raise how the nearest one
+        differs."""
         replay = self.replay
         name = spec.render(replay.redactor).name
         actual = asked.facts(name)
@@ -183,7 +187,7 @@ class ImportedReplay(Around):
         return f"it has no exchange with {asked.name}; unused are {', '.join(names[:_NAMED])}{more}"
 
     def outcomes(self, spec: Spec, seq: int) -> Iterator[Outcome]:
-        """What the exchange ``seq`` came to: the pieces of its answer, and the end of it; or its whole answer."""
+        """Yield the outcome of exchange ``seq``: the pieces of its answer, and its end; or its whole answer."""
         replay = self.replay
         for one in replay.index.outcomes(seq):
             yield self._outcome(spec, seq, one)
@@ -198,7 +202,7 @@ class ImportedReplay(Around):
         return found
 
     def sent(self, seq: int) -> Outcome:
-        """The body that was sent in the exchange ``seq``, as one piece."""
+        """Return the body that was sent in exchange ``seq``, as one piece."""
         entry = self.replay.trace.entry(seq)
         body = self.replay.trace.expand(entry["input"]).get("body")
         format = str(((entry.get("meta") or {}).get("info") or {}).get("format", "json"))
@@ -207,7 +211,8 @@ class ImportedReplay(Around):
 
 
 class ImportedStep(Step):
-    """A request that an imported exchange answers. ``streamed``: the program sends its body piece by piece, which is compared."""
+    """A request that an imported exchange answers. ``streamed``: the program sends its body piece by piece, which is
+    compared."""
 
     __slots__ = ("_left", "_session", "seq", "spec")
 
@@ -218,7 +223,7 @@ class ImportedStep(Step):
         self._session: Final = session
         self.spec: Final = spec
         self.seq: Final = seq
-        #: What has not been given yet, the end of the answer last.
+        #: The pieces that were not delivered yet, ending with the end of the answer.
         self._left: Final = deque(session.outcomes(spec, seq))
         if streamed:
             self._left.appendleft(session.sent(seq))
@@ -259,17 +264,18 @@ class ImportedStep(Step):
 
 
 def _is_to_a_server(request: Request) -> bool:
-    """Whether it is a request over HTTP, of whichever kind; a model behind a plain function is none."""
+    """Return whether it is a request over HTTP of any kind; a model behind a plain function is none."""
     return request.spec.family in ("http", "llm") and isinstance(request.input, Mapping) and "url" in request.input
 
 
 def _asked(input: Mapping[str, Any], info: Mapping[str, Any]) -> _Asked:
-    """A request as it is compared. Of a model call the origin is beside it; credentials in the query are left out."""
+    """Return a request in the compared form. A model call has its origin separately; credentials in the query are left
+    out."""
     url = str(input.get("url"))
     parts = urlsplit(url if "://" in url else f"{info.get('origin', '')}{url}")
     query = sorted([k, v] for k, v in parse_qsl(parts.query, keep_blank_values=True) if not names_secret(k))
     host = parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, ":"))
     path = (
         unquote(re.sub("%(?=2[fF])", "%25", parts.path)) or "/"
-    )  # libraries escape more or less; a slash is another matter
+    )  # libraries differ in what they escape; an escaped slash, however, is significant
     return _Asked(str(input.get("method")), f"{parts.scheme}://{host}{path}", query, input.get("body"))

@@ -1,4 +1,4 @@
-"""What a person decides about a run that died: a step in doubt is resolved, or the run is aborted."""
+"""An operator's decisions about a run that died: settling a step in doubt, or aborting the run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = [
 
 # -- opening a dead run ------------------------------------------------------------------------------------------------
 #
-# The log of a run that has died, open for what a person decided about it.
+# Reopening the log of a dead run to add an operator's decision.
 
 
 @contextmanager
@@ -71,10 +71,10 @@ def reopened(
     accept_lost_tail: bool = False,
     look: Callable[[Trace, Decision], None] | None = None,
 ) -> Iterator[tuple[Recording, Decision]]:
-    """A session that appends to the log of ``run``, and the decision on it; nobody else writes it meanwhile.
+    """Yield a session that appends to the log of ``run``, and the decision on it; meanwhile, nothing else can write it.
 
-    A torn tail is cut off, and kept. ``what`` is refused for the reasons in ``final``, where another process has the run open, and
-    where ``look`` raises: then nothing is changed.
+    A torn tail is cut off and kept. ``what`` is refused for the reasons in ``final``, if another process has the run
+    open, and if ``look`` raises: then nothing is changed.
     """
     path = store_at(store).find(run)
     found: list[Decision] = []
@@ -113,7 +113,7 @@ def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
 
 
 def operator() -> str:
-    """The default name of the operator: the user of the operating system."""
+    """Return the default name of the operator: the user of the operating system."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -121,23 +121,24 @@ def operator() -> str:
 
 
 def who_and_why(session: Recording, by: str | None, reason: str) -> dict[str, Any]:
-    """``by``, ``reason`` and ``at``, for the log."""
+    """Return ``by``, ``reason`` and ``at``, for the log."""
     return said_by(session.redactor, by, reason)
 
 
 def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
-    """``by``, ``reason`` and ``at``, redacted, where no session is open."""
+    """Return ``by``, ``reason`` and ``at``, redacted, when no session is open."""
     clean = redactor.redact_text
     return {"by": clean(by or operator())[0], "reason": clean(reason)[0], "at": _reality.time_ns()}
 
 
 def segments(path: str) -> list[dict[str, Any]]:
-    """The files of a run's other processes, each with entry count and tip hash, or as open."""
+    """Return the files of a run's other processes, each with entry count and tip hash, or as open."""
     return [segment_state(segment) for segment in beside(path)]
 
 
 def completed(session: Recording) -> None:
-    """Store the tip hash of a run that is complete now, and seal it where there is a key; of a file outside every store only that."""
+    """Store the tip hash of a run that is complete now, and seal it if there is a key; for a file outside of every
+    store, only seal it."""
     path = os.path.abspath(session.log.journal.path)
     where = store_of(path)
     if where.path(session.run_id) != path:
@@ -147,15 +148,17 @@ def completed(session: Recording) -> None:
 
 # -- resolving a step of an ended run ----------------------------------------------------------------------------------
 #
-# The log of an ended run can't be added to, so what is said of its step is kept beside the runs, in ``settled/<run>.<step>``.
+# Nothing can be added to the log of an ended run, so the settlement of its step is kept beside the runs, in
+# ``settled/<run>.<step>``.
 #
-# A call that happens once in the whole store is settled beside its key, since other runs are answered from there.
+# A call that happens once in the whole store is settled beside its key, which answers other runs.
 
 _NEXT: Final = "`tracekit show` shows the run as it is"
 
 
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
-    """Settle ``step`` of the run at ``path``, which has ended; ``None`` where it has not, or nothing is in doubt of that step."""
+    """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or the step is not in
+    doubt."""
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
@@ -203,20 +206,20 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
 
 class Settled(NamedTuple):
-    """A settlement: the entry that says so (0: it stands beside the log), and the steps inside that were settled with it."""
+    """A settlement: its entry (0: it is kept beside the log), and the steps inside that were settled with it."""
 
     seq: int
     along: tuple[RecoveredStep, ...] = ()
 
 
 def _open(step: RecoveredStep) -> bool:
-    """Whether nothing says what became of the step."""
+    """Return whether nothing says what the outcome of the step was."""
     return step.state == "pending" or (step.state == "failed" and step.effect and not step.settled)
 
 
 # -- resolving a step --------------------------------------------------------------------------------------------------
 #
-# A person says what became of a step in doubt, and the log keeps who and why.
+# A person states the outcome of a step in doubt, and the log keeps who and why.
 
 #: Reasons for which nothing in a run can be settled.
 FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
@@ -235,15 +238,18 @@ def settle(
 ) -> int:
     """Resolve a step that is in doubt, pending or failed: it was done and returned ``output``, or it was ``not_done``.
 
-    A step that was done answers with ``output`` when the run is resumed (a generator: with the list of all its items, those that the
-    log has first); one that was not done is made again. Either is said of what is in doubt inside the step, too.
-    Where the program has gone on with its error, it keeps the error: then this only says that somebody has looked. As long as nothing
-    was done since, a settlement can be corrected by another. ``reason`` and ``by`` (the user of the operating system)
-    go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run that another process runs, and for a step
-    that has nothing to settle.
+    When the run is resumed, a step that was done answers with ``output`` (for a generator: the list of all its items,
+    beginning with those in the log); one that was not done is repeated. Both apply to what is in doubt inside the step
+    as well. If the program has already gone on with its error, it keeps the error: then this only records that somebody
+    has checked. Until the run is resumed, another settlement can correct this one. ``reason`` and ``by`` (default: the
+    user of the operating system) go into the log.
 
-    A step that a run left in doubt when it ended can be settled too, and a call that happens once in the whole store
-    (``exactly_once="store"``), for the runs that will ask for it. That stands beside the log, which stays as it is, and 0 is returned.
+    Returns the ``seq`` of the new entry. A step that a run left in doubt when it ended can be settled, too, and so can
+    a call that happens once in the whole store (``exactly_once="store"``), for the runs that will request it. That is
+    kept beside the log, which is unchanged, and 0 is returned.
+
+    Raises ``RecoveryRefusedError`` for a run that another process has open, and for a step that has nothing to settle;
+    ``ValueError`` unless exactly one of ``output`` and ``not_done`` is given, and for an output that can't be recorded.
     """
     if (output is _MISSING) == (not not_done):
         raise ValueError("a step was done, with output=…, or not_done=True")
@@ -263,7 +269,8 @@ def settle_as(
     by: str | None = None,
     store: str | os.PathLike[str] | None = None,
 ) -> Settled:
-    """Settle a step as ``settle`` does, with the output as a trace writes it; returns also what was settled with the step."""
+    """Settle a step like ``settle``, with the output in the form of a trace; also return what was settled with the
+    step."""
     if not reason.strip():
         raise ValueError("a settlement needs a reason")
     if type(step) is not int or step < 1:
@@ -301,7 +308,8 @@ def settle_as(
             meta = {"info": about}
         tail += b',"meta":%b' % dumps_in_order(meta)
         if not done and not (found.state == "failed" and found.passed):
-            # Those inside first, each as if it had been settled alone: cut off in between, the step is in doubt still.
+            # The steps inside first, each as if settled alone: after an interruption, the step itself is still in
+            # doubt.
             one_of = dumps_in_order({"info": {"reason": "settled", "settled": {**statement, "with": step}}})
             for one in reversed(along):
                 rest = b',"step":%d,"meta":%b' % (one.seq, one_of)
@@ -311,7 +319,8 @@ def settle_as(
 
 
 def _along(log: RecoveredLog, step: RecoveredStep, done: bool) -> list[RecoveredStep]:
-    """What a person settles with ``step``: it was done with it, and is not made again; or it was not done, and is made again with it."""
+    """Return the steps that are settled along with ``step``: done with it, and not repeated; or not done, and repeated
+    with it."""
     if not done and not (step.state == "failed" and step.passed):
         return inside_of(log, step)[0]
     return [
@@ -324,7 +333,7 @@ def _along(log: RecoveredLog, step: RecoveredStep, done: bool) -> list[Recovered
 
 
 def _check_form(step: RecoveredStep, done: bool, tree: Any) -> None:
-    """``ValueError`` unless an output of an HTTP exchange is an answer in the form of a trace."""
+    """Raise ``ValueError`` unless the output of an HTTP exchange is an answer in the form of a trace."""
     if done and step.family == "http" and (problem := answer_problem(tree)):
         raise ValueError(
             f"step {step.seq}, http {step.name!r}, was answered with a message, and this is none: {problem}. "
@@ -334,7 +343,8 @@ def _check_form(step: RecoveredStep, done: bool, tree: Any) -> None:
 
 
 def _kind(step: RecoveredStep, done: bool) -> str:
-    """The type of entry to write: an outcome, or only a note where the program has used the recorded outcome already."""
+    """Return the type of the entry to write: an outcome, or only a note if the program has used the recorded outcome
+    already."""
     if step.state == "failed" and step.passed:
         return "recovery.settled"
     types = FAMILIES[step.family]
@@ -371,7 +381,7 @@ def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> 
 
 
 def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, what: str) -> None:
-    """Refuse to have a step made again in which something was done that would be done again with it."""
+    """Refuse to have a step repeated if something was done inside it that would be done again."""
     against = inside_of(log, step)[1]
     if over := [one for one in against if not one.open]:
         raise _refused(
@@ -391,12 +401,12 @@ def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, wh
 
 
 def _unread(log: RecoveredLog, step: RecoveredStep) -> bool:
-    """Whether a person has settled it, and nothing was done since: then he may correct himself."""
+    """Return whether a person has settled the step, and nothing was done since: then the settlement may be corrected."""
     return step.settled and step.state in ("done", "given_up") and max(log.steps) < step.outcome
 
 
 def _rebuildable(tree: Any) -> None:
-    """``ValueError`` unless a program can be given it: a codec of the program's own is not known here."""
+    """Raise ``ValueError`` unless a program can receive the value: codecs of the program itself are unknown here."""
     try:
         from_json(tree)
     except NotReplayableError as error:
@@ -406,7 +416,7 @@ def _rebuildable(tree: Any) -> None:
 
 
 def _all_items(trace: Trace, step: RecoveredStep, tree: Any) -> None:
-    """``ValueError`` unless ``tree`` lists all items of a generator, first those that the log has."""
+    """Raise ``ValueError`` unless ``tree`` lists all items of a generator, beginning with those in the log."""
     recorded = [
         trace.expand(entry["output"])
         for entry in trace.entries(damaged=True)
@@ -425,14 +435,14 @@ def _refused(decision: Decision, text: str) -> RecoveryRefusedError:
 
 # -- aborting a dead run -----------------------------------------------------------------------------------------------
 #
-# Giving a run up after a crash: what can be undone is undone where asked for, and the log gets its end.
+# Giving up a run after a crash: what can be undone is undone if requested, and the log gets its end.
 
 #: Reasons for which a run can't be aborted.
 
 
 class Aborted(NamedTuple):
-    """What an abort came to: the steps whose effect is in doubt (one of a child process as ``"SEGMENT:STEP"``), and the reversible
-    ones that were undone, and that were not."""
+    """The result of an abort: the steps whose effect is in doubt (those of a child process as ``"SEGMENT:STEP"``), and
+    the reversible steps that were undone, and that were not."""
 
     run_id: str
     path: str
@@ -454,13 +464,17 @@ def abort(
     tools: Iterable[str] = (),
     partial: bool = False,
 ) -> Aborted:
-    """End a run that did not end: ``run.aborted``, with who and why, is its last entry, and nothing resumes it any more.
+    """End a run that did not end: ``run.aborted``, with who and why, becomes its last entry, and it can't be resumed
+    any more.
 
-    ``tools`` names modules that are imported for the ``compensate=`` of their tools, and may do nothing else then: these run for the
-    reversible steps of the run, the last one first, each a step of its own in the log, and once, however often an abort is cut off
-    and asked for again. What was not undone is in the result and in the entry. A step whose tool none of the modules has is refused,
-    before anything is undone, unless ``partial``. ``accept_lost_tail`` cuts off what a power loss left. ``RecoveryRefusedError`` for
-    a run that has ended, that another process runs, or that holds nothing; ``TraceIntegrityError`` for a damaged one.
+    ``tools`` names modules, which are imported for the ``compensate=`` of their tools, and must not do anything else
+    when imported: these are called for the reversible steps of the run, the last one first, each as a step of its own
+    in the log, and only once, however often an abort is interrupted and repeated. What was not undone is in the result
+    and in the entry. If no module has the tool of a step, the abort is refused before anything is undone, unless
+    ``partial``. ``accept_lost_tail`` cuts off what a power loss left.
+
+    Raises ``RecoveryRefusedError`` for a run that has ended, that another process has open, or that has no entries;
+    ``TraceIntegrityError`` for a damaged one.
     """
     if not reason.strip():
         raise ValueError("an abort needs a reason")
@@ -505,7 +519,7 @@ def _log(path: str) -> RecoveredLog:
 
 
 def _check(log: RecoveredLog, tools: Tools, decision: Decision) -> None:
-    """Refuse where the modules are not those of the run: what it did would stay as it is, and nobody could undo it any more."""
+    """Refuse if the modules are not those of the run: its effects would remain, and nothing could undo them any more."""
     found = unknown(log, tools)
     if found:
         listed = ", ".join(f"{step.seq} ({step.name!r})" for step in sorted(found, key=lambda step: step.seq))
@@ -518,7 +532,7 @@ def _check(log: RecoveredLog, tools: Tools, decision: Decision) -> None:
 
 
 def _begin(session: Recording, by: str | None, reason: str) -> None:
-    """Mark the run as being aborted, before anything is undone: it can't be resumed after that."""
+    """Mark the run as being aborted, before anything is undone: from then on it can't be resumed."""
     meta = {"abort": who_and_why(session, by, reason)}
     session.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % dumps_in_order(meta), True)
 
@@ -532,7 +546,7 @@ def _end(session: Recording, end: dict[str, Any]) -> None:
         journal.append_last(
             "run.aborted", 0, ROOT, lambda count: b',"meta":%b' % dumps_in_order(end | {"count": count}), True
         )
-    if journal.lost:  # of the compensations
+    if journal.lost:  # entries of the compensations
         raise LogWriteError(
             f"entries of the abort are missing from {journal.path}",
             run_id=session.run_id,

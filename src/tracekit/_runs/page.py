@@ -1,18 +1,21 @@
-"""Runs as one HTML file that needs nothing but itself: what happened as text, and every step as data for the script that shows it.
+"""Runs as one self-contained HTML file: a summary as text, and every step as data for the script that displays it.
 
-What was recorded is data in the page, never markup and never code: it is in one JSON block in which no ``<`` is left, the script puts
-it on the page as text alone, and the page's policy allows no other script, no style and no address. A text is put once, however often
-it occurs; a prompt is what the turn before it had, and what was changed.
+Recorded content is data in the page, never markup and never code: it is in one JSON block without any ``<``, the script
+inserts it only as text, and the page's content security policy allows no other script, no style and no address. Each
+text is stored once, however often it occurs; a prompt is stored as its changes since the previous turn.
 
 The data, for :func:`page` and its script (``page.js``)::
 
-    {"runs": [{"id", "name", "lanes": [label, …], "steps": [step, …]}, …], "texts": [text or [its beginning, its length], …],
-     "messages": [message, …], "diffs": {"old:new": [unit, [sign, count], …]}, "comparison": null or {"same", "steps", "ends"}}
+    {"runs": [{"id", "name", "lanes": [label, …], "steps": [step, …]}, …], "texts": [text or [its beginning, its
+    length], …],
+     "messages": [message, …], "diffs": {"old:new": [unit, [sign, count], …]}, "comparison": null or {"same", "steps",
+     "ends"}}
 
-* a *value* is JSON in which ``"\\u0001N"`` is the text number N, and ``"\\u0002…"`` a number that JavaScript could not keep; an object
-  with ``"\\u0001N"`` as its only key is one of the class that the text N names, and ``"\\u0002"`` before a key escapes it;
-* *edits* are how one list of messages becomes the next one: ``["=", count]``, ``["-", count]``, ``["+", message, …]``,
-  ``["~", message, …]`` (in the place of as many others).
+* a *value* is JSON in which ``"\\u0001N"`` is the text number N, and ``"\\u0002…"`` a number that JavaScript could not
+  represent; an object with ``"\\u0001N"`` as its only key is an instance of the class named by text N, and
+  ``"\\u0002"`` before a key escapes it;
+* *edits* turn one list of messages into the next: ``["=", count]``, ``["-", count]``, ``["+", message, …]``, ``["~",
+  message, …]`` (replacing as many others).
 """
 
 from __future__ import annotations
@@ -68,19 +71,20 @@ if TYPE_CHECKING:
 
 __all__ = ["GENERATOR", "badge", "head", "page", "safe", "summary", "whole_page"]
 
-#: How a page of tracekit's begins, so that whoever writes one over a file knows what it replaces.
+#: The beginning of tracekit's pages, by which code that is about to overwrite one recognizes it.
 GENERATOR: Final = '<!doctype html>\n<html lang="en"><head><meta name="generator" content="tracekit'
 
-#: A text of more characters is put as its beginning, with its length; and from how many on a text of a value is put once.
+#: A longer text (in characters) is stored as its beginning, with its length; and the length from which a text in a
+#: value is stored once.
 _LONGEST: Final = 100_000
 _SHARED: Final = 64
-#: How many pieces of one stream are put.
+#: The most pieces stored of one stream.
 _PIECES: Final = 1000
-#: Texts of more lines, or words, are not compared line by line.
+#: Texts with more lines, or words, are not compared line by line.
 _COMPARED: Final = 4000
-#: How wide the line of a step is, each of its two halves.
+#: The width of a step's line, for each of its two halves.
 _ROOM: Final = 110
-#: Integers beyond are not kept by JavaScript.
+#: JavaScript can't represent integers beyond this exactly.
 _SAFE: Final = 2**53
 
 
@@ -92,10 +96,11 @@ def page(
     whole: bool = False,
     walked: Callable[[Sequence[StepView]], Iterable[StepView]] = iter,
 ) -> str:
-    """The HTML of these runs, and of what differs between two of them. ``whole`` cuts no text and leaves out no piece of a stream.
+    """Return the HTML of these runs, and of the ``comparison`` of two of them. ``whole`` cuts no text and omits no
+    piece of a stream.
 
-    ``answers`` say of each run what happened and why (``tracekit show --why``). ``walked`` goes over the steps of a file one by one, for
-    whoever shows how far it is.
+    ``answers`` explain, for each run, what happened and why (``tracekit show --why``). ``walked`` iterates over the
+    steps of a file, for a caller that shows the progress.
     """
     data = _Data(whole)
     found = [data.run(one, walked) for one in runs]
@@ -124,7 +129,7 @@ def _document(title: str, heads: Sequence[str], content: Mapping[str, Any]) -> s
 
 
 def whole_page(title: str, body: str, allowed: str = "", scripts: str = "") -> str:
-    """A page that loads nothing, and runs no script but those that are ``allowed``."""
+    """Return a page that loads nothing, and runs no scripts except the ``allowed`` ones."""
     style = _resource("page.css")
     policy = (
         f"default-src 'none'; {allowed}style-src {_hash(style)}; base-uri 'none'; form-action 'none'; "
@@ -155,18 +160,18 @@ _SPECIAL: Final = re.compile("[<>&\u2028\u2029\x7f-\x9f]")
 
 
 def _inert(content: Mapping[str, Any]) -> str:
-    """JSON that ends no script element and begins no comment or tag, whatever texts are in it."""
+    """Return JSON that contains nothing to end a script element or begin a comment or tag, whatever its texts are."""
     found = orjson.dumps(content).decode()
     return _SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", found)
 
 
 def safe(text: object) -> str:
-    """A text for the inside of an element or of an attribute."""
+    """Return a text escaped for an element or an attribute."""
     return escape(printable(_encodable(str(text))))
 
 
 def _encodable(text: str) -> str:
-    """``text`` without lone surrogates, which no file in UTF-8 can hold."""
+    """Return ``text`` without lone surrogates, which a UTF-8 file can't hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -187,7 +192,7 @@ _BADGES: Final = {
 
 
 def head(view: RunView, answers: Mapping[str, Any] = {}) -> str:
-    """What there is to say of a run as a whole, as HTML without a script: state, figures, verdict, boundary."""
+    """Return a description of a run as a whole, as HTML without a script: state, figures, verdict, boundary."""
     return "".join(
         (
             f"<h1>{safe(view.name)} {badge(view.state, _BADGES[view.state])}</h1>",
@@ -221,12 +226,12 @@ def _figures(view: RunView) -> Iterator[str]:
 
 
 def badge(text: str, kind: str) -> str:
-    """A word in a frame: ``kind`` is ``"good"``, ``"bad"``, ``"warn"`` or ``"info"``."""
+    """Return a framed word: ``kind`` is ``"good"``, ``"bad"``, ``"warn"`` or ``"info"``."""
     return f'<span class="badge {kind}">{safe(text)}</span>'
 
 
 def _endings(view: RunView) -> Iterator[str]:
-    """How the run and its processes ended, where there is something to say of that."""
+    """Yield how the run and its processes ended, unless that is unremarkable."""
     for file in view.files:
         of = f"process {file.process}: " if file.segment is not None else ""
         error = file.last.get("error") if file.ended is not None else None
@@ -302,7 +307,7 @@ _LOOKS: Final = {"good": "#1a7f37", "bad": "#cf222e", "warn": "#9a6700", "info":
 
 
 def summary(view: RunView, most: int = 200) -> str:
-    """A run as HTML for a notebook, without a script: what it did, a row for each step, at most ``most`` of them."""
+    """Return a run as HTML without a script, for a notebook: a summary, and a row for each of at most ``most`` steps."""
     steps = [step for step in view.steps() if step.type not in FRAME]
     rows = "".join(map(_row, steps[:most]))
     if len(steps) > most:
@@ -356,7 +361,7 @@ def _came(step: StepView, call: ModelCall | None) -> str:
 
 
 class _Data:
-    """What a page holds, collected: texts and messages are put once, and referred to by their numbers."""
+    """Collects the data of a page: texts and messages are stored once, and referred to by number."""
 
     def __init__(self, whole: bool) -> None:
         self.texts: Final[list[str | list[Any]]] = []
@@ -366,13 +371,13 @@ class _Data:
         self._numbers: Final[dict[str, int]] = {}
         self._known: Final[dict[str, int]] = {}
         self._said: Final[list[Message]] = []
-        #: By the place of a step in its run: its number among the steps of the page.
+        #: The number of a step among the page's steps, by its place in its run.
         self._steps: Final[list[dict[int | str, int]]] = []
 
     # -- values --------------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> int:
-        """The number of a text."""
+        """Return the number of a text."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self.texts)
@@ -382,7 +387,7 @@ class _Data:
         return found
 
     def value(self, value: Any) -> Any:
-        """A readable value (see :func:`~tracekit._runs.reading.plain`) as the page holds it."""
+        """Return a readable value (see :func:`~tracekit._runs.reading.plain`) in the page's form."""
         if isinstance(value, str):
             return (
                 f"\x01{self.text(value)}"
@@ -404,13 +409,13 @@ class _Data:
         return f"\x02{key}" if key[:1] in ("\x01", "\x02") else key
 
     def plain(self, tree: Any) -> Any:
-        """A recorded value as the page holds it, with the class of an object."""
+        """Return a recorded value in the page's form, with the class of an object."""
         kind = class_of(tree)
         found = self.value(plain(tree))
         return {f"\x01{self.text(kind)}": found} if kind is not None and isinstance(found, dict) else found
 
     def message(self, message: Message) -> int:
-        """The number of a message."""
+        """Return the number of a message."""
         key = repr(message)
         found = self._known.get(key)
         if found is None:
@@ -430,7 +435,8 @@ class _Data:
         return [_encodable(name), self.value(arguments)]
 
     def diff(self, before: str, now: str) -> str:
-        """The name of the difference of two texts: which lines, or words where each is but one line, are in one of them."""
+        """Return the name of the difference of two texts: the lines, or for single lines the words, that only one of
+        them has."""
         key = f"{self.text(before)}:{self.text(now)}"
         if key not in self.diffs:
             self.diffs[key] = _differing(before, now)
@@ -448,7 +454,7 @@ class _Data:
         return found.found
 
     def _edits_of(self, edits: Iterable[Edit]) -> list[list[Any]]:
-        """These edits as data of the page."""
+        """Return these edits in the page's form."""
         found = _Edits()
         for edit in edits:
             found.add(edit.op, None if edit.now is None else self.message(edit.now))
@@ -459,7 +465,7 @@ class _Data:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def run(self, view: RunView, walked: Callable[[Sequence[StepView]], Iterable[StepView]]) -> dict[str, Any]:
-        """One run."""
+        """Return one run in the page's form."""
         lanes: dict[tuple[str | None, int], int] = {}
         labels: list[str] = []
         steps: list[dict[str, Any]] = []
@@ -528,7 +534,7 @@ class _Data:
         return {name: one for name, one in about.items() if one not in (None, "", [], 0) or name in ("t", "output")}
 
     def _stream(self, step: StepView) -> dict[str, Any]:
-        """The pieces of a stream; of a model's answer how many they are, since its text is put together."""
+        """Return the pieces of a stream; for a model's answer only their number, since its text is assembled."""
         first = step.file.source.entry(step.chunks[0])
         about: dict[str, Any] = {"count": len(step.chunks), "first": first["ts_ns"] - step.ts_ns}
         if step.call is None or self._whole:
@@ -558,7 +564,7 @@ class _Data:
     # -- differences -----------------------------------------------------------------------------------------------------
 
     def comparison(self, found: RunComparison, runs: Sequence[RunView]) -> dict[str, Any]:
-        """What differs between two of the runs."""
+        """Return the differences between two of the runs in the page's form."""
         sides = [runs.index(found.before), runs.index(found.now)]
         ends = [
             {"process": _encodable(_process(one.before or one.now)), "fields": self._fields(one.fields)}
@@ -592,7 +598,7 @@ _OF_FAILURES: Final = ("type", "recoverable", "recovery_strategy")
 
 
 class _Edits:
-    """Edits, runs of one kind put together."""
+    """Edits, with consecutive ones of one kind merged."""
 
     def __init__(self) -> None:
         self.found: Final[list[list[Any]]] = []
@@ -608,14 +614,15 @@ class _Edits:
 
 
 class _Turns:
-    """The model calls of one file, by lane: of each the call before it with which it shares most messages, and what was changed."""
+    """The model calls of one file, by lane; finds for each call the earlier one with which it shares most messages, and
+    the changes."""
 
     def __init__(self, data: _Data) -> None:
         self._data: Final = data
         self._lanes: Final[dict[int, deque[tuple[int, list[int]]]]] = {}
 
     def take(self, step: StepView, number: int, messages: list[int]) -> tuple[int | None, list[list[Any]]]:
-        """The number of the turn before it (``None``: a conversation begins) and the edits since then."""
+        """Return the number of the previous turn (``None``: a conversation begins) and the edits since then."""
         calls = self._lanes.setdefault(step.lane_number, deque(maxlen=32))
         earlier = (((there, former), Counter(former)) for there, former in reversed(calls))
         found = turn_before(Counter(messages), earlier)

@@ -1,4 +1,4 @@
-"""A partial replay: chosen kinds of steps are live, and a new run is written that names the one it branches from."""
+"""Partial replays: selected kinds of steps are live, and a new run is written that names the one it branches from."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ __all__ = ["BranchedReplay", "Live", "PartialReplay", "branch", "end_branch"]
 
 # -- partial replays ----------------------------------------------------------------------------------------------------
 #
-# Partial replay: one in which some steps go live, written as a new run that names its origin.
+# A partial replay executes some steps live, and is written as a new run that names its origin.
 #
-# Every other step is answered from the recorded run and copied into the new one. A step declared irreversible never goes
+# Every other step is answered from the recorded run and copied into the new one. A step declared irreversible is never
 # live.
 
 T = TypeVar("T")
 
-#: Entries that follow from outcomes: a live step with another outcome changes them, and they are reported like that one.
+#: Entries that follow from outcomes: a live step with another outcome changes them, which is reported like the outcome.
 _OUTCOMES: Final = frozenset(("final.response",))
 
 
-#: What lasts for some time, however that is waited for.
+#: Waits of some duration, however they are implemented.
 _TIMERS: Final = frozenset(("asyncio.timer", "time.sleep", "tracekit.backoff"))
-#: Steps of one entry that may be decided anew.
+#: Steps with one entry that may be decided again.
 _DECISIONS: Final = frozenset(("policy.check", "breaker", "detection"))
-#: What only measures how long something takes: it is the same at any hour.
+#: Clocks that only measure durations: they are the same at any time of day.
 _STEADY: Final = ("time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "loop.time")
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
 
 
 class Live:
-    """What goes live in a partial replay, by kind: what is put in the place of the recorded one, or ``None``.
+    """What is live in a partial replay, by kind, with what replaces the recorded one, or ``None``.
 
-    ``{"llm": "gpt-5"}`` asks that model in place of each other, ``{"llm:gpt-4o": "gpt-5"}`` in place of that one; ``{"policy.check":
-    decide}`` has a function decide; ``{"clock": timedelta(days=30)}`` shifts the hours, ``{"clock": datetime(2026, 1, 31)}`` has the run
-    begin then. Functions are named (``"module:function"``) or given, times may be texts (``"30d"``, ``"2026-01-31"``). Raises
-    ``ValueError`` for what it can't be.
+    ``{"llm": "gpt-5"}`` calls that model instead of any other, ``{"llm:gpt-4o": "gpt-5"}`` instead of that one;
+    ``{"policy.check": decide}`` has a function decide; ``{"clock": timedelta(days=30)}`` shifts the time of day,
+    ``{"clock": datetime(2026, 1, 31)}`` makes the run begin then. Functions are given directly or by name
+    (``"module:function"``), times may be texts (``"30d"``, ``"2026-01-31"``). Raises ``ValueError`` for anything else.
     """
 
     def __init__(self, kinds: Mapping[str, Any]) -> None:
         self.kinds: Final = dict(kinds)
-        #: The model that is asked, by the one that the program asks; ``"llm"`` is any.
+        #: The model to call, by the model that the program calls; ``"llm"`` is any.
         self._models: Final[dict[str, str]] = {}
         self._deciders: Final[dict[str, Any]] = {}
         self.clock = "clock" in kinds
@@ -96,13 +96,13 @@ class Live:
                 raise ValueError(f"nothing can take the place of {kind}: live={{{kind!r}}}")
 
     def load(self) -> None:
-        """Import the functions that are named. Raises ``RunStateError`` where one is not there."""
+        """Import the functions given by name. Raises ``RunStateError`` if one does not exist."""
         for kind, decide in self._deciders.items():
             if isinstance(decide, str):
                 self._deciders[kind] = _function(kind, decide)
 
     def takes(self, spec: Spec) -> bool:
-        """Whether a step goes live: by its kind, or its kind and name. What is irreversible never does."""
+        """Return whether a step is live, by its kind, or its kind and name. An irreversible step never is."""
         if spec.side_effect == "irreversible":
             return False
         if spec.family in self.kinds or f"{spec.family}:{spec.name}" in self.kinds:
@@ -110,19 +110,20 @@ class Live:
         return spec.family == "llm" and spec.name in self._models.values()
 
     def model(self, name: str) -> str:
-        """The model that is asked in place of this one."""
+        """Return the model to call instead of this one."""
         return self._models.get(name) or self._models.get("llm") or name
 
     def is_asked(self, spec: Spec) -> bool:
-        """Whether a call is as it is wanted: none is made of a model in whose place another one is to be asked."""
+        """Return whether a call can be made as it is: a model that is to be replaced must not be called."""
         return spec.family != "llm" or spec.name in self._models.values() or self.model(spec.name) == spec.name
 
     def decides(self, kind: str) -> bool:
-        """Whether a policy check, breaker or detection is decided anew."""
+        """Return whether a policy check, breaker or detection is decided again."""
         return kind in self.kinds
 
     def decided(self, kind: str, name: str, input: object, output: object) -> Any:
-        """What is decided in the place of ``output``. Nothing of it is part of the run, and nothing live is reached."""
+        """Return the decision that replaces ``output``. Its execution is not part of the run, and nothing live can be
+        reached."""
         decide = self._deciders.get(kind)
         if decide is None:
             return output
@@ -133,7 +134,7 @@ class Live:
             current.reset(token)
 
     def hour(self, begun_ns: int) -> timedelta | None:
-        """By how much the hours are shifted in a run that began then; ``None``: they are today's."""
+        """Return the shift of the time of day in a run that began then; ``None``: it has the present time."""
         moment = self._moment
         if moment is None or isinstance(moment, timedelta):
             return moment
@@ -143,7 +144,10 @@ class Live:
         return moment.astimezone() - begun
 
     def named(self) -> dict[str, str]:
-        """What goes live, with functions by their names, for another process. ``ValueError`` for a function that can't be named."""
+        """Return what is live, with functions by name, for another process.
+
+        Raises ``ValueError`` for a function without a name that can be imported.
+        """
         named = self.as_dict()
         for kind in self._deciders:
             if not _FUNCTION.fullmatch(named[kind]):
@@ -153,7 +157,7 @@ class Live:
         return named
 
     def as_dict(self) -> dict[str, str]:
-        """What takes the place of what, as texts, for the new run's log."""
+        """Return what replaces what, as texts, for the new run's log."""
         return {kind: _named(instead) for kind, instead in sorted(self.kinds.items()) if instead is not None}
 
 
@@ -181,11 +185,11 @@ def _moment(instead: Any) -> timedelta | datetime | date:
 
 
 def _shifted(function: str, then: Any, shift: timedelta) -> Any:
-    """A reading of a clock, shifted; ``None`` where it is a text of which only a format that is not known says what it shows."""
+    """Return a shifted clock reading; ``None`` if it is a text with an unknown format."""
     if isinstance(then, datetime):
         if then.tzinfo is not None or function.endswith("utcnow"):
             return then + shift
-        return datetime.fromtimestamp(then.timestamp() + shift.total_seconds())  # by the zone's own hours
+        return datetime.fromtimestamp(then.timestamp() + shift.total_seconds())  # in local time
     if isinstance(then, int):
         return then + (shift // timedelta(microseconds=1)) * 1000
     if isinstance(then, float):
@@ -216,10 +220,10 @@ def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
 
 
 class BranchedReplay(Replay):
-    """A replay in which steps go live, so that the program may go another way than the recorded one."""
+    """A replay in which steps are live, so that the program may take another path than the recorded one."""
 
     def leave(self) -> None:
-        """The program goes another way than the recorded one from here on: nobody is held in the recorded order any more."""
+        """Leave the recorded path: from now on nothing is held in the recorded order."""
         with self._lock:
             if self.left or self.failure is not None:
                 return
@@ -230,7 +234,8 @@ class BranchedReplay(Replay):
         self.schedule.close()
 
     def follows(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
-        """Whether the lane of ``scope`` goes on with a step of this family that is the ``same``, and with nothing before it."""
+        """Return whether the next step in the lane of ``scope`` is one of this family that is the ``same``, with
+        nothing before it."""
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -238,13 +243,13 @@ class BranchedReplay(Replay):
             return seq is not None and self._next_of_any(state) == seq and same(seq)
 
     def upcoming(self, scope: Scope, family: str) -> int:
-        """The recorded step of this family that the scope's lane makes next; one past the last entry where it has none left."""
+        """Return the next recorded step of this family in the scope's lane; one past the last entry if there is none."""
         with self._lock:
             seq = self._next(self.lanes.of(scope.lane), family)
         return len(self.index) + 1 if seq is None else seq
 
     def is_same(self, scope: Scope, request: Request) -> Callable[[int], bool]:
-        """Whether a recorded step is the one that is asked for."""
+        """Return a predicate for whether a recorded step is the requested one."""
         tail = self.comparison.tail(request, scope.agent)
         encoded: list[tuple[Any, bytes]] = []
 
@@ -258,14 +263,15 @@ class BranchedReplay(Replay):
         return same
 
     def is_same_note(self, scope: Scope, type: str, name: str, fields: Mapping[str, Any]) -> Callable[[int], bool]:
-        """Whether a recorded step of one entry is the one that is asked for, given as to ``note``."""
+        """Return a predicate for whether a recorded step with one entry is the requested one, given as to ``note``."""
         facts = self.comparison.note(
             scope.agent, name, fields.get("input"), fields.get("output"), fields.get("signature")
         )
         return lambda seq: self.comparison.equal(steady(self.comparison.recorded_note(seq)), steady(facts))
 
     def pass_over(self, scope: Scope, spec: Spec) -> int | None:
-        """The recorded step in whose place one goes live: passed with all that happened in it. ``None`` where there is none."""
+        """Return the recorded step that a live one replaces, skipped with everything inside it; ``None`` if there is
+        none."""
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -281,8 +287,11 @@ class BranchedReplay(Replay):
         return seq
 
     def found(self, scope: Scope, request: Request) -> ReplayedStep:
-        """Off the recorded way: the recorded step that is just this one, wherever it stands; else the replay's failure, for it can't
-        be answered. What only reads may be asked for again."""
+        """Off the recorded path: return the recorded step that equals this one, wherever it is; else fail the replay,
+        since it can't be answered.
+
+        A read-only step may be repeated.
+        """
         spec, same = request.spec, self.is_same(scope, request)
         if self.state.ended:
             raise self.late(spec.family, spec.name, spec.effect)
@@ -305,7 +314,8 @@ class BranchedReplay(Replay):
         return self._made(scope, request, seq)
 
     def note_otherwise(self, scope: Scope, type: str, name: str, *, output: object = None, **fields: Any) -> int:
-        """``note`` of what came of something live, or is decided anew: how it differs is noted, and the program goes on."""
+        """Do the same as ``note`` for a decision that depends on live results, or is made again: the difference is
+        noted, and the program goes on."""
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
@@ -320,7 +330,7 @@ class BranchedReplay(Replay):
         return seq
 
     def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
-        """Note how the outcome of a step that went live differs from the one recorded in its place; headers always do."""
+        """Note how the outcome of a live step differs from the recorded one's; headers always differ and are ignored."""
         answer = 0 if seq is None else self.index.answer[seq]
         recorded = self.trace.expand(self.trace.entry(answer).get("output")) if answer else None
         found = [one for one in differences(recorded, actual) if not one["path"].startswith("headers")]
@@ -333,11 +343,12 @@ class BranchedReplay(Replay):
 
 
 class PartialReplay:
-    """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened.
+    """A session that combines two: ``replay`` answers, ``recording`` (the new run) keeps what happened.
 
-    Kinds of steps go ``live`` from the recorded step ``since`` on. Once something was live, the program may go another way than the
-    recorded one. From there on a call is answered by the recorded one that is just like it, wherever that stands; one that is not in the
-    recording ends the replay, for nobody knows what it would have come to. All else is as in a recording.
+    Kinds of steps are ``live`` from the recorded step ``since`` on. Once something was live, the program may take
+    another path than the recorded one. From then on a call is answered by the recorded one that equals it, wherever
+    that is; a call that is not in the recording ends the replay, since its result is unknown. Everything else is as in
+    a recording.
     """
 
     recording: Final = False
@@ -367,7 +378,7 @@ class PartialReplay:
         self._lanes: dict[Lane, Lane] = {}
         #: The lanes of the recorded run, by those of the new one.
         self.originals: Final[dict[Lane, Lane]] = {}
-        #: What a step of the recorded run is in the new one.
+        #: The number in the new run of each step of the recorded run.
         self._seqs: dict[int, int] = {ROOT: ROOT}
 
     @property
@@ -408,7 +419,7 @@ class PartialReplay:
         return CopiedStep(step, copy)
 
     def _leaves(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
-        """Whether the program goes another way than the recorded one with a step of this family, or did so before."""
+        """Return whether the program leaves the recorded path with a step of this family, or did so before."""
         replay = self.replay
         if replay.may_leave and not replay.left and not replay.follows(scope, family, same):
             replay.leave()
@@ -425,7 +436,7 @@ class PartialReplay:
         return not live and not self.replay.left and self.replay.comes_next(scope, family, name)
 
     def _is_behind(self, scope: Scope, family: str) -> bool:
-        """Whether the step from which on steps go live has been made, or is the next of this family here."""
+        """Return whether the step from which on steps are live has been made, or is the next of this family here."""
         return not self._since or self.replay.left or self.replay.upcoming(scope, family) >= self._since
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
@@ -471,7 +482,7 @@ class PartialReplay:
         return self.new.library_clock(self._mirrored(scope), function, library, lambda: value)
 
     def _hour(self, function: str, then: Any, real: Callable[[], Any]) -> Any:
-        """What a clock shows that would show ``then``."""
+        """Return what a clock shows instead of ``then``."""
         if not self.live.clock or function.startswith(_STEADY):
             return then
         if self._shift is None:
@@ -502,7 +513,7 @@ class PartialReplay:
         replay = self.replay
         if replay.left:
             value = real()
-        elif replay.may_leave:  # more draws than were recorded may follow from what was live
+        elif replay.may_leave:  # more draws than recorded may be a consequence of a live step
             drawn = real()
             found, recorded = replay.recorded_read(scope, function)
             value = recorded if found else drawn
@@ -516,7 +527,7 @@ class PartialReplay:
             return self.new.arm(self._mirrored(scope), function, seconds)
         timer = replay.arm(scope, function, seconds)
         if replay.may_leave and function in _TIMERS and not timer.comes:
-            return self.new.arm(self._mirrored(scope), function, seconds)  # it may be one of another way
+            return self.new.arm(self._mirrored(scope), function, seconds)  # it may belong to another path
         copy = self.new.arm(self._mirrored(scope), function, seconds)
         about = {key: value for key, value in timer.about.items() if key in ("done", "error", "hop")}
         timer.on_delivery = lambda: copy.fired(about)
@@ -542,7 +553,7 @@ class PartialReplay:
 
     @property
     def undo_log(self) -> UndoLog | None:
-        return None  # what is undone follows from what went live
+        return None  # what is undone depends on what was live
 
     def starts(self, lane: Lane) -> None:
         pass
@@ -557,13 +568,13 @@ class PartialReplay:
         return self.replay.fail(error)
 
     def _mirrored(self, scope: Scope) -> Scope:
-        """The scope in the new run that corresponds to a scope of the replay."""
+        """Return the scope in the new run that corresponds to a scope of the replay."""
         return Scope(
             self._seen, self.lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
         )
 
     def lane(self, lane: Lane) -> Lane:
-        """The lane of the new run that corresponds to ``lane`` of the replay."""
+        """Return the lane of the new run that corresponds to ``lane`` of the replay."""
         found = self._lanes.get(lane)
         if found is None:
             if lane.parent is None:
@@ -576,7 +587,8 @@ class PartialReplay:
 
 
 class _Branch(Recording):
-    """The new run. What a live step makes inside is made in it, and asks the same model and the same policy as what is beside it."""
+    """The new run. What a live step does inside belongs to it, and uses the same model and policy as the steps around
+    it."""
 
     def __init__(self, journal: Journal, redactor: Redactor, live: Live) -> None:
         super().__init__(journal, redactor)
@@ -629,7 +641,7 @@ class _Mirrored(Progress):
 
 
 class BlockBeside(AroundStep):
-    """A block of steps that the recording has not: what is made in it is made in the partial replay."""
+    """A block of steps that the recording does not have: what happens in it belongs to the partial replay."""
 
     __slots__ = ("_scope",)
 
@@ -642,7 +654,7 @@ class BlockBeside(AroundStep):
 
 
 class LiveStep(AroundStep):
-    """A step that is made live in a replay; it is recorded in the new run and compared with the old one."""
+    """A step that is live in a replay; it is recorded in the new run and compared with the old one."""
 
     __slots__ = ("_out", "_recorded", "_session", "_spec")
 
@@ -658,7 +670,7 @@ class LiveStep(AroundStep):
         return self.inner.body()
 
     def _away(self, away: bool) -> None:
-        """A block around a live call, during which nothing counts as stuck."""
+        """Suspend detection of stuck threads for a live call (``away``), or resume it."""
         if away is not self._out:
             self._out = away
             threads = self._session.threads
@@ -677,7 +689,7 @@ class LiveStep(AroundStep):
     def _compare(self, output: object) -> None:
         """Note how the live outcome differs from the recorded one."""
         if self._recorded is None and self._session.replay.left:
-            return  # there is none that it could be compared with
+            return  # there is nothing to compare it with
         self._session.replay.compare_outcome(self._recorded, self._spec, to_json(output))
 
 
@@ -736,7 +748,7 @@ class CopiedStep(Step):
         kind = outcome.entry.get("type")
         if kind == self.step.spec.types.chunk:
             self._given(outcome)
-        elif kind is not None:  # else it is the failure of the replay
+        elif kind is not None:  # otherwise it is the replay's failure
             self._answered(outcome)
         return outcome
 
@@ -776,8 +788,11 @@ class CopiedStep(Step):
 
 
 def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since: int) -> PartialReplay:
-    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live, from step ``since`` on; ``input`` is the run's
-    input."""
+    """Create a new run in ``store`` for a replay of ``session`` in which ``live`` steps are live, from step ``since``
+    on.
+
+    ``input`` is the run's input.
+    """
     live.load()
     new = _Branch(store.create(encode_read=encode_reads), session.redactor, live)
     new.state.partial = True
@@ -799,7 +814,7 @@ def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since:
 
 
 def _replayable_by(origin: Mapping[str, Any], new: Recording) -> dict[str, Any]:
-    """What a replay of the new run needs to know: the program that makes it, here and now, and which of that program's runs it is."""
+    """Return what a replay of the new run needs: the program that makes it now, and which of that program's runs it is."""
     program = this_program()
     found: dict[str, Any] = {"program": process.role.program}
     found |= {key: origin[key] for key in ("ordinal", "user_modules", "credentials") if key in origin}

@@ -1,4 +1,5 @@
-"""Runs as Chrome trace events, which Perfetto and ``chrome://tracing`` open: a track for each lane, arrows for hops and messages."""
+"""Runs as Chrome trace events for Perfetto and ``chrome://tracing``: a track for each lane, arrows for hops and
+messages."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ __all__ = ["Perfetto"]
 
 _CALLS: Final = frozenset(FAMILIES) - {"pipe"}
 _MESSAGES: Final = frozenset({"task_sent", "task_received", "response_sent"})
-#: A slice of no length has nothing to which an arrow could point.
+#: Minimum length (ns): an arrow can't point to a slice without length.
 _SHORTEST: Final = 1000
 
 Place = tuple[str, str | None, int]
@@ -45,7 +46,7 @@ class _At(NamedTuple):
 
 
 class Perfetto(Form):
-    """Chrome trace events: times relative to the first entry, one process for each file, one track for each lane."""
+    """Chrome trace events: times relative to the first entry, one process per file, one track per lane."""
 
     name = "perfetto"
     summary = "Chrome trace events, to be opened in ui.perfetto.dev or chrome://tracing."
@@ -65,7 +66,7 @@ class Perfetto(Form):
 
 
 class _File:
-    """One file of a run, its slices laid out on tracks in which they nest."""
+    """One file of a run, with its slices on tracks in which they nest."""
 
     def __init__(self, number: int, trace: Trace, *, payloads: bool) -> None:
         self.number: Final = number
@@ -73,7 +74,7 @@ class _File:
         self.began: Final = int(self.view.first.get("ts_ns", 0))
         self.ended: Final = int(self.view.last.get("ts_ns", 0))
         self._payloads: Final = payloads
-        #: By lane the numbers of its tracks, and by track what is open on it.
+        #: The numbers of each lane's tracks, and the open slices of each track.
         self._tracks: Final[dict[int, list[int]]] = {}
         self._open: Final[dict[int, list[int]]] = {}
         self.names: Final[dict[int, str]] = {}
@@ -145,7 +146,7 @@ class _File:
         return found
 
     def _track(self, one: _Slice) -> int:
-        """The first track of the lane on which the slice nests in what is open there; a new one where there is none."""
+        """Return the first track of the lane in whose open slices this one nests; a new one if there is none."""
         tracks = self._tracks.setdefault(one.lane, [])
         for track in tracks:
             ends = self._open[track]
@@ -163,7 +164,7 @@ class _File:
         return track
 
     def track_of(self, lane: int) -> int | None:
-        """The first track of a lane."""
+        """Return the first track of a lane."""
         tracks = self._tracks.get(lane)
         return tracks[0] if tracks else None
 
@@ -221,7 +222,8 @@ def _instants(file: _File, at: Any) -> Iterator[dict[str, Any]]:
 
 
 def _arrows(files: Sequence[_File], places: Mapping[Place, _At]) -> Iterator[tuple[_At, _At, str]]:
-    """From where a lane was started to it, from a message to who received it, from a run to its child process."""
+    """Yield arrows: from the start of a lane to the lane, from a message to its receiver, from a run to its child
+    process."""
     for file in files:
         for step in file.view.steps.values():
             entry = step.entry if step.kind in _MESSAGES or step.kind in ("lane", "run.started") else {}
@@ -246,7 +248,7 @@ def _cause(files: Sequence[_File], places: Mapping[Place, _At], cause: object) -
     key = (str(cause.get("run_id")), cause.get("segment"), cause["seq"])
     if key in places:
         return places[key]
-    for file in files:  # an entry that has no slice: its place in its lane
+    for file in files:  # an entry without a slice: its place in its lane
         if file.key(cause["seq"]) == key and (step := file.view.steps.get(cause["seq"])) is not None:
             track = file.track_of(step.lane_number)
             return None if track is None else _At(file.number, track, step.ts_ns)

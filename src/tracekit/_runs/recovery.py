@@ -1,4 +1,5 @@
-"""Whether a run that died may be resumed: a pure function of its log, and of who holds its file."""
+"""The decision whether a run that died may be resumed: a function of its log, and of the process that has its file
+open."""
 
 from __future__ import annotations
 
@@ -69,16 +70,17 @@ __all__ = [
 #
 # Whether a run that did not end may go on: a pure function of its log.
 #
-# The same log gives the same answer, with its reasons step by step; ``tracekit docs recovery`` explains each ``code``. A run is
-# resumed only if its log is intact, whatever is pending may be made again, and nothing is ambiguous. Everything else is refused.
+# The same log gives the same answer, with its reasons step by step; ``tracekit docs recovery`` explains each ``code``.
+# A run is resumed only if its log is intact, everything pending may be repeated, and nothing is ambiguous. Everything
+# else is refused.
 
-#: Codes in favour of resuming, or for information only. Every other code refuses.
+#: Codes in favor of resuming, or only informative. Every other code refuses.
 FOR: Final = frozenset(
     {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
     | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error", "elsewhere_accepted"}
 )
 
-#: Codes of steps of which nobody knows whether they happened, and of those that are being made right now.
+#: Codes of steps that may or may not have happened, and of those that are being made right now.
 IN_DOUBT: Final = frozenset(
     {"class_missing", "irreversible_pending", "irreversible_timed_out", "irreversible_lost", "irreversible_failed"}
     | {"unknown_effect", "running"}
@@ -90,11 +92,11 @@ Reason = dict[str, Any]
 class Decision(NamedTuple):
     """What may be done with a run: ``resume`` or ``abort``, and why.
 
-    ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
-    ``in_doubt`` lists the steps whose effect may or may not have happened, one of a child process as ``"SEGMENT:STEP"``;
-    ``pending`` the steps of the run's own file without an outcome; ``running`` those among them that are irreversible and are being
-    made right now, by the process that has the run open: nothing is in doubt of them. ``undeclared`` are those in doubt of which nobody has
-    said what they do: processes.
+    ``reasons`` are dictionaries with ``code`` and ``text``, and for a step also ``step``, ``name``, ``side_effect``.
+    ``in_doubt`` lists the steps whose effect may or may not have happened, those of a child process as
+    ``"SEGMENT:STEP"``; ``pending`` the steps of the run's own file without an outcome; ``running`` the irreversible
+    ones among them that are being made right now by the process that has the run open: they are not in doubt.
+    ``undeclared`` are the steps in doubt whose effect nobody has declared: processes.
     """
 
     run_id: str
@@ -108,16 +110,16 @@ class Decision(NamedTuple):
 
     @property
     def leaves_in_doubt(self) -> bool:
-        """Whether an effect is in doubt that somebody should look at: of a run that has ended, one that was declared."""
+        """Whether an effect is in doubt that somebody should check: in an ended run, only a declared one."""
         return not set(self.in_doubt) <= (set(self.undeclared) if self.state == "complete" else set())
 
     @property
     def refusals(self) -> tuple[Reason, ...]:
-        """The reasons that speak against going on."""
+        """The reasons against going on."""
         return tuple(reason for reason in self.reasons if reason["code"] not in FOR)
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``tracekit recovery scan`` prints it."""
+        """Return the form that ``tracekit recovery scan`` prints."""
         return {key: [*value] if isinstance(value, tuple) else value for key, value in self._asdict().items()}
 
 
@@ -129,7 +131,7 @@ class SegmentDecision(NamedTuple):
 
 
 class LogOfSteps:
-    """What the entries of a file say of its steps, of the tool that it was imported from, and of the processes that have written it."""
+    """What a file's entries say about its steps, the tool that it was imported from, and the processes that wrote it."""
 
     def __init__(self, originals: Originals | None = None) -> None:
         self.log: Final = RecoveredLog(())
@@ -143,14 +145,14 @@ class LogOfSteps:
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]]) -> LogOfSteps:
-        """The log of these entries, taken as they stand in the file."""
+        """Return the log of these entries, in the order of the file."""
         found = cls()
         for entry in entries:
             found.add(entry)
         return found
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Take the next entry."""
+        """Add the next entry."""
         if entry["type"] in ("run.started", "recovery.started"):
             if entry["seq"] == 1:
                 self.imported_from = imported_from(entry)
@@ -178,13 +180,15 @@ def decide(
     writer: Callable[[Mapping[str, Any]], Iterable[Reason]] | None = None,
     run_id: str | None = None,
 ) -> Decision:
-    """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
+    """Return the decision on a run: its ``entries`` in the order of the file (those that verify), and the verdict on
+    them.
 
-    ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
-    files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
-    word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
-    once, where that is to be looked at, ``settled`` whether a person has settled a step when its run had ended,
-    ``writer`` the reasons for or against the process that the log names as its last writer. ``run_id`` is for a file that holds no entry.
+    ``holder`` is the process that has the run open (its pid, or ``True`` if the system does not tell), ``segments`` the
+    files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` the
+    operator's permission to cut off what remains after a power loss. ``secret`` returns the secret under which the
+    store makes the keys of calls that happen once, if that is to be checked, ``settled`` whether a person has settled a
+    step after the end of its run, ``writer`` the reasons for or against the process that the log names as its last
+    writer. ``run_id`` is for a file without entries.
     """
     who, segments = verdict.run_id or run_id or "", [*segments]
     in_segments = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
@@ -194,7 +198,7 @@ def decide(
     log, writers = read.log, read.writers
     steps = [*log.steps.notable()]
     if verdict.end is not None and verdict.state != "broken":
-        # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
+        # Its program knows what failed. But what was cut off, or failed in a way that says nothing, remains in doubt.
         left = [step for step in steps if step.left_in_doubt and not (settled and _settled(log, step, settled))]
         reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
         return Decision(
@@ -233,12 +237,12 @@ def decide(
 
 
 def _settled(log: RecoveredLog, step: RecoveredStep, settled: Callable[[int], bool]) -> bool:
-    """Whether a person has settled a step of an ended run, or one around it."""
+    """Return whether a person has settled a step of an ended run, or one around it."""
     return settled(step.seq) or any(settled(around.seq) for around in log.settled_with(step))
 
 
 def newer(run_id: str, version: object) -> Decision:
-    """The decision on a run of a later format: nothing in it can be judged."""
+    """Return the decision on a run of a later format: nothing in it can be judged."""
     text = f"the log is of format version {version}, which this tracekit does not read: upgrade tracekit"
     return Decision(run_id, "broken", "abort", ({"code": "format_newer", "text": text, "version": version},))
 
@@ -255,7 +259,8 @@ def _held(holder: int | bool | None) -> Iterator[Reason]:
 
 
 def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
-    """What speaks for or against the process that wrote a log that nobody has locked: it may live, and have another copy of it."""
+    """Yield reasons for or against the process that wrote a log that is not locked: it may be alive, and have another
+    copy of it."""
     became = fate(writer, path)
     if became == "alive" and (writer["pid"] != os.getpid() or process.has_open(run_id)):
         text = f"this is a copy of the log of process {writer['pid']}, which lives, if only stopped"
@@ -288,7 +293,7 @@ def _of_the_log(
         text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
         yield {"code": "intact", "text": text}
     if verdict.torn_bytes:
-        becomes = " will be cut off and kept"  # by whoever writes on; of a damaged log nobody does
+        becomes = " will be cut off and kept"  # by the process that writes on; nothing writes to a damaged log
         if verdict.state == "broken" and not (verdict.lost_tail and accept_lost_tail):
             becomes = " stay as they are: nothing is written to a damaged log"
         text = f"the last line is torn: {verdict.torn_bytes} bytes, which no effect waited for,{becomes}"
@@ -322,7 +327,8 @@ def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
 
 
 def _of_segments(segments: Iterable[SegmentDecision]) -> Iterator[Reason]:
-    """Child processes can't be resumed: one that did not end cleanly leaves its work undone, and none is started again."""
+    """Yield the reasons of child processes, which can't be resumed: one without a clean end leaves its work undone, and
+    none is started again."""
     for segment, inside in segments:
         if segment.state != "complete":
             open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
@@ -336,7 +342,7 @@ def _of_segments(segments: Iterable[SegmentDecision]) -> Iterator[Reason]:
 
 
 def _in_doubt_below(run_id: str, segments: Iterable[SegmentDecision]) -> Iterator[Reason]:
-    """Child processes of a run that has ended: those with an effect in doubt."""
+    """Yield reasons for child processes of an ended run that have an effect in doubt."""
     for segment, _ in segments:
         if segment.in_doubt:
             texts = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
@@ -354,7 +360,8 @@ def _segment(segment: Decision, text: str) -> Reason:
 
 
 def _of_processes(log: RecoveredLog) -> Iterator[Reason]:
-    """A process that was about to be started may have begun, though it has written nothing yet."""
+    """Yield reasons for processes that were about to be started: they may have begun, though they have written nothing
+    yet."""
     for name, lane, inside in log.processes:
         if lane in log.captured:
             continue
@@ -367,7 +374,10 @@ def _of_processes(log: RecoveredLog) -> Iterator[Reason]:
 
 
 def _of_the_boundary(log: RecoveredLog) -> Iterator[Reason]:
-    """What no step has may have had an effect: the program would do it again. (A process of the run's own is judged as such.)"""
+    """Yield reasons for uncaptured operations that may have had an effect: the program would repeat them.
+
+    (A process of the run's own is judged separately.)
+    """
     for one in map(crossing_of, log.crossed):
         if one.effect and one.lane is None:
             text = f"{one.text} was not captured: it may have had an effect, and the program would do it again"
@@ -375,7 +385,7 @@ def _of_the_boundary(log: RecoveredLog) -> Iterator[Reason]:
 
 
 def _of_keys(steps: Sequence[RecoveredStep], secret: Callable[[], str | None] | None) -> Iterator[Reason]:
-    """Refuse a run whose keys were made under another secret: exactly-once calls could not be recognised."""
+    """Refuse a run whose keys were made under another secret: its exactly-once calls could not be recognized."""
     if secret is None:
         return
     keyed = [step for step in steps if step.key_by is not None and step.state != "given_up"]
@@ -450,9 +460,9 @@ def _in_doubt(step: RecoveredStep) -> Reason:
 
 
 def _again(log: RecoveredLog, step: RecoveredStep) -> Reason:
-    """A step without an outcome that may be made again, if anybody asks for it."""
+    """Return the reason for a step without an outcome that may be repeated, if the program requests it."""
     if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
-        # What is around it answers from the log: nobody comes back to this step.
+        # The step around it answers from the log: this step is never requested again.
         if step.side_effect == "reversible":
             return _reason(
                 "pending_orphaned", step, "has no outcome, and the step around it has ended: it will not be made again"
@@ -509,16 +519,17 @@ def _named(step: RecoveredStep) -> str:
 
 # -- the decision on a run in a store ----------------------------------------------------------------------------------
 #
-# The decision on a run of a store: its file, whoever holds it, and its child processes.
+# The decision on a run of a store: its file, the process that has it open, and its child processes.
 
 
 class UncertainStep(NamedTuple):
-    """An irreversible step without a known outcome: ``state`` is ``in_doubt``, or ``running`` while its process is making it.
+    """An irreversible step without a known outcome: ``state`` is ``in_doubt``, or ``running`` while its process is
+    making it.
 
-    ``arguments`` and ``idempotency_key`` are as the log has them, placeholders included; ``host`` is where it was made, ``time`` when it
-    began. ``segment`` names the child process whose step it is; ``declared`` is false of a process of which nobody has said what it does.
-    ``code`` and ``text`` say why it is listed, ``what_to_do`` what then. ``inside`` is the step in doubt around it, which is settled with
-    it, or ``None``.
+    ``arguments`` and ``idempotency_key`` are those in the log, placeholders included; ``host`` is the machine, ``time``
+    the begin. ``segment`` names the child process of the step; ``declared`` is false for a process whose effect nobody
+    has declared. ``code`` and ``text`` say why it is listed, ``what_to_do`` how to resolve it. ``inside`` is the step
+    in doubt around it, which is settled with it, or ``None``.
     """
 
     run_id: str
@@ -538,13 +549,16 @@ class UncertainStep(NamedTuple):
     inside: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values: the time in ISO 8601, the age in seconds."""
+        """Return JSON values: the time in ISO 8601, the age in seconds."""
         return {**self._asdict(), "time": self.time.isoformat(), "age": self.age.total_seconds()}
 
 
 class InDoubt(NamedTuple):
-    """What is in doubt in a store, the oldest run first; what is being made right now; the files that can't be read, and what has the name
-    of one and is none (a link to nothing, a directory); and, apart, processes in doubt of which nobody has said what they do."""
+    """What is in doubt in a store, the oldest run first.
+
+    Also: what is being made right now; the files that can't be read, and what only has the name of a file (a dangling
+    link, a directory); and, separately, processes in doubt whose effect nobody has declared.
+    """
 
     in_doubt: tuple[UncertainStep, ...] = ()
     running: tuple[UncertainStep, ...] = ()
@@ -554,7 +568,10 @@ class InDoubt(NamedTuple):
 
 @_reality.off_loop()
 def in_doubt(store: Store) -> InDoubt:
-    """Every irreversible step without a known outcome in any run of the store, those included that have ended. Reads only."""
+    """Return every irreversible step without a known outcome in any run of the store, including ended runs. Only reads.
+
+    Raises ``RunNotFoundError`` if the store does not exist.
+    """
     if not os.path.isdir(store.runs):
         raise RunNotFoundError(
             f"there is no store in {store.root} (it has no directory 'runs'), so nothing was looked at",
@@ -586,7 +603,7 @@ def in_doubt(store: Store) -> InDoubt:
 
 
 def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
-    """The steps of one file, and whether the file can be read whole."""
+    """Return the uncertain steps of one file, and whether the whole file can be read."""
     decision = decision_on(path, segments=())
     reasons = {reason.get("step"): reason for reason in decision.reasons if reason["code"] in IN_DOUBT}
     steps = [step for step in (*decision.in_doubt, *decision.running) if isinstance(step, int)]
@@ -629,7 +646,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
 
 
 def _host(trace: Trace, path: str) -> str | None:
-    """The machine that a file was written on; a child process's may leave it to its run."""
+    """Return the machine on which a file was written; a child process's may be recorded only in its run."""
     for entry in (trace.entry(1), first_entry(file_beside(path, None))):
         environment = _meta(entry).get("environment")
         if isinstance(environment, dict) and environment.get("host"):
@@ -637,14 +654,15 @@ def _host(trace: Trace, path: str) -> str | None:
     return None
 
 
-#: What ``settle --done`` takes for an HTTP exchange: an answer in the form of a trace.
+#: What ``settle --done`` accepts for an HTTP exchange: an answer in the form of a trace.
 HTTP_FORM: Final = (
     '{"status": 200, "headers": {"content-type": "application/json"}, "body": {"id": "p-1"}, "format": "json"}'
 )
 
 
 def inside_of(log: RecoveredLog, step: RecoveredStep) -> tuple[list[RecoveredStep], list[RecoveredStep]]:
-    """What was begun inside a step and can't be taken back: what is settled as not done together with it, and what forbids that.
+    """Return what was begun inside a step and can't be undone: what is settled as not done together with it, and what
+    rules that out.
 
     A call that happens once, and has its outcome, is answered by its key when the body runs again.
     """
@@ -653,7 +671,8 @@ def inside_of(log: RecoveredLog, step: RecoveredStep) -> tuple[list[RecoveredSte
     for inner in log.below(step):
         if inner.key_by is not None and inner.state == "done" and inner.hidden is None:
             continue
-        # Open, or seen by a person who says that it was not done: whoever says so of the step says it of that, too.
+        # Open, or checked by a person who says that it was not done: saying so of the step says it of the inner step,
+        # too.
         undecided = inner.state == "pending" or (inner.state == "failed" and inner.said_done is not True)
         together = undecided and any(around is step for around in log.settled_with(inner))
         (along if together else against).append(inner)
@@ -661,7 +680,7 @@ def inside_of(log: RecoveredLog, step: RecoveredStep) -> tuple[list[RecoveredSte
 
 
 def named(steps: Iterable[RecoveredStep]) -> str:
-    """Steps as a message lists them: ``step 33, http 'POST …'``."""
+    """Return steps as a message lists them: ``step 33, http 'POST …'``."""
     return "; ".join(f"step {step.seq}, {step.family} {step.name!r}" for step in steps)
 
 
@@ -680,7 +699,7 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
     if around := [*_in_doubt_around(log, seq, in_doubt)]:
         return f"settle step {around[-1]} around it, which settles this one, too"
     settle = "tracekit recovery settle " + run
-    # What is around it and would run again is settled as done in its place, since it would do this again.
+    # A step around it that would run again is settled as done instead, since it would repeat this one.
     again = [] if verdict.end else [outer for outer in log.settled_with(step) if outer.state == "pending"]
     target = again[-1] if again else step
     returned = "with what it returned" if target is step else f"with what {named([target])}, around it returned"
@@ -711,7 +730,7 @@ _GIVE: Final = (
     f"items); or {_ABORT}"
 )
 _BELOW: Final = f"`tracekit in-doubt` says whether a process of it has left something in doubt; then {_ABORT}"
-#: What to do about a reason that speaks against resuming, by its code. What is in doubt has its own (``_what_to_do``).
+#: What to do about a reason against resuming, by its code. Steps in doubt have their own texts (``_what_to_do``).
 _ADVICE: Final[dict[str, str]] = {
     "running": "wait until it has ended",
     "irreversible_inside": _GIVE,
@@ -739,7 +758,7 @@ _ADVICE: Final[dict[str, str]] = {
 
 
 def advice(decision: Decision, path: str) -> str:
-    """What to do first where a run can't be resumed, for people: a command with the run and the step in it, where one helps."""
+    """Return what to do first if a run can't be resumed: a text with the command for this run and step, if one helps."""
     first: Reason = next(iter(decision.refusals), {"code": "held"})
     in_doubt = [step for step in decision.in_doubt if isinstance(step, int)]
     if first["code"] in IN_DOUBT and first.get("step") in in_doubt:
@@ -753,7 +772,7 @@ def advice(decision: Decision, path: str) -> str:
 
 
 def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:
-    """Nothing can be settled in it."""
+    """Return what to do about a step in a damaged trace, in which nothing can be settled."""
     if verdict.lost_tail:
         return (
             "find out whether it happened. The end of this trace was lost, so nothing can be settled in it; if the machine lost power "
@@ -767,21 +786,24 @@ def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:
 
 
 def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
-    """The runs that did not end, or not as the tip hash kept for them says, or that leave something in doubt; with ``all`` every run: the
-    file, and its segments'."""
+    """Yield the runs that did not end, or not as their kept tip hash says, or that leave something in doubt; with
+    ``all`` every run.
+
+    Each as its file and its segments' files.
+    """
     for path, segments in store.paths().items():
         if all or _needs_a_decision(path, segments, store.tips):
             yield path, segments
 
 
 def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
-    """Whether a run has not ended, or leaves an effect in doubt, in a child process too."""
+    """Return whether a run has not ended, or leaves an effect in doubt, also in a child process."""
     try:
         last = last_entry(path)
         if not _has_ended(path, last, tips):
             return True
         if last["type"] == "run.aborted" and not _meta(last).get("by_program"):
-            return False  # the operator who gave it up has looked
+            return False  # the operator who gave it up has checked
         ends = [(path, last), *((segment, last_entry(segment)) for segment in segments)]
         return any(decision_on(file, segments=()).leaves_in_doubt for file, end in ends if not _silent(end))
     except (OSError, TracekitError):
@@ -789,7 +811,8 @@ def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
 
 
 def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
-    """Whether a run's last entry is the end that was kept as its tip, so that a cut, or another end, is not taken for it."""
+    """Return whether a run's last entry is the end that was kept as its tip, so that a truncation, or another end, is
+    not taken for it."""
     if last.get("type") not in ENDS:
         return False
     try:
@@ -800,7 +823,7 @@ def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
 
 
 def _silent(last: Mapping[str, Any]) -> bool:
-    """Whether the end of a file says that nothing in it is in doubt."""
+    """Return whether the end of a file says that nothing in it is in doubt."""
     return last.get("type") in ENDS and not _meta(last).get("in_doubt")
 
 
@@ -818,7 +841,8 @@ def decision_on(
     original_is_dead: bool = False,
     segments: Sequence[str] | None = None,
 ) -> Decision:
-    """The decision on the run in the file at ``path``; see ``decide``. ``segments``, where they are known. Reads only."""
+    """Return the decision on the run in the file at ``path``; see ``decide``. ``segments`` if they are known. Only
+    reads."""
     run_id = os.path.basename(path).removesuffix(SUFFIX)
     held = holder(path)
     try:
@@ -848,9 +872,9 @@ def decided(
     original_is_dead: bool | None = False,
     segments: Sequence[str] | None = None,
 ) -> Decision:
-    """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself).
+    """Return the decision on an open trace with a known verdict and holder (``None`` if the caller itself holds it).
 
-    ``original_is_dead`` is the operator's word for it; ``None`` for whoever does not go on with the run, and need not know.
+    ``original_is_dead`` is the operator's statement; ``None`` for a caller that does not continue the run.
     """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     log = trace.collected(LogOfSteps)
@@ -872,7 +896,7 @@ def decided(
         else lambda writer: _of_the_writer(trace.path, run_id, writer, original_is_dead),
         run_id=run_id,
     )
-    # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.
+    # A copy of a run under another name is not that run, and must not be taken for it.
     return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
 
 
@@ -890,7 +914,7 @@ def _segments(path: str, segments: Sequence[str] | None) -> list[SegmentDecision
 
 
 def _secret(path: str) -> str | None:
-    """Which secret the store of a trace makes its keys under; ``None`` where it has none that can be read."""
+    """Return which secret the store of a trace uses for its keys; ``None`` if it has none that can be read."""
     try:
         return Keys(store_of(path).root).known_by()
     except (TracekitError, OSError):
@@ -898,7 +922,8 @@ def _secret(path: str) -> str | None:
 
 
 def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
-    """What a person has said of a step of a run that has ended: ``{"done", "by", "reason", "at" …}``, or ``None``."""
+    """Return a function for a person's settlement of a step after the end of its run: ``{"done", "by", "reason", "at"
+    …}``, or ``None``."""
 
     def settlement_of(step: int) -> Mapping[str, Any] | None:
         entry = trace.entry(step)
@@ -911,15 +936,15 @@ def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
             keys = Keys(store_of(trace.path).root)
             return keys.settled(digest, owner_of(trace.path, step)) if os.path.isdir(keys.directory) else None
         except (TracekitError, OSError, ValueError):
-            return None  # the step stays in doubt; whoever settles it anew gets the reason
+            return None  # the step stays in doubt; settling it again reports the reason
 
     return settlement_of
 
 
 def keep_settlement(path: str, step: int, statement: Mapping[str, Any]) -> bool:
-    """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before.
+    """Keep a person's settlement of a step after the end of its run, durably; return False if there is one already.
 
-    ``TraceError`` where a file is in its place that says nothing.
+    Raises ``TraceError`` if the existing file is not a settlement.
     """
     target = _settlement(path, step)
     directory = os.path.dirname(target)
@@ -959,7 +984,8 @@ def _settlement(path: str, step: int) -> str:
 
 
 def last_settled(store: Store) -> tuple[int, ...]:
-    """When somebody last may have settled a step of a run that had ended, by the time stamps of where that is kept."""
+    """Return the times at which a settlement after the end of a run may last have been kept, by the modification times
+    of the directories."""
     found = []
     for directory in (os.path.join(store.root, "settled"), Keys(store.root).directory):
         try:
@@ -970,7 +996,7 @@ def last_settled(store: Store) -> tuple[int, ...]:
 
 
 def key_of(entry: Mapping[str, Any]) -> str | None:
-    """The key of a call that happens once in the whole store."""
+    """Return the key of a call that happens once in the whole store, or ``None``."""
     meta = _meta(entry)
     info, contract = meta.get("info"), meta.get("contract")
     if not isinstance(info, dict) or not isinstance(contract, dict) or contract.get("exactly_once") != "store":
@@ -980,7 +1006,7 @@ def key_of(entry: Mapping[str, Any]) -> str | None:
 
 
 def owner_of(path: str, step: int) -> Owner:
-    """Whose a key is that a step of this file uses."""
+    """Return the owner of a key that a step of this file uses."""
     stem = os.path.basename(path).removesuffix(SUFFIX)
     part = SEGMENT.fullmatch(stem)
     return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
@@ -988,13 +1014,13 @@ def owner_of(path: str, step: int) -> Owner:
 
 @_reality.off_loop()
 def store_at(store: Any) -> Store:
-    """The store that a caller means: a directory, a ``Store``, or ``None`` for the usual one."""
+    """Return the store that a caller means: a directory, a ``Store``, or ``None`` for the default one."""
     return store if isinstance(store, Store) else Store(store)
 
 
 @_reality.off_loop()
 def store_of(path: str) -> Store:
-    """The store that a trace file lies in; for a file outside every store: one that has nothing of it."""
+    """Return the store that a trace file is in; for a file outside of any store: an empty one."""
     runs = os.path.dirname(os.path.abspath(path))
     return Store(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
 
@@ -1002,7 +1028,7 @@ def store_of(path: str) -> Store:
 def refused(
     decision: Decision, what: str, reasons: Collection[dict[str, object]], next_action: str
 ) -> RecoveryRefusedError:
-    """What to raise where ``what`` is refused for ``reasons`` of ``decision``."""
+    """Return the error for ``what`` being refused for ``reasons`` of ``decision``."""
     texts = "; ".join(str(reason["text"]) for reason in reasons)
     return RecoveryRefusedError(
         f"{what} is refused: {texts}",

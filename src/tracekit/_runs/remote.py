@@ -1,6 +1,7 @@
-"""Stores and runs at a URL (``s3://``, ``gs://`` …): fetched into a directory of this process, read there, and gone with it.
+"""Stores and runs at a URL (``s3://``, ``gs://`` …): downloaded into a temporary directory of this process, and read
+there.
 
-What is fetched is what is asked for: the files of one run, or every run of a store. Nothing is ever written there.
+Only what is needed is downloaded: the files of one run, or every run of a store. Nothing is ever uploaded.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from ..errors import RunStateError, TraceError
 __all__ = ["fetched_run", "fetched_store", "is_url", "runs_at"]
 
 _URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
-#: A name that is taken over: of a file in one directory, whatever a server says.
+#: A name that is accepted: of a file in one directory, whatever a server says.
 _NAME: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
 
-#: Passes the items on; shows how far it is.
+#: Passes the items on; shows the progress.
 Progress = Callable[[list[str], str], Iterable[str]]
 
 
 def is_url(text: object) -> bool:
-    """Whether a store, or a run, is named by a URL."""
+    """Return whether a store or run is named by a URL."""
     return isinstance(text, str) and _URL.match(text) is not None
 
 
 def fetched_store(url: str, run: str | None = None, progress: Progress = lambda items, what: items) -> Store:
-    """The store at ``url``, as one on this machine: all of it, or, with ``run``, what is needed to find and read that run."""
+    """Return the store at ``url`` as a local one: all of it, or, with ``run``, what is needed to find and read that
+    run.
+
+    Raises ``TraceError`` if there is no store.
+    """
     remote = _Remote(url.rstrip("/"))
     names = remote.names("runs")
     if not names:
@@ -59,14 +64,14 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
     for file in progress(files, f"fetching from {url}"):
         remote.get(file, os.path.join(root, file))
     os.makedirs(os.path.join(root, "runs"), mode=0o700, exist_ok=True)
-    if run is not None and last is None:  # the others, so that an ambiguous or misspelt id is answered as anywhere
+    if run is not None and last is None:  # the others, so that an ambiguous or misspelled id is reported as usual
         for name in set(names) - set(wanted):
             open(os.path.join(root, "runs", name), "xb").close()
     return Store(root)
 
 
 def fetched_run(url: str) -> str:
-    """The trace file at ``url``, with those of its child processes and its kept tip, as a file on this machine; its path."""
+    """Download the trace file at ``url`` with those of its child processes and its kept tip; return the local path."""
     directory, _, name = url.rpartition("/")
     stem = name.removesuffix(SUFFIX)
     if directory.rpartition("/")[2] == "runs":
@@ -83,7 +88,7 @@ def fetched_run(url: str) -> str:
 
 
 def runs_at(url: str) -> list[str]:
-    """The URLs of the runs at ``url``: of a trace, of a store or another directory of traces, or of what a pattern (``*``) names."""
+    """Return the URLs of the runs at ``url``: a trace, a store or another directory of traces, or a pattern (``*``)."""
     if not any(sign in url for sign in "*?["):
         if url.endswith(SUFFIX):
             return [url]
@@ -100,7 +105,7 @@ def runs_at(url: str) -> list[str]:
 
 
 def _directory() -> str:
-    """A directory of this process alone, gone when it ends, however that is."""
+    """Return a directory of this process alone, removed when the process ends in any way."""
     import shutil
     import tempfile
 
@@ -149,18 +154,18 @@ class _Remote:
                 yield {**one, "name": name}
 
     def names(self, directory: str) -> list[str]:
-        """The names of the files in a directory; none where there is no such directory."""
+        """Return the names of the files in a directory; empty if it does not exist."""
         return sorted(str(one["name"]) for one in self._listed(directory))
 
     def matching(self) -> list[str]:
-        """The URLs of the files that its own URL, a pattern, names."""
+        """Return the URLs of the files that match its own URL, a pattern."""
         try:
             return [str(self._files.unstrip_protocol(one)) for one in self._files.glob(self._root)]
         except Exception as error:
             raise self._unreadable("", error) from error
 
     def newest(self, directory: str, names: list[str]) -> str:
-        """Which of these files was written last: the run that ended, or went on, last."""
+        """Return the most recently written of these files: the run that ended, or continued, last."""
         keys = ("LastModified", "mtime", "updated", "created")
         stamps = {
             one["name"]: str(next((one[key] for key in keys if one.get(key)), "")) for one in self._listed(directory)
@@ -168,7 +173,7 @@ class _Remote:
         return max(names, key=lambda name: (stamps.get(name, ""), name))
 
     def get(self, name: str, target: str) -> None:
-        """Fetch a file."""
+        """Download a file."""
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         try:
             self._files.get_file(self._place(name), target)

@@ -1,6 +1,6 @@
-"""The processes of a recorded run beside its first one, in their own view: each writes a segment, a file of its own.
+"""The other processes of a recorded run, in their own view: each writes a segment, a file of its own.
 
-A forked child opens one at its first step; a process that was started joins the run when it imports tracekit.
+A forked child creates one at its first step; a started process joins the run when it imports tracekit.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ __all__ = ["RecordedProcess", "Segment", "end_part", "follow", "join", "leave", 
 
 
 class _Forks:
-    """What a fork of the process has to know of a recording."""
+    """What a fork of the process must know about a recording."""
 
     def __init__(self) -> None:
-        #: The store that its file is in; ``None`` where a fork does not concern it.
+        #: The store of its file; ``None`` if a fork does not concern it.
         self.store: Store | None = None
-        #: The lane of the child that is about to be forked in it.
+        #: The lane of the child that is about to be forked.
         self.lane: Lane | None = None
-        #: In a forked child: the recording that has taken its place.
+        #: In a forked child: the recording that has replaced it.
         self.successor: Recording | None = None
 
 
 def follow(session: Recording, store: Store) -> None:
-    """``session`` is open in this process now, and a fork leaves its file to the parent."""
+    """Register ``session`` as open in this process; a fork leaves its file to the parent."""
     _watch_forks()
     session.state.extras.of(_Forks).store = store
     process.opened(session)
 
 
 def successor(session: Recording) -> Recording | None:
-    """The recording that replaces ``session`` in this process, if it is a fork of the process that began it."""
+    """Return the recording that replaces ``session`` in this process, if this is a fork of the process that began it."""
     return session.state.extras.of(_Forks).successor
 
 
@@ -74,13 +74,13 @@ def _watch_forks() -> None:
 
 
 def _followed() -> list[tuple[Any, Store]]:
-    """The recordings of this process that a fork concerns."""
+    """Return the recordings of this process that a fork concerns."""
     found = [(session, session.state.extras.of(_Forks).store) for session in process.sessions]
     return [(session, store) for session, store in found if store is not None]
 
 
 def _before() -> None:
-    """In the parent: number the child, as any line of execution, when it is started, where the run has not been asked about it."""
+    """Before a fork, in the parent: number the child like any lane when it is started, unless the run has admitted it."""
     scope = current.get()
     admitted = forking.get() is not None
     if scope is not None and not admitted:
@@ -88,7 +88,7 @@ def _before() -> None:
         session.state.extras.of(_Forks).lane = lane = started(scope.lane, "fork", scope.live)
         session.starts(lane)
     if not (within.get() or admitted):
-        # Where nobody knows whose it is, the copy's own work is not observed either.
+        # If it is unknown who forks, the work of the copy is not observed either.
         copied = Attempt("process", "os.fork", "a copy of this process")
         observe(copied if scope is None else Attempt("fork", "os.fork", "this process"))
     for session, _ in _followed():
@@ -103,7 +103,7 @@ def _in_child() -> None:
     followed = [(session, store) for session, store in _followed() if not session.state.ended]
     for session, _ in _followed():
         process.closed(session)
-    for session, _ in followed:  # whatever comes of the rest, nothing is written into a file of the parent's
+    for session, _ in followed:  # whatever else fails, nothing may be written to a file of the parent
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
     if ticket is not None:
@@ -112,7 +112,7 @@ def _in_child() -> None:
         here = scope is not None and scope.session.state is session.state
         try:
             child = _joined(session, store, ticket) if here and ticket is not None else _forked(session, store, scope)
-        except Exception as error:  # the program goes on all the same
+        except Exception as error:  # the program goes on nevertheless
             say(f"a forked child of run {session.run_id} is not recorded: {error}")
             continue
         session.state.extras.of(_Forks).successor = child
@@ -121,7 +121,7 @@ def _in_child() -> None:
 
 
 def _joined(parent: Recording, store: Store, ticket: Mapping[str, Any]) -> Recording:
-    """This process, a forked child, is a part of its parent's run as one that has been started is."""
+    """Make this process, a forked child, a part of its parent's run like a started one."""
     segment = Segment(
         store,
         parent.run_id,
@@ -140,12 +140,12 @@ def _joined(parent: Recording, store: Store, ticket: Mapping[str, Any]) -> Recor
 
 
 def _forked(parent: Recording, store: Store, scope: Scope | None) -> Recording:
-    """The recording of a forked child of which the run does not know how it came about."""
+    """Return the recording of a forked child whose origin the run does not know."""
     mine = scope is not None and scope.session.state is parent.state
     lane = parent.state.extras.of(_Forks).lane if mine else None
     journal = parent.log.journal
     cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
-    # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
+    # A child that finds the file of an earlier one with its path (a fork outside the run's own lanes) takes another.
     path = lane.path if lane is not None else f"/fork@{os.getpid()}"
     segment = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
     child = segment.session
@@ -168,12 +168,12 @@ def end_part(session: Recording, error: BaseException | None = None) -> None:
 
 
 class Segment:
-    """The journal of a forked child, whose file is made when the child first writes something."""
+    """The journal of a forked child, whose file is created when the child first writes something."""
 
     seq = 0
     lost = 0
     closed = False
-    #: Nothing is kept for a file that can't be made.
+    #: Nothing is kept for a file that can't be created.
     keeps = 0
     room = False
 
@@ -198,11 +198,11 @@ class Segment:
         self._program: Final = program
         self._arguments: Final = arguments
         self._indirect: Final = indirect
-        #: The process's own line, where it joined the run by what its environment says.
+        #: The process's own lane, if it joined the run by a ticket in its environment.
         self.own_line: Root | None = None
         self._opened: Journal | None = None
         self._opening: Final = RLock()
-        #: The vault of the journal, once there is one.
+        #: The vault of the journal, once it exists.
         self.vault: Vault | None = None
         self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
         #: The session that the program of the process sees.
@@ -234,7 +234,7 @@ class Segment:
         return self.open().held()
 
     def flush(self) -> None:
-        """Nothing has been written."""
+        """Do nothing: nothing has been written."""
 
     def close(self) -> None:
         self.closed = True
@@ -243,7 +243,7 @@ class Segment:
         self.closed = True
 
     def open(self) -> Journal:
-        """The journal itself, made now if it has not been."""
+        """Return the journal itself, created now if necessary."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._open()
@@ -276,7 +276,8 @@ class Segment:
                     self.run_id, segment=self.segment, durability=self.durability, encode_read=encode_reads
                 )
             except RunStateError:
-                # Another process has the same place: two were started by one that did not join, as a shell's two commands.
+                # Another process has the same place: two were started by one that did not join, such as a shell's two
+                # commands.
                 if self.own_line is None:
                     raise
                 n += 1
@@ -290,7 +291,7 @@ def _end_all() -> None:
 
 
 def at_end(call: Callable[[], object]) -> None:
-    """Call it when the child ends cleanly; multiprocessing ends its children past ``atexit``."""
+    """Register a function to call when the child ends cleanly; multiprocessing ends its children without ``atexit``."""
     atexit.register(call)
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
@@ -298,7 +299,8 @@ def at_end(call: Callable[[], object]) -> None:
 
 
 def end_segment(session: Recording, error: BaseException | None = None) -> None:
-    """Write the end of a child's segment, completed or with ``error``. Idempotent; nothing is written where the child wrote nothing."""
+    """Write the end of a child's segment, completed or with ``error``. Idempotent; writes nothing if the child wrote
+    nothing."""
     journal, store = session.log.journal, session.state.extras.of(_Forks).store
     if session.state.ended or store is None or session not in process.sessions or journal.seq == 0:
         return
@@ -317,7 +319,7 @@ def _how_it_ends(session: Recording, error: BaseException | None) -> ending.End:
 
 # -- this process as a part of a run -------------------------------------------------------------------------------------
 #
-# One that was started, or forked, by the program of a run that is being recorded.
+# A process that was started, or forked, by the program of a run that is being recorded.
 
 
 class RecordedProcess(JoinedProcess):
@@ -338,12 +340,12 @@ class RecordedProcess(JoinedProcess):
         register(session, self.run)
         session.state.joined = True
         session.state.children = RecordedChildren(session)
-        #: What the calls of a pool that have ended spent, by lane.
+        #: What ended calls of a pool have spent, by lane.
         self._spent: Final[dict[str, Spending]] = {}
         ending.at_process_end(self.end, self.failed)
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call that this process got as a pool's worker, recorded in a segment of its own."""
+        """Make a call that this process received as a pool's worker, recorded in a segment of its own."""
         own = self.segment
         segment = Segment(
             own.store,
@@ -383,8 +385,8 @@ class RecordedProcess(JoinedProcess):
         if session.state.ended or os.getpid() != self.pid:
             return
         error = self.error if isinstance(self.error, Exception) else None
-        with suppress(Exception):  # a disk that is full keeps nobody from leaving
-            if not self._pool:  # the pool ends those as soon as they are idle, perhaps in the middle of this
+        with suppress(Exception):  # a full disk must not prevent the exit
+            if not self._pool:  # a pool kills idle workers, perhaps in the middle of this
                 self.segment.open()
             end_segment(session, error)
 
@@ -398,7 +400,7 @@ class RecordedProcess(JoinedProcess):
 
 
 def _spending(source: Mapping[str, Any]) -> Spending | None:
-    """The budget left for this process or call, by its ticket or place; ``None`` without one."""
+    """Return the budget left for this process or call, by its ticket or place; ``None`` without one."""
     budget = source.get("budget")
     if budget is None:
         return None
@@ -409,14 +411,16 @@ def _spending(source: Mapping[str, Any]) -> Spending | None:
 
 # -- joining -----------------------------------------------------------------------------------------------------------
 #
-# A process that a run's program has started joins the run, or its replay, when it imports tracekit and finds a ticket in its environment.
+# A process started by a run's program joins the run, or its replay, when it imports tracekit and finds a ticket in its
+# environment.
 #
-# While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is answered from that file,
-# and is behind the guard from then on. Where it can't join a recorded run, it runs unrecorded, with a warning.
+# While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is answered
+# from that file, and is guarded from then on. If it can't join a recorded run, it runs unrecorded, with a warning.
 
 
 def join() -> None:
-    """Join the run or replay whose ticket is in the environment, and remove it: each child process gets its own."""
+    """Join the run or replay whose ticket is in the environment, and remove the ticket: each child process gets its
+    own."""
     variable = os.environ.pop(processes.VARIABLE, None)
     if variable is None:
         return
@@ -452,7 +456,7 @@ def leave() -> None:
 
 
 def _record(ticket: Mapping[str, Any]) -> str | None:
-    """Join a run that is being recorded; returns why that is not possible, else ``None``."""
+    """Join a run that is being recorded; return why that is not possible, else ``None``."""
     run_id, root, lane, path = ticket["run_id"], ticket["store"], ticket["lane"], ticket["file"]
     if not valid_run_id(run_id) or not all(isinstance(one, str) for one in (lane, root, path)):
         return f"{processes.VARIABLE} is none of tracekit's"

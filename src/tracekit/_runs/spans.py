@@ -1,9 +1,9 @@
-"""A run as spans of distributed tracing, by OpenTelemetry's conventions for generative AI; no library is needed for that.
+"""A run as spans of distributed tracing, by OpenTelemetry's conventions for generative AI; needs no library.
 
-Ids follow from the place of an entry, times are those of the log: a run that is exported twice has the same spans.
+Ids are derived from the places of entries, times are those of the log: exporting a run twice gives the same spans.
 
-The conventions are those of the repository `semantic-conventions-genai` as of November 2026, still in development: their names are
-written out here, in one table each.
+The conventions are those of the repository `semantic-conventions-genai` as of November 2026, still in development:
+their names are written out here, in one table each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Attributes = dict[str, Any]
 _TRACEPARENT: Final = re.compile(
     r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII
 )
-#: What has a span of its own, beside the run: calls, and messages between agents.
+#: What has a span of its own, besides the run: calls, and messages between agents.
 _CALLS: Final = frozenset(FAMILIES) - {"pipe"}
 _MESSAGES: Final[dict[str, Kind]] = {"task_sent": "producer", "response_sent": "producer", "task_received": "consumer"}
 #: What is an event of the span around it.
@@ -52,7 +52,7 @@ _PARAMETERS: Final = {
     "reasoning_effort": "gen_ai.request.reasoning.level",
     "dimensions": "gen_ai.embeddings.dimension.count",
 }
-#: By the name of a count in ``meta.usage``. What is written to a cache has its old name, too, which backends still read.
+#: By the name of a count in ``meta.usage``. Cache writes also have their old name, which backends still read.
 _USAGE: Final = {
     "input_tokens": ("gen_ai.usage.input_tokens",),
     "output_tokens": ("gen_ai.usage.output_tokens",),
@@ -63,12 +63,12 @@ _USAGE: Final = {
     ),
     "reasoning_output_tokens": ("gen_ai.usage.reasoning.output_tokens",),
 }
-#: An error's text beyond this is for whoever reads the trace itself.
+#: The maximum length of an error's text; the trace itself has the rest.
 _LONGEST: Final = 500
 
 
 class SpanEvent(NamedTuple):
-    """Something that happened in a span, at one instant."""
+    """Something that happened in a span at one instant."""
 
     name: str
     at: int
@@ -76,14 +76,14 @@ class SpanEvent(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What caused a span and is not above it."""
+    """A cause of a span that is not its parent."""
 
     trace_id: str
     span_id: str
 
 
 class Span(NamedTuple):
-    """One span: ids in hex digits, times in ns since the epoch; ``error`` is the type and the text of what it failed with."""
+    """One span: ids in hex digits, times in ns since the epoch; ``error`` is the type and the text of its failure."""
 
     trace_id: str
     span_id: str
@@ -99,14 +99,15 @@ class Span(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Where the spans of a file belong: its trace, and the span above all of them, which may be another program's."""
+    """Where the spans of a file belong: its trace, and the parent of all of them, which may be another program's span."""
 
     trace_id: str
     parent_id: str | None
 
 
 def context_of(first: Mapping[str, Any]) -> Context:
-    """The context of a run, by its first entry: that of the trace (W3C ``traceparent``) in which it was recorded, else one of its own."""
+    """Return the context of a run from its first entry: the trace (W3C ``traceparent``) in which it was recorded, else
+    one of its own."""
     meta = first.get("meta")
     traceparent = meta.get("traceparent") if isinstance(meta, Mapping) else None
     found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
@@ -118,8 +119,8 @@ def context_of(first: Mapping[str, Any]) -> Context:
 class FileSpans:
     """The spans of one file, entry by entry: each is returned when it has ended.
 
-    ``other`` says which context another run has, ``above`` the span around a child process, asked for when it has ended; ``content`` adds
-    what was said: messages, arguments, results.
+    ``other`` returns the context of another run, ``above`` the span around a child process, called when it has ended;
+    ``content`` adds messages, arguments and results.
     """
 
     def __init__(
@@ -141,14 +142,14 @@ class FileSpans:
         self._keep: Final = keep
         self._open: Final[dict[int, StepView]] = {}
         self._events: Final[dict[int, list[SpanEvent]]] = {}
-        #: The attempts of a router that go on, by their lane.
+        #: The active attempts of a router, by their lane.
         self._attempts: Final[dict[int, StepView]] = {}
         #: The steps that started a process, by the path of its lane.
         self._processes: Final[dict[str, int]] = {}
         self._root = 0
 
     def take(self, entry: dict[str, Any]) -> Iterator[Span]:
-        """Take the next entry; the spans that end with it."""
+        """Take the next entry; yield the spans that end with it."""
         kind = entry["type"]
         step = self._view.feed(entry)
         self._root = self._root or entry["seq"]
@@ -166,7 +167,7 @@ class FileSpans:
             self._view.forget(step)
 
     def rest(self) -> Iterator[Span]:
-        """The spans of a file without an end: what is open in it ends with its last entry."""
+        """Yield the spans of a file without an end: what is open in it ends with its last entry."""
         if self._root and self._view.ended is None:
             yield from self._end(self._view.last, None)
 
@@ -208,7 +209,7 @@ class FileSpans:
     # -- spans -----------------------------------------------------------------------------------------------------------
 
     def _whole(self, last: Mapping[str, Any], kind: str | None) -> Span:
-        """The span of the run itself, or of a child process."""
+        """Return the span of the run itself, or of a child process."""
         view, first = self._view, self._view.first
         attributes = self._common(self._root, None)
         meta = first.get("meta")
@@ -242,7 +243,7 @@ class FileSpans:
         return self._span(self._root, name, "internal", int(first.get("ts_ns", 0)), last, attributes, error, links)
 
     def _call(self, step: StepView, last: Mapping[str, Any]) -> Span:
-        """The span of a call, which ends with this entry; without an outcome, with the file."""
+        """Return the span of a call, which ends with this entry; without an outcome, with the file."""
         attributes = self._common(step.seq, step)
         name, kind = _NAMED[step.kind](step, attributes)
         error = _error(last) if "error" in last else None
@@ -279,7 +280,7 @@ class FileSpans:
         )
 
     def _attempt(self, step: StepView, last: Mapping[str, Any]) -> Span:
-        """An agent that a router asked."""
+        """Return the span of an agent that a router called."""
         attributes = self._common(step.seq, step)
         attributes |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": step.name}
         info = (last.get("meta") or {}).get("info")
@@ -341,7 +342,7 @@ class FileSpans:
         return attributes
 
     def _above(self, step: StepView) -> int:
-        """The nearest step around this one that has a span; the run's own first entry, where there is none."""
+        """Return the nearest step around this one that has a span, or the run's own first entry."""
         seq = step.parent
         while seq and seq != self._root:
             around = self._view.steps.get(seq)
@@ -354,7 +355,8 @@ class FileSpans:
         return self._root if attempt is None or attempt.seq == step.seq else attempt.seq
 
     def enclosing(self, seq: int, process: str | None = None) -> str:
-        """The id of the span in which the entry ``seq`` stands; of the step that started ``process``, the path of a lane, where one did."""
+        """Return the id of the span that contains entry ``seq``, or of the step that started ``process``, the path of a
+        lane, if there is one."""
         if process in self._processes:
             return self._id(self._processes[process])
         step = self._view.steps.get(seq)
@@ -459,17 +461,17 @@ def _server(origin: object, attributes: Attributes) -> None:
 
 
 def _error(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """The type of a recorded exception, as it is imported, and its text."""
+    """Return the type of a recorded exception, as it is imported, and its text."""
     error = entry.get("error")
     kind = str(error.get("type") or "_OTHER") if isinstance(error, Mapping) else "_OTHER"
     return kind.replace(":", ".").removeprefix("builtins."), error_text(error)[:_LONGEST]
 
 
-# -- what was said -----------------------------------------------------------------------------------------------------
+# -- content -----------------------------------------------------------------------------------------------------------
 
 
 def _add_content(step: StepView, attributes: Attributes) -> None:
-    """Messages, arguments and results, as JSON texts."""
+    """Add messages, arguments and results as JSON texts."""
     call = step.call
     if call is not None:
         messages = call.prompt.messages

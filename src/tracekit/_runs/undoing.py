@@ -65,15 +65,18 @@ __all__ = [
 
 # -- importing tools ---------------------------------------------------------------------------------------------------
 #
-# Modules that an operator names for their tools are imported with nothing live, since one of them may be a whole program.
+# Modules that an operator names for their tools are imported with nothing live, since one of them may be a whole
+# program.
 
 _importing: Final = threading.Lock()
 
 
 def definitions(name: str) -> ModuleType:
-    """Import a module for its tools; nothing that its import begins goes live: no run, no traced call, no connection, no process.
+    """Import a module for its tools; nothing that its import begins is live: no run, no traced call, no connection, no
+    process.
 
-    ``RecoveryRefusedError`` where it tries to, even if it keeps that to itself; ``RunStateError`` where it can't be imported.
+    Raises ``RecoveryRefusedError`` if it tries anything live, even if it catches the error; ``RunStateError`` if it
+    can't be imported.
     """
     tried: list[str] = []
     try:
@@ -100,7 +103,7 @@ def _error_text(error: BaseException) -> str:
 
 @contextmanager
 def _nothing_live(tried: list[str]) -> Iterator[None]:
-    """Refuse to this thread, and to those that begin meanwhile, whatever would be live; ``tried`` gets what was refused."""
+    """Refuse everything live in this thread and in threads that start meanwhile; ``tried`` receives what was refused."""
     others = frozenset(threading.get_ident() if one.ident is None else one.ident for one in threading.enumerate())
     watch = _ImportWatch(others - {threading.get_ident()}, tried, process.outside)
     guard = _ImportGuard(watch)
@@ -117,7 +120,7 @@ def _nothing_live(tried: list[str]) -> Iterator[None]:
 
 
 class _ImportWatch:
-    """Refuses live operations during an import to all threads but ``others``, which have nothing to do with it."""
+    """Refuses live operations during an import in all threads but ``others``, which have nothing to do with it."""
 
     def __init__(self, others: frozenset[int], tried: list[str], before: Callable[[str, str], None] | None) -> None:
         self._others: Final = others
@@ -150,7 +153,7 @@ class _ImportWatch:
 
 
 class _ImportGuard(guards.Guard):
-    """The guard of the process, for the threads that the import concerns."""
+    """The process's guard for the threads that the import concerns."""
 
     def __init__(self, watch: _ImportWatch) -> None:
         super().__init__("process", (), False, failed=watch.blocked)
@@ -173,9 +176,9 @@ class Tools(NamedTuple):
 
 
 def uncompensated(log: RecoveredLog) -> list[RecoveredStep]:
-    """The reversible steps that may have done something and were not undone, the last one first.
+    """Return the reversible steps that may have done something and were not undone, the last one first.
 
-    A compensation must bear that nothing had happened, so failed and pending ones are among them.
+    A compensation must tolerate that nothing had happened, so failed and pending steps are included.
     """
     undone = {step.undoes for step in log.steps.values() if step.state == "done"}
     return [
@@ -189,10 +192,10 @@ def uncompensated(log: RecoveredLog) -> list[RecoveredStep]:
 
 
 def to_run(log: RecoveredLog, specs: Mapping[str, Spec]) -> list[RecoveredStep]:
-    """The steps whose compensations are to be run, the last step first.
+    """Return the steps whose compensations are to be run, the last step first.
 
-    What was done inside a step that is undone as a whole is undone with it. A compensation that can't be taken back itself, and
-    was begun before, is not run again, unless a person said that it was not done.
+    What was done inside a step that is undone as a whole is undone with it. A compensation that is itself irreversible,
+    and was begun before, is not run again unless a person said that it was not done.
     """
     begun = _begun(log)
     left = uncompensated(log)
@@ -207,7 +210,7 @@ def to_run(log: RecoveredLog, specs: Mapping[str, Spec]) -> list[RecoveredStep]:
 
 
 def unknown(log: RecoveredLog, tools: Tools) -> list[RecoveredStep]:
-    """The steps to be undone whose tools no module has, so that nothing says how, the last step first."""
+    """Return the steps to be undone for which no module has the tool, so that nothing says how, the last step first."""
     known = _begun(log) | {step.seq for step in uncompensated(log) if _compensation(tools.specs, step) is not None}
     return [
         step
@@ -224,21 +227,22 @@ def _begun(log: RecoveredLog) -> set[int]:
 
 
 def compensate(session: Session, trace: Trace, steps: Iterable[RecoveredStep], specs: Mapping[str, Spec]) -> None:
-    """Run the compensations of these steps. One that raises is on the log; the others go on."""
+    """Run the compensations of these steps. One that raises is in the log; the others go on."""
     scope = Scope(session.state.session or session, Lane("", 1, None, id=0, owner=owner()), ROOT)
     for step in steps:
         _undo(scope, trace, step, specs[str(step.name)])
 
 
 def _compensation(specs: Mapping[str, Spec], step: RecoveredStep) -> Any:
-    """How to undo a step; ``None`` where nobody says, or where the object is gone whose method it is."""
+    """Return how to undo a step; ``None`` if nothing says so, or if the object of the method is gone."""
     spec = specs.get(str(step.name))
     compensation = None if spec is None else spec.compensation
     return None if compensation is None or compensation._needs_object else compensation
 
 
 def facts(trace: Trace, step: RecoveredStep, spec: Spec | None) -> tuple[Any, Any] | None:
-    """What a step was given and what it gave; ``None`` where the log does not have all of that: it is not undone by placeholders."""
+    """Return a step's input and output; ``None`` if the log does not have all of it: a step is not undone with
+    placeholders."""
     known = Originals(trace.path)
     entry = trace.entry(step.seq)
     if (step.hidden and step.state == "done") or known.lack(entry, "input"):
@@ -272,13 +276,16 @@ def _undo(scope: Scope, trace: Trace, step: RecoveredStep, spec: Spec) -> None:
     except LogWriteError:
         raise
     except Exception:
-        pass  # it is on the log, and the step is among those that were not undone
+        pass  # it is in the log, and the step is among those that were not undone
     finally:
         current.reset(token)
 
 
 def tools_of(modules: Iterable[str]) -> Tools:
-    """The tools of modules that the *operator* names; these are imported, and may do nothing else than define."""
+    """Return the tools of modules that the *operator* names; importing them must only define things.
+
+    Raises ``RunStateError`` if two tools that can be undone have the same name.
+    """
     found: dict[str, Spec] = {}
     names: set[str] = set()
     for name in modules:
@@ -305,9 +312,10 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
 
 # -- steps of an earlier process ---------------------------------------------------------------------------------------
 #
-# What a resumed run has to undo although another process did it: steps inside others that the log answers.
+# What a resumed run must undo although another process did it: steps inside others that the log answers.
 #
-# The program is given the outcome of the outer step, and its body does not run: nothing in this process has seen what was done inside.
+# The program gets the outcome of the outer step, and its body does not run: nothing in this process has seen what was
+# done inside.
 
 
 def inherit(session: Session, undoable: UndoableSteps) -> None:
@@ -322,7 +330,7 @@ def inherit(session: Session, undoable: UndoableSteps) -> None:
         log = RecoveredLog(Originals(trace.path).lacking(trace.entries(damaged=True)))
         for step in sorted(_left(len(past), log, undoable), key=lambda step: step.seq):
             if any(undoable.has(outer.seq) or outer.seq in undoable.stuck for outer in log.enclosing(step)):
-                continue  # it is undone with that one, or that one stands
+                continue  # it is undone with that one, or that one remains
             if not _add(undoable, trace, log, step):
                 undoable.stuck.add(step.seq)
                 session.report.warn(
@@ -335,7 +343,7 @@ def _left(before: int, log: RecoveredLog, undoable: UndoableSteps) -> list[Recov
 
 
 def _add(undoable: UndoableSteps, trace: Trace, log: RecoveredLog, step: RecoveredStep) -> bool:
-    """Add a step to the undoable if it is known how to undo it; false where that is unknown."""
+    """Add a step to ``undoable``; return False if it is unknown how to undo it."""
     found = Compensation.named(str(step.name))
     if not found:
         return True
@@ -348,15 +356,17 @@ def _add(undoable: UndoableSteps, trace: Trace, log: RecoveredLog, step: Recover
 
 # -- waiting for running calls -----------------------------------------------------------------------------------------
 #
-# Calls that are running when a run is aborted, and that nothing undoes: the abort waits for them for a while, and warns of those that
-# have not ended. They are found in the log. The end of the wait is an event of the run, so that a replay continues at the same place.
+# Calls that are running when a run is aborted, and that nothing undoes: the abort waits for them for a while, and warns
+# of those that have not ended. They are found in the log. The end of the wait is an event of the run, so that a replay
+# continues at the same place.
 
-#: How often an abort looks whether a call has ended (s).
+#: How often an abort checks whether a call has ended (s).
 _LOOK: Final = 0.02
 
 
 class AbortWait:
-    """The wait of an abort, until ``end`` at most, for running calls that can't be undone: in other threads, and if awaited, in tasks."""
+    """The wait of an abort, at most until ``end``, for running calls that can't be undone: in other threads, and if
+    awaited, in tasks."""
 
     def __init__(self, scope: Scope, undoable: UndoableSteps, end: float) -> None:
         self._session: Final = scope.session
@@ -384,7 +394,7 @@ class AbortWait:
             timer.fired()
 
     def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
-        """Whether calls are running that may end while the abort waits."""
+        """Return whether calls are running that may end while the abort waits."""
         session = self._session
         if not session.state.live:
             return False
@@ -394,14 +404,14 @@ class AbortWait:
         log, self._read = _log(session)
         awaited = process.effects.awaited(session.run_id)
         for step in _pending(log):
-            # A generator goes on with whoever asks it for more; what can be undone is waited for as that.
+            # A generator goes on only when asked for more; what can be undone is waited for as such.
             here = step.seq > before and not step.chunks and step.seq not in awaited
             if here and step.lane in running:
                 self._left.add(step.seq)
         return bool(self._left)
 
     def _over(self) -> bool:
-        """Whether all of these calls have ended, by what was added to the log since the last look."""
+        """Return whether all of these calls have ended, by what was added to the log since the last look."""
         with open(self._session.log.path, "rb") as file:
             file.seek(self._read)
             for line in file:
@@ -415,7 +425,8 @@ class AbortWait:
 
 
 def _in_doubt_and_pending(session: Session) -> tuple[list[int], list[int]]:
-    """The steps whose effect may or may not have happened and was not undone, and those among them that have no outcome."""
+    """Return the steps whose effect may or may not have happened and was not undone, and those among them without an
+    outcome."""
     log, _ = _log(session)
     standing = {step.seq for step in uncompensated(log)}
     pending = {step.seq for step in _pending(log) if step.side_effect != "reversible" or step.seq in standing}
@@ -431,7 +442,7 @@ def _pending(log: RecoveredLog) -> Iterator[RecoveredStep]:
 
 
 def _log(session: Session) -> tuple[RecoveredLog, int]:
-    """What the log says by now, and how far into the file that is."""
+    """Return the present content of the log, and its length in the file."""
     try:
         with Trace(session.log.path) as trace:
             count = trace.status.count
@@ -442,7 +453,7 @@ def _log(session: Session) -> tuple[RecoveredLog, int]:
 
 
 def _in_another_thread(lane: Lane) -> bool:
-    """Whether what happens in ``lane`` may come to its end while this thread waits."""
+    """Return whether what happens in ``lane`` may end while this thread waits."""
     if lane.owner == get_ident() or not (lane.open or lane.parent is None):
         return False
     return lane.owner in sys._current_frames() or _reality.running_loop() is None
@@ -456,8 +467,8 @@ def _of_another_task(lane: Lane) -> bool:
 #
 # A run that its own program aborts: what it did is undone, the last step first, and its last entry lists it.
 
-#: How long an abort waits at most for calls that are under way in the live world (s). Of what has not ended by then its log says that
-#: nobody knows; a replay waits for what its log has, as long as anything can move.
+#: How long an abort waits at most for live calls under way (s). For those that have not ended by then, the log says
+#: that their outcome is unknown; a replay waits for what its log has, as long as anything can move.
 PATIENCE: Final = 30.0
 
 
@@ -472,7 +483,7 @@ class Undoing:
         self._errors: list[Exception] = []
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields of the run's last entry. Warns of what was not undone."""
+        """Return the fields of the run's last entry; warn of what was not undone."""
         undoable, session = undoable_steps(self._session), self._session
         left = {*undoable.standing, *undoable.stuck, *self.uncompensated}
         in_doubt: list[int] = []
@@ -566,9 +577,11 @@ async def undo_async(run: Any, reason: str) -> None:
 
 
 def _plan(scope: Scope, undoable: UndoableSteps, *, other_threads: bool) -> Iterator[Completed | Callable[[], bool]]:
-    """What is to be undone, the last first, and between, what is to be waited for: with ``other_threads``, only what other threads do.
+    """Yield what is to be undone, the last first, and in between, what to wait for: with ``other_threads``, only what
+    other threads do.
 
-    Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
+    Which calls an abort found under way, and which it waited for in vain, follows in the log from what was undone in
+    it, and in which order.
     """
     session = scope.session
     log = session.undo_log
@@ -591,7 +604,8 @@ def _plan(scope: Scope, undoable: UndoableSteps, *, other_threads: bool) -> Iter
 
 
 def _there(log: UndoLog, scope: Scope, undoable: UndoableSteps, of: int) -> Callable[[], bool]:
-    """Whether step ``of`` has come to its end, it may be another thread's, and so have those that had when it was undone."""
+    """Return a predicate for whether step ``of``, perhaps another thread's, has ended, and also those that had ended
+    when it was undone."""
     return lambda: (
         (undoable.has(of) and not undoable.any_under_way(lambda seq: log.ended_before_undoing(seq, of)))
         or log.next_undone(scope) != of
@@ -632,7 +646,7 @@ def _closed(scope: Scope) -> Iterator[None]:
 
 
 def _inside(session: Session) -> Callable[[Scope], bool]:
-    """Whether something happens inside a step that an abort waits for, or inside a compensation."""
+    """Return a predicate for whether something happens inside a step that an abort waits for, or inside a compensation."""
     run_id = session.run_id
     return lambda scope: (
         scope.call is not None and any(one.awaited and one.run_id == run_id for one in scope.call.around())

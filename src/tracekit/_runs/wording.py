@@ -1,4 +1,4 @@
-"""What is said of a step in one line: what was asked for, what came of it; and values, durations, amounts as text for people."""
+"""One-line texts on steps: what was requested, and the result; and values, durations and amounts as text for people."""
 
 from __future__ import annotations
 
@@ -36,30 +36,31 @@ __all__ = [
 # -- values ------------------------------------------------------------------------------------------------------------
 
 _SPACE: Final = expression(r"\s+")
-#: So much of a value is looked at for where it differs.
+#: The most characters of a value that are examined for the place where it differs.
 _LONGEST: Final = 100_000
 
 
 def short(value: object, most: int = 96) -> str:
-    """``value`` as compact JSON or, if it is a string, as itself, in one line of at most ``most`` characters."""
+    """Return ``value`` as compact JSON or, if it is a string, unchanged, in one line of at most ``most`` characters."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
     text = _SPACE.sub(" ", printable(text)).strip()
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def printable(text: str) -> str:
-    """``text`` without the control characters that a hostile trace could steer a terminal with."""
+    """Return ``text`` without the control characters with which a hostile trace could control a terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def brief(value: object, most: int = 96) -> str:
-    """A recorded value in one line of at most ``most`` characters, as Python would write it; a text as itself."""
+    """Return a recorded value in one line of at most ``most`` characters, in Python's notation; a text unchanged."""
     text = value if isinstance(value, str) else _written(value, [2 * most + 8])
     return short(text, most)
 
 
 def both_sides(difference: Mapping[str, Any], most: int = 96) -> tuple[str, str]:
-    """The two values of a ``difference`` as ``brief`` has them; of long ones what is around the place from which on they differ."""
+    """Return the two values of a ``difference`` in the form of ``brief``; for long ones the part around the first
+    difference."""
     one, other = (
         brief(difference[side], _LONGEST) if side in difference else "(not there)" for side in ("recorded", "actual")
     )
@@ -71,7 +72,7 @@ def both_sides(difference: Mapping[str, Any], most: int = 96) -> tuple[str, str]
 
 
 def _written(value: object, left: list[int]) -> str:
-    """A recorded value as Python would write it; ``left[0]`` characters, or a few more."""
+    """Return a recorded value in Python's notation; ``left[0]`` characters, or a few more."""
     from .reading import class_of, plain
 
     if left[0] <= 0:
@@ -103,7 +104,7 @@ def _joined(items: Iterable[tuple[str, object]], left: list[int]) -> str:
 
 
 def duration(ns: int) -> str:
-    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``, ``"4 min"``, ``"2 h"``, ``"3 d"``."""
+    """Return a duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``, ``"4 min"``, ``"2 h"``, ``"3 d"``."""
     if ns < 1_000_000:
         return f"{ns // 1000} µs"
     if ns < 1_000_000_000:
@@ -120,28 +121,28 @@ _SPANS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hou
 
 
 def time_span(text: str) -> timedelta | None:
-    """The time span that a person writes: ``"30m"``, ``"12h"``, ``"-1.5d"``; ``None`` for another text."""
+    """Parse a time span such as ``"30m"``, ``"12h"`` or ``"-1.5d"``; return ``None`` for any other text."""
     found = _SPAN.fullmatch(text.strip())
     return None if found is None else timedelta(**{_SPANS[found[2]]: float(found[1])})
 
 
 def local_time(ns: int) -> str:
-    """A moment in the reader's own time zone."""
+    """Return a moment in the reader's own time zone."""
     try:
         return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return "?"  # a trace may hold any number
+        return "?"  # a trace may contain any number
 
 
 def dollars(amount: float | None) -> str:
-    """An amount of US dollars, small ones with as many digits as say something."""
+    """Return an amount of US dollars, small ones with their significant digits."""
     if amount is None:
         return "$?"
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}" if amount >= 0.0005 else f"${amount:.2g}"
 
 
 def plural(count: int, word: str, ending: str = "s") -> str:
-    """``"1 step"``, ``"2 steps"``."""
+    """Return ``"1 step"``, ``"2 steps"``."""
     return f"{count} {word}{'' if count == 1 else ending}"
 
 
@@ -149,7 +150,8 @@ def plural(count: int, word: str, ending: str = "s") -> str:
 
 
 def asked_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
-    """What a step asked for, in ``room`` characters: a tool's arguments, the last message to a model, what a request had in its body."""
+    """Return what a step requested, in ``room`` characters: a tool's arguments, the last message to a model, the body
+    of a request."""
     from .reading import body_text, plain
 
     if step.kind == "span":
@@ -168,7 +170,7 @@ def asked_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
 
 
 def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str:
-    """What came of a step, in one line."""
+    """Return the result of a step in one line."""
     from .reading import body_text, plain
 
     call = call or step.call
@@ -192,19 +194,19 @@ def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str
 
 
 def _by_name(input: Any) -> Mapping[str, Any]:
-    """What a tool was called with, by name."""
+    """Return the arguments of a tool by name."""
     return input if isinstance(input, Mapping) and "$t" not in input else {} if input is None else {"": input}
 
 
 def arguments_text(arguments: Mapping[str, Any], most: int = 200) -> str:
-    """Arguments by name, in one line, each of at most ``most`` characters."""
+    """Return arguments by name, in one line, each of at most ``most`` characters."""
     return ", ".join(
         f"{name}={brief(value, most)}" if name else brief(value, most) for name, value in arguments.items()
     )
 
 
 def request_text(request: ToolRequest) -> str:
-    """A tool that a model asked for, as a call."""
+    """Return a model's tool request as a call."""
     arguments = request.arguments
     return (
         f"{request.name}({arguments_text(arguments, 60) if isinstance(arguments, Mapping) else brief(arguments, 60)})"
@@ -212,7 +214,7 @@ def request_text(request: ToolRequest) -> str:
 
 
 def _last_said(call: ModelCall) -> str:
-    """What a model was asked last."""
+    """Return the last message to a model."""
     for message in reversed(call.prompt.messages):
         if text := message.text or ", ".join((*map(request_text, message.requests), *message.others)):
             return text
@@ -224,7 +226,7 @@ def _quoted(text: str | None, most: int) -> str:
 
 
 def related_text(step: StepView) -> str:
-    """How a call relates to others: which attempt it is, which step it undoes, which step answered it."""
+    """Return how a call relates to others: its attempt, the step that it undoes, the step that answered it."""
     facts, found = step.facts, []
     if step.attempt > 1:
         found.append(f"attempt {step.attempt}")
@@ -236,7 +238,7 @@ def related_text(step: StepView) -> str:
 
 
 def usage_text(call: ModelCall) -> str:
-    """What a model call took, what that cost, and why the answer ended."""
+    """Return a model call's usage, its cost, and why the answer ended."""
     counts = [
         f"{name.removesuffix('_tokens').replace('_', ' ')} {count:,}"
         for name, count in call.usage.items()
@@ -250,12 +252,12 @@ def usage_text(call: ModelCall) -> str:
     return "; ".join(map(printable, parts))
 
 
-#: Entries with which a run, or a process of it, begins and ends, and what is kept beside its steps.
+#: Entries with which a run, or a process of it, begins and ends, and what is kept besides its steps.
 FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.aborted", "blob"))
 
 
 def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
-    """What there is to know of a step beside what it was given and what came of it, each with its name."""
+    """Yield the facts on a step besides its input and result, each with its name."""
     name = view.run_id
     yield "run", f"{view.name} {name}" + (f", process {step.file.process}" if step.file.segment else "")
     yield "state", step.state + (f" (attempt {step.attempt})" if step.attempt > 1 else "")
