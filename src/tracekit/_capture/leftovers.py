@@ -47,7 +47,7 @@ def kept() -> Iterator[None]:
 
 
 class LeftHandler:
-    """A handler registered inside a replay: equal to the program's handler, but recognized when it is called."""
+    """A handler registered inside a replay: equal to the program's handler, but recognised when it is called."""
 
     __slots__ = ("handler",)
 

@@ -323,7 +323,7 @@ def _is_finalizer(args: tuple[Any, ...]) -> bool:
     of chance."""
     return (
         len(args) == 1 and type(args[0]).__name__ == "async_generator_athrow"
-    )  # a type of C that can't be recognized otherwise
+    )  # a type of C that can't be recognised otherwise
 
 
 def _call_at(original: Any) -> Any:

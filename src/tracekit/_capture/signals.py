@@ -274,7 +274,7 @@ def _pthread_kill(real: Callable[[int, int], Any]) -> Callable[..., Any]:
 
 def _pause(real: Callable[[], Any]) -> Callable[..., Any]:
     def pause(_proxy: object) -> Any:
-        return real()  # called from here, so that it is recognized as waiting
+        return real()  # called from here, so that it is recognised as waiting
 
     return pause
 

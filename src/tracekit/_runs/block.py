@@ -341,7 +341,7 @@ def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
 
 # -- the input of a run ------------------------------------------------------------------------------------------------
 #
-# The input of a run: how to call a function with it again, and how to recognize it, by a hash under the store's secret,
+# The input of a run: how to call a function with it again, and how to recognise it, by a hash under the store's secret,
 # if the log keeps only a part of it.
 
 

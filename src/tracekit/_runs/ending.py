@@ -384,7 +384,7 @@ class _OsExit:
         self._asked: Final[list[tuple[int, ExitStatus]]] = []
         self._lock: Final = _reality.free_in_forks(allocate_lock())
         self.really: Callable[[int], Any] = os._exit
-        #: A single bound method, so that it is recognized when found again.
+        #: A single bound method, so that it is recognised when found again.
         self._mine: Final = self._exit
 
     def ask(self, exit_status: ExitStatus) -> Callable[[], None]:

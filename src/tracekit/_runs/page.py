@@ -6,10 +6,9 @@ text is stored once, however often it occurs; a prompt is stored as its changes 
 
 The data, for :func:`page` and its script (``page.js``)::
 
-    {"runs": [{"id", "name", "lanes": [label, …], "steps": [step, …]}, …], "texts": [text or [its beginning, its
-    length], …],
-     "messages": [message, …], "diffs": {"old:new": [unit, [sign, count], …]}, "comparison": null or {"same", "steps",
-     "ends"}}
+    {"runs": [{"id", "name", "lanes": [label, …], "steps": [step, …]}, …],
+     "texts": [text or [its beginning, its length], …], "messages": [message, …],
+     "diffs": {"old:new": [unit, [sign, count], …]}, "comparison": null or {"same", "steps", "ends"}}
 
 * a *value* is JSON in which ``"\\u0001N"`` is the text number N, and ``"\\u0002…"`` a number that JavaScript could not
   represent; an object with ``"\\u0001N"`` as its only key is an instance of the class named by text N, and
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GENERATOR", "badge", "head", "page", "safe", "summary", "whole_page"]
 
-#: The beginning of tracekit's pages, by which code that is about to overwrite one recognizes it.
+#: The beginning of tracekit's pages, by which code that is about to overwrite one recognises it.
 GENERATOR: Final = '<!doctype html>\n<html lang="en"><head><meta name="generator" content="tracekit'
 
 #: A longer text (in characters) is stored as its beginning, with its length; and the length from which a text in a

@@ -74,7 +74,7 @@ __all__ = [
 # A run is resumed only if its log is intact, everything pending may be repeated, and nothing is ambiguous. Everything
 # else is refused.
 
-#: Codes in favor of resuming, or only informative. Every other code refuses.
+#: Codes in favour of resuming, or only informative. Every other code refuses.
 FOR: Final = frozenset(
     {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
     | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error", "elsewhere_accepted"}
@@ -385,7 +385,7 @@ def _of_the_boundary(log: RecoveredLog) -> Iterator[Reason]:
 
 
 def _of_keys(steps: Sequence[RecoveredStep], secret: Callable[[], str | None] | None) -> Iterator[Reason]:
-    """Refuse a run whose keys were made under another secret: its exactly-once calls could not be recognized."""
+    """Refuse a run whose keys were made under another secret: its exactly-once calls could not be recognised."""
     if secret is None:
         return
     keyed = [step for step in steps if step.key_by is not None and step.state != "given_up"]

@@ -159,7 +159,7 @@ def _forked(parent: Recording, store: Store, scope: Scope | None) -> Recording:
 
 
 def end_part(session: Recording, error: BaseException | None = None) -> None:
-    """The block that was open in the parent ends in a forked child: only its own segment is its to end."""
+    """End, in a forked child, the block that was open in the parent: the child may end only its own segment."""
     role = process.role
     if isinstance(role, RecordedProcess) and role.session is session:
         role.end()

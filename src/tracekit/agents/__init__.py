@@ -1,6 +1,6 @@
-"""Agents that work together: messages with their causes, the graph of what caused what, and views of both.
+"""Multi-agent programs: messages with their causes, the graph of what caused what, and views of both.
 
-::
+Example::
 
     from tracekit.agents import agent, receive_task, respond, send_task
 
@@ -10,8 +10,9 @@
         task = receive_task(message)
         answer = respond(task, find(task.payload))
 
-All of it is built on steps of the trace; no package below depends on it. ``tracekit.agents.agentloom`` reads and writes recordings
-of agentloom, ``tracekit.agents.experimental`` has the events as types.
+Everything is built on steps of the trace; no other package of tracekit depends on this one.
+``tracekit.agents.agentloom`` reads and writes recordings of agentloom, ``tracekit.agents.experimental`` has the events
+as types.
 """
 
 from __future__ import annotations

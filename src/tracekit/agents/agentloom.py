@@ -41,10 +41,10 @@ __all__ = [
 #: The key that holds the inter-agent events.
 EVENTS: Final = "_inter_agent_events"
 _VERSION: Final = "_version"
-#: The newest version that is known; the one that is written.
+#: The newest known version; the one that is written.
 NEWEST: Final = 2
 
-#: One answer, as the file has it.
+#: One answer, as in the file.
 Turn: TypeAlias = dict[str, Any]
 
 
@@ -57,7 +57,7 @@ def request_hash(
     *,
     version: int = NEWEST,
 ) -> str:
-    """The key of a request without a step id: SHA-256 over its JSON; in version 1 over its messages alone."""
+    """Return the key of a request without a step id: SHA-256 over its JSON; in version 1 over its messages alone."""
     whole = {
         "messages": messages,
         "model": model,
@@ -75,8 +75,11 @@ def _plain(value: Any) -> Any:
 
 
 class Recording:
-    """A recording in memory. ``answers`` holds, by key, an object or a list of turns, as in the file; ``events`` the inter-agent ones
-    (``None``: the file has no such key); ``others`` what else begins with ``_``."""
+    """A recording in memory.
+
+    ``answers`` holds, by key, an object or a list of turns, as in the file; ``events`` the inter-agent events
+    (``None``: the file has no such key); ``others`` everything else that begins with ``_``.
+    """
 
     def __init__(
         self,
@@ -92,22 +95,22 @@ class Recording:
         self.others: Final = dict(others or {})
 
     def turns(self, key: str) -> list[Turn]:
-        """The turns under a key, one or many."""
+        """Return the turns under a key, one or several."""
         found = self.answers[key]
         return found if isinstance(found, list) else [found]
 
     def as_dict(self) -> dict[str, Any]:
-        """The object that the file is."""
+        """Return the object that the file contains."""
         head: dict[str, Any] = {} if self.version < 2 else {_VERSION: self.version}
         tail: dict[str, Any] = {} if self.events is None else {EVENTS: self.events}
         return {**head, **self.others, **self.answers, **tail}
 
     def dumps(self) -> str:
-        """The file's text, in ASCII as agentloom writes it: half of a surrogate pair has no other form."""
+        """Return the file's text, in ASCII like agentloom's: half of a surrogate pair has no other form."""
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     def replay(self) -> Replay:
-        """A replay of this recording from its beginning."""
+        """Return a new replay of this recording from its beginning."""
 
         return Replay(self)
 
@@ -116,7 +119,10 @@ class Recording:
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
-    """The recording in a file. ``TraceError`` if it can't be read or is none, ``TraceVersionError`` if it is newer."""
+    """Read the recording in a file.
+
+    Raises ``TraceError`` if it can't be read or is no recording, ``TraceVersionError`` if it is newer.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -126,11 +132,11 @@ def load(path: str | os.PathLike[str]) -> Recording:
 
 
 def loads(data: bytes | str, path: str = "the recording") -> Recording:
-    """The recording in ``data``; ``path`` is for messages."""
+    """Parse the recording in ``data``; ``path`` is for messages. Raises like ``load``."""
     try:
         tree = json.loads(data, object_pairs_hook=once)
     except DoubledKeyError as doubled:
-        # Readers take the last of doubled keys: an answer would be lost silently.
+        # Readers take the last of duplicate keys: an answer would be lost silently.
         raise _unusable(path, f"has the key {doubled.key!r:.80} twice in one object") from None
     except (ValueError, RecursionError) as error:
         raise _unusable(path, f"is no JSON: {error}") from None
@@ -182,7 +188,7 @@ def _unusable(path: str, problem: str) -> TraceError:
 
 
 class Replay:
-    """Answers requests from a recording; thread-safe. As a block it ends with ``finish``."""
+    """Answers requests from a recording; thread-safe. As a context manager it ends with ``finish``."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording: Final = recording
@@ -199,9 +205,9 @@ class Replay:
         step_id: str | None = None,
         **extra: Any,
     ) -> Turn:
-        """The recorded answer to a request: by ``step_id`` where there is such a key, else by the request's hash.
+        """Return the recorded answer to a request: by ``step_id`` if there is such a key, else by the request's hash.
 
-        ``TraceExhaustedError`` where the recording has none, or has no further turn.
+        Raises ``TraceExhaustedError`` if the recording has no answer, or no further turn.
         """
         key = step_id if step_id is not None and step_id in self.recording.answers else None
         by_hash = key is None
@@ -212,11 +218,11 @@ class Replay:
         return self._turn(key, again=by_hash and not isinstance(self.recording.answers[key], list))
 
     async def acomplete(self, messages: Any, model: str | None = None, **rest: Any) -> Turn:
-        """The recorded answer to a request, for ``await``; see ``complete``."""
+        """Return the recorded answer to a request, for ``await``; see ``complete``."""
         return self.complete(messages, model, **rest)
 
     def finish(self) -> None:
-        """End the replay: ``UnconsumedStepsError`` if recorded answers were never asked for."""
+        """End the replay; raise ``UnconsumedStepsError`` if recorded answers were never requested."""
         left = [
             {"seq": turn + 1, "type": "llm.response", "name": key}
             for key in self.recording.answers
@@ -264,7 +270,7 @@ class Replay:
 #
 # Runs as recordings of agentloom.
 
-#: The key, in the input of a run that was imported, that says what the file was beside its answers.
+#: The key, in the input of an imported run, for the parts of the file besides its answers.
 MARK: Final = "agentloom_recording"
 _MARKED: Final = {"version", "lists", "others", "events"}
 
@@ -272,12 +278,12 @@ _MARKED: Final = {"version", "lists", "others", "events"}
 def exported(
     *runs: Trace | str | os.PathLike[str] | HasPath, store: str | os.PathLike[str] | Store | None = None
 ) -> Recording:
-    """What runs recorded (ids, paths, ``Run``s, open traces), as an agentloom recording: the answers of models, and the inter-agent events
-    if agents spoke.
+    """Return what runs recorded (ids, paths, ``Run``s, open traces) as an agentloom recording: models' answers, and any
+    inter-agent events.
 
-    An answer stands under its ``step_id``, if the call had one in its metadata, else under its request's hash; several under one key are
-    its turns, in recorded order. Calls that failed or have no answer are left out: the format has no place for them. A run that was
-    imported comes out as it went in.
+    An answer is stored under its ``step_id``, if the call had one in its metadata, else under its request's hash;
+    several answers under one key are its turns, in recorded order. Calls that failed or have no answer are omitted: the
+    format can't represent them. Exporting an imported run gives the original recording.
     """
     if not runs:
         raise TypeError("exported() needs at least one run")
@@ -311,7 +317,7 @@ def _exported(traces: list[Trace]) -> Recording:
 
 
 def origin(trace: Trace) -> dict[str, Any]:
-    """The parts of the imported file beside its answers; empty for a run that was not imported."""
+    """Return the parts of the imported file besides its answers; empty for a run that was not imported."""
     trace.check()
     request = from_json(trace.expand(trace.entry(1).get("input")))
     mark = request.get(MARK) if isinstance(request, dict) else None
@@ -319,7 +325,7 @@ def origin(trace: Trace) -> dict[str, Any]:
 
 
 class _Open:
-    """A model call whose answer is still to come."""
+    """A model call without its answer yet."""
 
     def __init__(self, entry: Mapping[str, Any], input: Any) -> None:
         self.meta: Final[Mapping[str, Any]] = entry.get("meta") or {}
@@ -329,11 +335,11 @@ class _Open:
 
     @property
     def http(self) -> bool:
-        """Whether it went over HTTP, in a protocol that a dialect reads."""
+        """Whether it used HTTP, in a protocol that a dialect reads."""
         return "dialect" in self.meta and isinstance(self.input, dict) and "url" in self.input
 
     def failed(self, output: Any) -> bool:
-        """Whether the provider returned an error, for which the SDK raises or retries."""
+        """Return whether the provider returned an error, for which the SDK raises or retries."""
         heads = [output, *(piece.get("head") for piece in self.pieces if isinstance(piece, dict))]
         status = next((one["status"] for one in heads if isinstance(one, dict) and "status" in one), 200)
         return self.http and not 200 <= int(status) < 300
@@ -366,7 +372,7 @@ def _key(call: _Open) -> str:
 
 
 def _request(call: _Open) -> tuple[Any, dict[str, Any]]:
-    """The messages of a request, and its other arguments."""
+    """Return the messages of a request, and its other arguments."""
     request = call.input if isinstance(call.input, dict) else {"prompt": call.input}
     if call.http:
         request = request["body"] if isinstance(request.get("body"), dict) else {"prompt": request.get("body")}
@@ -402,7 +408,7 @@ def _turn(call: _Open, output: Any, entry: Mapping[str, Any]) -> Turn:
 
 
 def _content(call: _Open, output: Any) -> dict[str, Any]:
-    """Text and tool calls of an answer, read by the protocol's dialect where there is one."""
+    """Return text and tool calls of an answer, read by the protocol's dialect if there is one."""
     dialect = _dialect(call.meta.get("dialect"))
     if dialect is not None and isinstance(output, dict):
         pieces = [from_json(piece) for piece in call.pieces]
@@ -427,12 +433,13 @@ def _bytes(piece: str | bytes) -> bytes:
 
 # -- format ---------------------------------------------------------------------------------------------------------
 #
-# One JSON object: ``_version`` (2; left out in version 1), the answers of a model by step id or by the hash of the request, each an
-# object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of ``tracekit.agents.view``. Readers of
-# agentloom leave out what begins with ``_``.
+# One JSON object: ``_version`` (2; absent in version 1), the answers of a model by step id or by the hash of the
+# request, each an object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of
+# ``tracekit.agents.view``. Readers of agentloom ignore keys that begin with ``_``.
 #
-# Unlike agentloom's own, this replay has no default answer: what the recording does not hold is an error. Each turn of a list answers
-# once; an object under a step id answers once; an object under a request's hash answers that very request as often as it is made.
+# Unlike agentloom's own, this replay has no default answer: a request that is not in the recording is an error. Each
+# turn of a list answers once; an object under a step id answers once; an object under a request's hash answers that
+# same request any number of times.
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -445,10 +452,12 @@ def events(
     store: str | os.PathLike[str] | Store | None = None,
     payloads: bool = False,
 ) -> list[Event]:
-    """The events of runs (ids, paths or ``Run``s; what their child processes wrote included), file by file in recorded order.
+    """Return the events of runs (ids, paths or ``Run``s; including their child processes), file by file in recorded
+    order.
 
-    Name all runs that exchanged messages, then ``ordered`` finds every parent. ``payloads`` adds what was said. Raises
-    ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged file. A run without an end has the events that it has.
+    Name all runs that exchanged messages, so that ``ordered`` finds every parent. ``payloads`` adds the payloads. A run
+    without an end has the events up to there. Raises ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged
+    file.
     """
     with _store(store).files(*runs) as traces:
         return list(events_of(traces, payloads))
@@ -459,7 +468,7 @@ def _store(store: str | os.PathLike[str] | Store | None) -> Store:
 
 
 def events_of(traces: Iterable[Trace], payloads: bool = False) -> Iterator[Event]:
-    """The events of open traces, file by file; those of an imported recording where one has any."""
+    """Yield the events of open traces, file by file; for an imported recording its own events, if it has any."""
     for trace in traces:
         imported = origin(trace).get("events")
         yield from view.events(trace, payloads=payloads) if imported is None else imported

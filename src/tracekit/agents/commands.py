@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 
 def router_of(app: str) -> IntentRouter:
-    """The router of ``MODULE:NAME``. ``RegistryError`` where there is none, or importing or calling it failed."""
+    """Return the router of ``MODULE:NAME``. Raises ``RegistryError`` if there is none, or importing or calling it
+    failed."""
     module, name = _names(app)
     sys.path.insert(0, os.getcwd())
     found: Any = _of_program(f"the module {module!r} can't be imported", lambda: _imported(module))
@@ -86,7 +87,7 @@ class _Absent(Exception):
 
 
 def _of_program(problem: str, call: Callable[[], T]) -> T:
-    """The result of the program's own code; on an error its traceback is printed, without tracekit's frames."""
+    """Return the result of the program's own code; on an error its traceback is printed, without tracekit's frames."""
     try:
         return call()
     except _Absent as error:
@@ -106,7 +107,7 @@ def _short(error: BaseException) -> str:
 
 
 def _error_lines(error: BaseException) -> list[str]:
-    """The traceback of an error without the frames of tracekit and of the import system."""
+    """Return the traceback of an error without the frames of tracekit and of the import system."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
         where = where.tb_next
@@ -123,7 +124,7 @@ _NOT_THEIRS: Final = (
 #
 # The command itself.
 
-#: Failures by a refusal: of a contract, a budget, a side-effect class.
+#: Failures due to a refusal: of a contract, a budget, a side-effect class.
 _REFUSED: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED, FailureType.SIDE_EFFECT_VIOLATION)
 
 
@@ -162,7 +163,7 @@ def route(
       echo '{"intent": "refund"}' | tracekit route - --app shop:registry
     """
     with output.reported():
-        # In a replay the router is made first: a run that the app opens at its import comes before this one.
+        # In a replay the router is created first: a run that the app opens at its import precedes this one.
         request = None if next_run() is not None else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
             router = router_of(app)
@@ -173,7 +174,7 @@ def route(
             with output.aside(), record(run_name, store=store, input=request.as_dict()) as run:
                 response = router.route(request, budget_limit=budget, default_side_effect=side_effect)
                 run.set_result(response.about())
-        except SystemExit as left:  # else its status, which may be 0, would be this command's
+        except SystemExit as left:  # otherwise its status, which may be 0, would become this command's
             _exited(run, left)
         code = _exit_code(response)
         try:
@@ -187,7 +188,7 @@ def route(
 
 
 def _recorded(path: str) -> IntentEnvelope:
-    """The recorded request, in a replayed or resumed process: its file, or standard input, may be gone."""
+    """Return the recorded request, in a replayed or resumed process: its file, or standard input, may be gone."""
     run = next_run()
     if run is not None and isinstance(run.input, Mapping):
         return IntentEnvelope.from_dict(run.input)
@@ -215,7 +216,7 @@ def _recorded(path: str) -> IntentEnvelope:
 
 
 def _supplied_again(path: str) -> tuple[bytes, str]:
-    """The request as it is supplied again, and its source: standard input if there is any, else its file."""
+    """Return the request that is supplied again, and its source: standard input if there is any, else its file."""
     if sys.stdin is not None and not sys.stdin.isatty():
         output.message("tracekit: the trace does not keep the secrets of the request: looking for it on standard input")
         found: bytes = _read("-")
@@ -235,9 +236,9 @@ _AGAIN: Final = "give it again as it was: `tracekit recovery resume RUN < ENVELO
 
 
 def _write_failed(error: OSError, code: int) -> int:
-    """The exit code where the response could not be written; a reader that closed the pipe early is no error."""
+    """Return the exit code when the response could not be written; a reader that closed the pipe early is no error."""
     with suppress(OSError):
-        sys.stdout.close()  # else Python would try once more at exit to write what is buffered
+        sys.stdout.close()  # otherwise Python would try again at exit to write what is buffered
     sys.stdout = StringIO()
     if isinstance(error, BrokenPipeError):
         return code

@@ -1,4 +1,4 @@
-"""Intents and responses as envelopes with identity hashes, and their canonical form."""
+"""Envelopes of intents and responses, with identity hashes, and their canonical form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 # -- doubled keys -----------------------------------------------------------------------------------------------------------
 #
-# JSON with a key twice in one object is refused: readers differ in which one they take.
+# JSON with a duplicate key in an object is refused: readers differ in which value they take.
 
 
 class DoubledKeyError(Exception):
@@ -44,7 +44,8 @@ class DoubledKeyError(Exception):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a JSON text, for ``json.loads(object_pairs_hook=…)``. ``DoubledKeyError`` where a key is there twice."""
+    """Return an object of a JSON text, for ``json.loads(object_pairs_hook=…)``. Raises ``DoubledKeyError`` for a
+    duplicate key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -56,7 +57,8 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 #
 # Hashes of requests: one of the whole request, one without the ids and times that differ each time.
 
-#: Keys of an envelope's ``context`` and ``metadata`` that say which request it is and when, not what is asked for; in both spellings.
+#: Keys of an envelope's ``context`` and ``metadata`` that identify the request and its time, not its content; in both
+#: spellings.
 IDS_AND_TIMES: Final = frozenset(
     {
         "timestamp", "createdAt", "requestId", "traceId", "spanId", "parentSpanId", "correlationId", "traceparent",
@@ -68,18 +70,21 @@ _encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def stable_hash(obj: Any) -> str:
-    """``sha256:`` and the hex digest of ``json.dumps(obj, sort_keys=True, separators=(",", ":"))``, text as ASCII.
+    """Return ``sha256:`` and the hex digest of ``json.dumps(obj, sort_keys=True, separators=(",", ":"))``, text as
+    ASCII.
 
-    ``TypeError`` or ``ValueError`` for what is not JSON.
+    Raises ``TypeError`` or ``ValueError`` if ``obj`` is not JSON.
     """
     return "sha256:" + hashlib.sha256(_encode(obj).encode()).hexdigest()
 
 
 def identity_hash(envelope: IntentEnvelope | Mapping[str, Any]) -> str:
-    """The hash of what is asked for and by whom: two requests that differ only in ids and times have the same one.
+    """Return the hash of a request's content and sender: two requests that differ only in ids and times have the same
+    one.
 
-    Left out are the keys ``IDS_AND_TIMES`` of ``context`` and ``metadata``; whatever else is in there counts, and so do version,
-    intent, payload and routing. A dictionary is read as ``IntentEnvelope.from_dict`` does; ``EnvelopeError`` where it is none.
+    The keys ``IDS_AND_TIMES`` of ``context`` and ``metadata`` are left out; everything else in them counts, and so do
+    version, intent, payload and routing. A dictionary is read like ``IntentEnvelope.from_dict``. Raises
+    ``EnvelopeError`` if it is invalid.
     """
 
     if isinstance(envelope, Mapping):
@@ -90,7 +95,7 @@ def identity_hash(envelope: IntentEnvelope | Mapping[str, Any]) -> str:
 
 
 def identity_of(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """An envelope's dictionary without ids and times."""
+    """Return an envelope's dictionary without ids and times."""
     return {**tree, "context": _timeless(tree.get("context")), "metadata": _timeless(tree.get("metadata"))}
 
 
@@ -100,13 +105,12 @@ def _timeless(part: Any) -> dict[str, Any]:
 
 # -- envelope ----------------------------------------------------------------------------------------------------------
 #
-# The envelope of a request: what is asked, by whom, and how it is to be routed.
+# The envelope of a request: what is requested, by whom, and how it is to be routed.
 #
-# In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. What is not set is left
-# out,
-# so that a key added one day changes no hash of today.
+# In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. Unset
+# fields are omitted, so that a new key does not change existing hashes.
 
-#: How an intent finds its agents.
+#: How an intent is assigned to agents.
 Strategy = Literal["direct", "fallback", "broadcast", "parallel"]
 
 _STRATEGIES: Final = get_args(Strategy)
@@ -118,7 +122,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class IntentRef:
-    """What is wanted: the intent's name and version."""
+    """The requested intent: its name and version."""
 
     name: str
     version: str = "1.0"
@@ -130,7 +134,7 @@ class IntentRef:
 
 @dataclass(frozen=True, slots=True)
 class IntentContext:
-    """The context of a request. ``extra`` holds keys of your own, JSON values; they stand beside the others in JSON."""
+    """The context of a request. ``extra`` holds your own keys, JSON values; in JSON they are next to the others."""
 
     source_agent: str | None = None
     timestamp: str | None = None
@@ -149,7 +153,8 @@ class IntentContext:
 
 @dataclass(frozen=True, slots=True)
 class IntentMetadata:
-    """The ids and times of a request. Nothing is filled in automatically: a generated id or time would differ in each replay.
+    """The ids and times of a request. Nothing is filled in automatically: a generated id or time would differ in each
+    replay.
 
     ``extra`` as in ``IntentContext``.
     """
@@ -170,10 +175,11 @@ class IntentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RoutingOptions:
-    """How to route: ``direct`` (one agent), ``fallback`` (the next where one fails), ``broadcast`` (all, one after another),
-    ``parallel`` (all at once).
+    """How to route a request.
 
-    ``target_agent`` comes first, or is the only one (``direct``); ``fallback_agents`` are those to go on with, in this order.
+    ``strategy``: ``direct`` (one agent), ``fallback`` (the next agent if one fails), ``broadcast`` (all, one after
+    another), ``parallel`` (all at once). ``target_agent`` comes first, or is the only one (``direct``);
+    ``fallback_agents`` are the next ones, in this order.
     """
 
     strategy: Strategy = "direct"
@@ -198,9 +204,9 @@ class RoutingOptions:
 
 @dataclass(frozen=True, slots=True)
 class IntentEnvelope:
-    """One request. ``intent`` must be given, by its name alone if you like; ``payload`` is a JSON object.
+    """One request. ``intent`` is required, and may be just its name; ``payload`` is a JSON object.
 
-    ``EnvelopeError`` says which key is wrong, missing or unknown.
+    Raises ``EnvelopeError``, which says which key is wrong, missing or unknown.
     """
 
     version: str = "1.0"
@@ -229,7 +235,7 @@ class IntentEnvelope:
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
-        """The envelope as JSON values. What is not set is left out."""
+        """Return the envelope as JSON values, without unset fields."""
         return {
             "version": self.version,
             "intent": {"name": self.intent.name, "version": self.intent.version},
@@ -241,7 +247,10 @@ class IntentEnvelope:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> IntentEnvelope:
-        """The envelope that ``as_dict`` returned. Only ``intent`` must be there."""
+        """Create an envelope from a dictionary as returned by ``as_dict``. Only ``intent`` is required.
+
+        Raises ``EnvelopeError`` if it is invalid.
+        """
         fields = _known("", _object("an envelope", tree), _names(cls))
         if "intent" not in fields:
             raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
@@ -254,7 +263,7 @@ class IntentEnvelope:
         )
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the envelope as one line of JSON."""
         try:
             return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError) as error:
@@ -262,7 +271,10 @@ class IntentEnvelope:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> IntentEnvelope:
-        """The envelope that ``to_json`` returned. A key twice in an object is refused, as it is ambiguous."""
+        """Create an envelope from JSON as returned by ``to_json``.
+
+        Raises ``EnvelopeError`` if it is invalid, or ambiguous by a duplicate key.
+        """
         try:
             tree = json.loads(text, object_pairs_hook=once, parse_constant=_no_number)
         except DoubledKeyError as doubled:
@@ -307,7 +319,7 @@ def _camel(name: str) -> str:
 
 
 def _names(kind: Any) -> dict[str, str]:
-    """Each spelling of a field's name -> the field."""
+    """Return each spelling of a field's name, mapped to the field."""
     own = [one.name for one in fields(kind) if one.name != "extra"]
     return {spelling: name for name in own for spelling in (name, _camel(name))}
 
@@ -340,7 +352,7 @@ def _part(name: str, kind: type[T], tree: Any) -> T:
 
 
 def _known(part: str, tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The fields that ``tree`` sets, whichever way they are spelt; none of them twice."""
+    """Return the fields that ``tree`` sets, in either spelling; none of them twice."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         where = f"{part}.{key}" if part else key
@@ -425,15 +437,15 @@ def _extra(part: str, holder: Any) -> dict[str, Any]:
 
 # -- recorded form -----------------------------------------------------------------------------------------------------
 #
-# A request as a trace keeps it: without secrets. The recorded hashes are of this form.
+# A request in the form that a trace keeps: without secrets. The recorded hashes are of this form.
 
 Patterns = str | Pattern[str] | Iterable[str | Pattern[str]]
 
 
 def recorded_form(envelope: IntentEnvelope | Mapping[str, Any], *, redact: Patterns = ()) -> dict[str, Any]:
-    """``envelope`` as JSON values, as a run keeps it that is recorded here and now.
+    """Return ``envelope`` as JSON values, in the form that a run recorded here keeps.
 
-    ``redact`` are the patterns that the run is recorded with, where it is with any.
+    ``redact`` are the patterns with which the run is recorded, if any.
     """
     asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
     kept: dict[str, Any] = Redactor.of_process(redact, Store().root).without_secrets(asked.as_dict())

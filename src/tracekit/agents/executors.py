@@ -43,16 +43,16 @@ __all__ = [
 
 #: A side-effect class, or its name.
 SideEffect = SideEffectClass | Literal["read_only", "reversible", "irreversible"]
-#: What a plain function may return that nobody has seen through.
+#: What a plain function may return without having run.
 _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 # -- callables ---------------------------------------------------------------------------------------------------------
 #
-# The callables that an executor takes: whether they are captured already, which tools they are, and their names.
+# The callables that an executor accepts: whether they are captured already, which tools they are, and their names.
 
 
 def names_of(tool: Any, name: str) -> set[str]:
-    """The names by which a tool may be called: its own, and its function's where it was given none."""
+    """Return the names by which a tool may be called: its own, and its function's if it was given none."""
     tool = _function(tool)
     full = str(getattr(tool, "__qualname__", ""))
     if not full and name == f"{type(tool).__qualname__.replace('<locals>.', '')}.__call__":
@@ -67,14 +67,15 @@ def _function(tool: Any) -> Any:
 
 
 def captured_in(tool: Any) -> Captured | None:
-    """The capture data of a callable whose calls are captured already: a function, a ``partial``, or an object with ``__call__``."""
+    """Return the capture data of a callable whose calls are captured already: a function, a ``partial``, or an object
+    with ``__call__``."""
     tool = _function(tool)
     ways = (tool, getattr(tool, "__func__", None), getattr(type(tool), "__call__", None))  # noqa: B004 - the method itself
     return next((found for found in map(captured_of, ways) if found is not None), None)
 
 
 def tools_of(declared: Any) -> Iterator[Any]:
-    """The tools in an object: itself where it is callable, else its traced methods."""
+    """Yield the tools in an object: itself if it is callable, else its traced methods."""
     if inspect.isclass(declared):
         raise IntentionError(
             f"{declared!r:.80} is a class", next_action="give an object of it, or the methods that are to be called"
@@ -93,14 +94,14 @@ def tools_of(declared: Any) -> Iterator[Any]:
 
 
 def _is_tool(owner: type, name: str) -> bool:
-    """Whether the class has a traced tool of this name; no property is evaluated."""
+    """Return whether the class has a traced tool of this name; no property is evaluated."""
     found = inspect.getattr_static(owner, name)
     known = captured_of(found) or captured_of(getattr(found, "__func__", None))
     return known is not None and known.spec.family == "tool"
 
 
 def check_named(tool: Any, known: Captured) -> None:
-    """``IntentionError`` for a tool that can't be called with its arguments by name."""
+    """Raise ``IntentionError`` for a tool that can't be called with arguments by name."""
     try:
         parameters = list(inspect.signature(tool).parameters.values())
     except (TypeError, ValueError):  # it has no readable signature
@@ -134,10 +135,11 @@ _PARTS: Final[dict[str, Any]] = {
 
 
 def reply_of(answered: Any, whose: str) -> dict[str, Any]:
-    """``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``, ``finish_reason`` and ``message`` of an answer.
+    """Return ``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``, ``finish_reason`` and ``message`` of an
+    answer.
 
-    It is a text; a mapping that has some of these; or an answer of the OpenAI or the Anthropic SDK. ``IntentionError`` for
-    anything else, and for no answer at all.
+    The answer is a text; a mapping with some of these keys; or an answer of the OpenAI or Anthropic SDK. Raises
+    ``IntentionError`` for anything else, and for no answer at all.
     """
     if isinstance(answered, str):
         return {**copied(_PARTS), "text": answered}
@@ -222,12 +224,12 @@ def _get(counted: Any, name: str) -> Any:
 
 
 def _numbers(**counts: Any) -> dict[str, int] | None:
-    """Token counts under the names of the trace: ``input_tokens`` includes what was cached."""
+    """Return token counts under the names of the trace: ``input_tokens`` includes cached tokens."""
     return {name: count for name, count in counts.items() if isinstance(count, int)} or None
 
 
 def _arguments(text: str) -> Any:
-    """The arguments of a call; as text where the model wrote no JSON."""
+    """Return the arguments of a call; as text if the model wrote invalid JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -236,14 +238,14 @@ def _arguments(text: str) -> Any:
 
 # -- model calls -------------------------------------------------------------------------------------------------------
 #
-# A plain callable that asks a model, as a captured model call; its usage and cost are counted.
+# A plain callable that calls a model, as a captured model call; its usage and cost are counted.
 
-#: The callable reports its cost: no price need be known before.
+#: The callable reports its cost: no price need be known in advance.
 _OWN_PRICE: Final = {"own_price": True}
 
 
 class ModelFunction:
-    """A callable each call of which is recorded as a model call. It gets the messages, and the rest by keyword."""
+    """A callable whose calls are recorded as model calls. It receives the messages, and the rest by keyword."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function: Final = function
@@ -261,7 +263,7 @@ class ModelFunction:
         return perform(_asked(model, messages, rest), ask, _usage_info)
 
     async def make_async(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Await the model where the callable is a coroutine function, or answer from the log."""
+        """Call the model and await it if the callable is a coroutine function, or answer from the log."""
         messages, rest = _parts(request)
 
         async def ask() -> dict[str, Any]:
@@ -292,13 +294,13 @@ def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
 
 
 def _usage_info(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage and cost that the outcome records beside the answer, for budgets and metrics."""
+    """Return the usage and cost that the outcome records besides the answer, for budgets and metrics."""
     return {key: reply[key] for key in ("usage", "model", "cost_usd") if reply[key] is not None}
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
 #
-# The executors themselves. A request goes to the first one that takes it.
+# The executors themselves. A request goes to the first one that accepts it.
 #
 # ::
 #
@@ -306,34 +308,34 @@ def _usage_info(reply: Mapping[str, Any]) -> dict[str, Any]:
 #     LLMExecutor(lambda messages, **rest: "an answer")      # or any callable
 #     ToolExecutor(fetch, search, side_effect="read_only")   # tools by their side-effect class
 #
-# Whatever an executor calls is a captured step inside the entry of the request, so that budgets, contracts and recovery apply to it, it
-# is counted once, and a replay executes nothing.
+# Whatever an executor calls is a captured step inside the entry of the request, so that budgets, contracts and recovery
+# apply to it, it is counted once, and a replay executes nothing.
 
 
 class Executor:
     """Executes requests of one ``kind``. ``asynchronous`` executors are awaited, and run concurrently.
 
-    Derive from it for an executor of your own: ``perform`` returns the event's data (or a coroutine of it). Its effects must be
-    captured steps, else a replay repeats them.
+    Derive from it for an executor of your own: ``perform`` returns the event's data (or a coroutine of it). Its effects
+    must be captured steps; otherwise a replay repeats them.
     """
 
     kind: str
     asynchronous: bool = False
 
     def takes(self, request: Intention) -> bool:
-        """Whether this executor executes ``request``."""
+        """Return whether this executor executes ``request``."""
         return request.kind == self.kind
 
     def asynchronous_for(self, request: Intention) -> bool:
-        """Whether ``request`` is to be awaited."""
+        """Return whether ``request`` is to be awaited."""
         return self.asynchronous
 
     def takings(self) -> str:
-        """A text for messages: which requests it takes."""
+        """Return a text for messages: which requests it accepts."""
         return self.kind
 
     def name_of(self, request: Intention) -> str:
-        """The name of the step that executes ``request``."""
+        """Return the name of the step that executes ``request``."""
         return request.name
 
     def perform(self, request: Intention) -> Any:
@@ -342,12 +344,12 @@ class Executor:
 
 
 class LLMExecutor(Executor):
-    """Asks a model: a client of the OpenAI or Anthropic SDK (or its ``create``), or a callable, sync or async.
+    """Calls a model: a client of the OpenAI or Anthropic SDK (or its ``create``), or a callable, sync or async.
 
-    A callable gets the messages, and by keyword what else the question says (``model``, ``max_tokens`` …); it returns a text, a mapping
-    (``text``, ``usage``, ``cost_usd``, ``model``, ``tool_calls`` …) or the SDK's own answer. Each call is recorded as a model call,
-    unless it is one already (``traced_model``) or ``captured`` says that what it calls is. ``model`` is asked where the question
-    names none; ``models`` are the only ones that it takes.
+    A callable receives the messages, and by keyword the rest of the question (``model``, ``max_tokens`` …); it returns
+    a text, a mapping (``text``, ``usage``, ``cost_usd``, ``model``, ``tool_calls`` …) or the SDK's own answer. Each
+    call is recorded as a model call, unless it is one already (``traced_model``) or ``captured`` says that its inner
+    calls are. ``model`` is called if the question names none; ``models`` are the only ones that it accepts.
     """
 
     kind = "llm.request"
@@ -412,11 +414,13 @@ class LLMExecutor(Executor):
 
 
 class ToolExecutor(Executor):
-    """Calls tools. With ``side_effect`` it is the executor of that class: plain functions become tools of it (``options`` as for
-    ``traced_tool``), and a traced tool of another class is refused. Without, every tool must be a traced one.
+    """Calls tools. With ``side_effect`` it is the executor of that class: plain functions become tools of it
+    (``options`` as for ``traced_tool``), and a traced tool of another class is refused. Without, every tool must be a
+    traced one.
 
-    A tool is a function, a method with its object (``desk.look``), a ``partial``, any callable; an object that is none stands for its
-    traced methods. It is called by its name; one that was given none (``Desk.look``, ``main.look``) by that of its function, too.
+    A tool is a function, a method with its object (``desk.look``), a ``partial``, or any callable; an object that is
+    not callable stands for its traced methods. It is called by its name; a tool without an explicit one (``Desk.look``,
+    ``main.look``) by that of its function, too.
     """
 
     kind = "tool.call"
@@ -502,7 +506,7 @@ async def _output(made: Any) -> dict[str, Any]:
 
 
 def _client_call(bound: Any) -> tuple[Any, Any]:
-    """The method that asks a client, and the client, from either of them. ``(None, None)`` for anything else."""
+    """Return the method that calls a client, and the client, from either of them. ``(None, None)`` for anything else."""
     for path in (("chat", "completions", "create"), ("messages", "create")):
         found = bound
         for name in path:
@@ -525,7 +529,7 @@ def _awaited(function: Any) -> bool:
 
 
 def _capture_client(client: Any) -> None:
-    """Capture the calls of this client, as ``wrap`` does, unless all clients are captured already."""
+    """Capture the calls of this client, like ``wrap``, unless all clients are captured already."""
     package = type(client).__module__.partition(".")[0]
     for integration in discover().values():
         if package in integration.modules:

@@ -1,6 +1,7 @@
-"""The six types of inter-agent events, as types for a checker; they may still change.
+"""The six types of inter-agent events, as types for a type checker; they may still change.
 
-Each is a ``TypedDict`` of one line of the inter-agent view; ``tracekit.agents.view`` and the JSON Schema say the same at run time.
+Each is a ``TypedDict`` of one line of the inter-agent view; ``tracekit.agents.view`` and the JSON Schema define the
+same at run time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Event(TypedDict):
 
 
 class TaskSent(_Event):
-    """An agent sends another one a task."""
+    """An agent sends a task to another one."""
 
     event_type: Literal["task_sent"]
     recipient_agent_id: str
@@ -42,7 +43,7 @@ class TaskSent(_Event):
 
 
 class TaskReceived(_Event):
-    """An agent has got a task, or an answer."""
+    """An agent has received a task, or an answer."""
 
     event_type: Literal["task_received"]
     sender_agent_id: str | None
@@ -66,7 +67,7 @@ class ToolCall(_Event):
 
 
 class ToolReturn(_Event):
-    """A tool has come back."""
+    """A tool has returned."""
 
     event_type: Literal["tool_return"]
     tool: str
@@ -75,7 +76,7 @@ class ToolReturn(_Event):
 
 
 class StateTransition(_Event):
-    """An agent, a workflow or an object went from one state to another."""
+    """An agent, a workflow or an object changed from one state to another."""
 
     event_type: Literal["state_transition"]
     name: str

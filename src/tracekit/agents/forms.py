@@ -1,4 +1,5 @@
-"""What the command line can do with runs of agents beside their traces: their events, recordings of agentloom, execution records."""
+"""Additional forms of agents' runs for the command line: inter-agent events, recordings of agentloom, execution
+records."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from . import agentloom, graph, record, view
 
 __all__ = ["agentloom_form", "execution_form", "inter_agent_form"]
 
-#: A first line longer than this is not an event.
+#: A longer first line is not an event.
 _MOST: Final = 8 << 20
 _MESSAGES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
 
@@ -64,7 +65,7 @@ class InterAgent(Form):
 
 
 class Agentloom(Form):
-    """A recording of agentloom; a run that was imported from one has the form, too."""
+    """A recording of agentloom; a run imported from one has the form, too."""
 
     name = "agentloom"
     summary = "a recording of agentloom."
@@ -126,7 +127,7 @@ execution_form: Final = ExecutionRecords()
 
 
 def _first(path: str) -> dict[str, Any] | None:
-    """The object in the first line of a file."""
+    """Return the object in the first line of a file, or ``None``."""
     try:
         with open(path, "rb") as file:
             return _object(file.readline(_MOST))
@@ -135,7 +136,7 @@ def _first(path: str) -> dict[str, Any] | None:
 
 
 def _whole(path: str) -> dict[str, Any] | None:
-    """The object that the whole file is."""
+    """Return the object that the whole file contains, or ``None``."""
     try:
         with open(path, "rb") as file:
             return _object(file.read())

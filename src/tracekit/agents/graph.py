@@ -24,14 +24,15 @@ __all__ = ["Difference", "Labelled", "Undecided", "alike", "compare", "ordered",
 #
 # Whether two labelled graphs are isomorphic.
 #
-# Each node has a colour, a hash of its label; colours are refined by those of its neighbours until that distinguishes no more of them
-# (Weisfeiler and Leman's method). Nodes that are still alike are decided by search: the graphs fall into independent parts, in each part
-# one node is paired with each possible node of the other graph, and refinement goes on from there. *Equal* means a pairing that was
-# checked edge by edge, *different* that every pairing was tried. The search is bounded: beyond, the result is undecided.
+# Each node has a colour, a hash of its label; colours are refined by those of the neighbours until that distinguishes
+# no more nodes (the Weisfeiler-Leman method). Nodes with equal colours are decided by search: the graphs are split into
+# independent parts, in each part one node is paired with each possible node of the other graph, and refinement
+# continues from there. *Equal* means that a pairing was found and checked edge by edge, *different* that every pairing
+# was tried. The search is bounded; beyond that, the result is undecided.
 
-#: How many nodes may be coloured in the search: some seconds.
+#: The most nodes coloured in the search: some seconds.
 MOST: Final = 1_000_000
-#: How many colourings for each node the first refinement may take.
+#: The most colourings per node that the first refinement may take.
 _FREE: Final = 100
 
 Colours: TypeAlias = dict[int, bytes]
@@ -60,7 +61,7 @@ class Labelled:
                 self.linked[other].append((kind, node))
 
     def edges(self, nodes: Iterable[int]) -> Iterable[tuple[int, int, int]]:
-        """The edges from ``nodes``, as (from, kind, to)."""
+        """Yield the edges from ``nodes``, as (from, kind, to)."""
         for node in nodes:
             for parent in self.parents[node]:
                 yield node, -1, parent
@@ -79,7 +80,10 @@ class _Work:
 
 
 def alike(one: Labelled, other: Labelled, most: int = MOST) -> bool:
-    """Whether there is a pairing of nodes that keeps labels and edges. ``Undecided`` beyond ``most`` nodes coloured in trying."""
+    """Return whether there is a pairing of nodes that preserves labels and edges.
+
+    Raises ``Undecided`` after colouring ``most`` nodes in the search.
+    """
     if len(one.labels) != len(other.labels):
         return False
     mine, theirs = (dict(enumerate(graph.labels)) for graph in (one, other))
@@ -97,7 +101,8 @@ def _holds(one: Labelled, other: Labelled, pairing: dict[int, int]) -> bool:
 
 
 def _paired(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work: _Work) -> dict[int, int] | None:
-    """A pairing of the nodes of ``mine`` with those of ``theirs`` that keeps colours and the edges among them."""
+    """Return a pairing of the nodes of ``mine`` with those of ``theirs`` that preserves colours and the edges between
+    them."""
     mine, theirs = _refined(one, mine, work), _refined(other, theirs, work)
     if Counter(mine.values()) != Counter(theirs.values()):
         return None
@@ -110,7 +115,7 @@ def _paired(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work
         for place, candidate in enumerate(candidates):
             found = _tried(one, other, part, candidate, work)
             if found is not None:
-                # Isomorphism is an equivalence: pairing these parts can't spoil a later pair.
+                # Isomorphism is an equivalence: pairing these parts can't rule out a later pair.
                 del candidates[place]
                 pairing.update(found)
                 break
@@ -120,7 +125,7 @@ def _paired(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work
 
 
 def _tried(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work: _Work) -> dict[int, int] | None:
-    """A pairing of two parts, found by pairing one node of the rarest colour with each possible one."""
+    """Return a pairing of two parts, found by pairing one node of the rarest colour with each possible one."""
     counts = Counter(mine.values())
     if len(counts) == len(mine):
         there = {found: node for node, found in theirs.items()}
@@ -140,7 +145,8 @@ def _kind(part: Colours) -> tuple[bytes, ...]:
 
 
 def _refined(graph: Labelled, colours: Colours, work: _Work) -> Colours:
-    """Stable colours of the nodes in ``colours``: two of one colour have neighbours of the same colours, as far as those are among them."""
+    """Return stable colours of the nodes in ``colours``: nodes with the same colour have neighbours of the same
+    colours, within that set."""
     order = sorted(colours)
     classes = 0
     while (now := len(set(colours.values()))) > classes:
@@ -166,13 +172,15 @@ def _refined(graph: Labelled, colours: Colours, work: _Work) -> Colours:
 
 
 def mixed(own: bytes, *others: Iterable[bytes]) -> bytes:
-    """A colour from a node's own and groups of others, whose order does not count."""
+    """Return a colour from a node's own and groups of others, whose order does not count."""
     return sha256(own + b"|".join(b"".join(sorted(group)) for group in others)).digest()
 
 
 def _parts(graph: Labelled, colours: Colours) -> list[Colours]:
-    """The parts of a stably coloured graph that can be paired one by one: edges that join all of one colour with all of another say no more
-    than the colours do, and hold nothing together."""
+    """Return the parts of a stably coloured graph that can be paired independently.
+
+    Edges that join all nodes of one colour with all of another add no information to the colours, and connect nothing.
+    """
     sizes = Counter(colours.values())
     inner = [(node, kind, to) for node, kind, to in graph.edges(colours) if to in colours]
     between = Counter((colours[node], kind, colours[to]) for node, kind, to in inner)
@@ -196,23 +204,24 @@ def _parts(graph: Labelled, colours: Colours) -> list[Colours]:
 #
 # The graph of what caused what among events: its order, and whether two recordings of one workflow are the same.
 #
-# **Order.** An event comes after all its parents; where several could come next, the one with the lowest id does. Neither time stamps
-# nor the order of lines matter: the same events give the same bytes.
+# **Order.** An event comes after all its parents; if several could be next, the one with the lowest id is. Neither time
+# stamps nor the order of lines matter: the same events give the same bytes.
 #
-# **Comparison.** Ids, times and places differ between recordings, so ``compare`` looks at labels, causes, and the events that a
-# payload mentions, as graphs (see above): *equal* and *different* are both proven, and where that would take too long it is an error.
-# The order in which an event names its parents is not compared: a join that takes answers as they come is the same workflow.
+# **Comparison.** Ids, times and places differ between recordings, so ``compare`` compares labels, causes, and the
+# events that a payload mentions, as graphs (see above): both *equal* and *different* are proven, and if that would take
+# too long it is an error. The order in which an event names its parents is not compared: a join that takes answers as
+# they arrive is the same workflow.
 
 #: The fields that differ between recordings of one workflow.
 _INCIDENTAL: Final = frozenset(
     {"event_id", "timestamp_ns", "parent_event_id", "parent_event_ids", "payload_ref", "call_event_id", "payload"}
 )
-#: At most this many ids are named in a message.
+#: The most ids named in a message.
 _NAMED: Final = 5
 
 
 class _Graph:
-    """The graph of events: parents and children by position; checked, but for cycles."""
+    """The graph of events: parents and children by position; checked, except for cycles."""
 
     def __init__(self, found: Iterable[Event]) -> None:
         self.events: Final = list(found)
@@ -241,7 +250,7 @@ class _Graph:
             raise _missing(missing)
 
     def order(self, keys: Sequence[Any]) -> list[int]:
-        """Positions in topological order; of those that could come next, the one with the lowest key."""
+        """Return positions in topological order; of those that could be next, the one with the lowest key."""
         waiting = list(map(len, self.parents))
         ready = [(keys[place], place) for place, count in enumerate(waiting) if not count]
         heapify(ready)
@@ -258,7 +267,8 @@ class _Graph:
         return found
 
     def _circle(self, waiting: list[int]) -> EventCycleError:
-        """The error for a cycle among ``waiting``, found by following parents from any of them until one repeats."""
+        """Return the error for a cycle among ``waiting``, found by following parents from any of them until one
+        repeats."""
         place = next(place for place, count in enumerate(waiting) if count)
         seen: dict[int, int] = {}
         path: list[int] = []
@@ -277,17 +287,17 @@ class _Graph:
 
 
 def ordered(found: Iterable[Event]) -> list[Event]:
-    """Events in the order of their graph, ties broken by id.
+    """Return events in the order of their graph, ties broken by id.
 
-    ``DuplicateEventError``, ``MissingParentError`` or ``EventCycleError``, each with the ids, where there is no such order;
-    ``InvalidEventError`` for what is no event.
+    Raises ``DuplicateEventError``, ``MissingParentError`` or ``EventCycleError``, each with the ids, if there is no
+    such order; ``InvalidEventError`` for anything that is not an event.
     """
     graph = _Graph(found)
     return [graph.events[place] for place in graph.order(graph.ids)]
 
 
 def serialize(found: Iterable[Event]) -> bytes:
-    """Events as a file in the order of their graph: the same bytes, in whatever order they come."""
+    """Return events as a file in the order of their graph: the same bytes for any input order. Raises like ``ordered``."""
     return dump(ordered(found))
 
 
@@ -297,7 +307,7 @@ def serialize(found: Iterable[Event]) -> bytes:
 class Difference(NamedTuple):
     """The first difference of two recordings: the first event of each, in order, that the other lacks.
 
-    ``None`` where one recording has no such event. ``text`` describes it.
+    ``None`` if a recording has no such event. ``text`` describes it.
     """
 
     first: Event | None
@@ -309,9 +319,9 @@ class Difference(NamedTuple):
 
 
 def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | None:
-    """``None`` if two recordings are of the same workflow, else the first difference.
+    """Return ``None`` if two recordings are of the same workflow, else the first difference.
 
-    Raises as ``ordered``, and ``UndecidedComparisonError`` where so many events look alike that trying was given up.
+    Raises like ``ordered``, and ``UndecidedComparisonError`` if so many events look alike that the search was given up.
     """
     one, other = _Shape(_Graph(first)), _Shape(_Graph(second))
     try:
@@ -341,7 +351,7 @@ class _Shape:
             self.pasts[place] = mixed(self.labels[place], [self.pasts[parent] for parent in graph.parents[place]])
 
     def labelled(self) -> Labelled:
-        """The graph in topological order, with a node for each agent that has its run's name."""
+        """Return the graph in topological order, with a node for each agent that has its run's name."""
         events, there = self.graph.events, {place: node for node, place in enumerate(self.topological)}
         nameless: dict[str, int] = {}
         links: list[list[tuple[int, int]]] = []
@@ -358,7 +368,7 @@ class _Shape:
         return Labelled([*labels, *[b"agent"] * more], [*parents, *[[]] * more], [*links, *[[]] * more])
 
     def beyond(self, other: _Shape) -> Event | None:
-        """The first event, in the order of the graph, that has no counterpart with the same past in the other recording."""
+        """Return the first event, in graph order, that has no counterpart with the same past in the other recording."""
         left = Counter(other.pasts)
         for place in self.topological:
             if not left[self.pasts[place]]:
@@ -373,7 +383,7 @@ def _label(event: Mapping[str, Any], places: Mapping[str, int]) -> bytes:
         del compared["agent_id"]
     if "comparison_sha256" in event:
         del compared["payload_hash"], compared["payload_sha256"]
-        # A mention of an event that is in this recording is a link; of any other, its id is all that is known.
+        # A mention of an event in this recording is a link; any other event is known only by its id.
         compared["mentions"] = [None if id in places else id for id in event.get("mentions", ())]
     return sha256(canonical_json(compared)).digest()
 

@@ -1,8 +1,8 @@
-"""The place of an event of agents in its trace, from which its id follows.
+"""The place of an agents' event in its trace, from which its id is derived.
 
-An event *is* an entry of a trace, and its id the SHA-256 of run id, segment and ``seq`` with the version and variant bits of a
-UUID v4. So it takes no room in the trace, any reader can compute it, and a replay, which follows the recorded entries, has the
-ids of the recording in every task, thread and process, without random numbers.
+An event *is* an entry of a trace, and its id the SHA-256 of run id, segment and ``seq`` with the version and variant
+bits of a UUID v4. So it takes no space in the trace, any reader can compute it, and a replay, which follows the
+recorded entries, has the recording's ids in every task, thread and process, without random numbers.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ class Origin(NamedTuple):
         return event_id(self.run_id, self.segment, self.seq)
 
     def as_dict(self) -> dict[str, Any]:
-        """As a ``cause`` of the trace format."""
+        """Return the form of a ``cause`` in the trace format."""
         return {"run_id": self.run_id, "segment": self.segment, "seq": self.seq}

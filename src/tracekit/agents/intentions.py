@@ -34,16 +34,18 @@ __all__ = [
 
 # -- intentions --------------------------------------------------------------------------------------------------------
 #
-# An intention is a request as data: what a responder wants to happen. An event is what did happen, with a reference to its cause.
+# An intention is a request as data: what a responder wants to happen. An event is what did happen, with a reference to
+# its cause.
 #
 # ::
 #
 #     ask("Summarise this page", model="gpt-5-mini", object="page-1")     # a question to a model
-#     call("fetch", {"url": url}, object="page-1")                         # a tool's call
+#     call("fetch", {"url": url}, object="page-1")                         # a tool call
 #     create("page-1", {"url": url, "status": "new"})                      # an object of the world
-#     patch("page-1", {"status": "done"})                                  # a change of one: a JSON merge patch (RFC 7396)
+#     patch("page-1", {"status": "done"})                                  # a change: a JSON merge patch (RFC 7396)
 #
-# Making one has no effect. A ``tracekit.agents.Loop`` records it, then has an executor execute it, or changes the world.
+# Creating one has no effect. A ``tracekit.agents.Loop`` records it, then has an executor execute it, or changes the
+# world.
 
 #: The kind of the answer to a request, by the request's kind.
 ANSWERS: Final = {"llm.request": "llm.response", "tool.call": "tool.return"}
@@ -51,13 +53,13 @@ ANSWERS: Final = {"llm.request": "llm.response", "tool.call": "tool.return"}
 FAILURES: Final = {"llm.request": "llm.error", "tool.call": "tool.error"}
 #: The kinds of event that a responder may respond to.
 EVENTS: Final = frozenset({"object.created", "object.patched", *ANSWERS.values(), *FAILURES.values()})
-#: JSON nested deeper than this is refused.
+#: More deeply nested JSON is refused.
 _DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to an event: its kind, its run and its entry. ``run_id`` is ``None`` outside every run."""
+    """A reference to an event: its kind, its run and its entry. ``run_id`` is ``None`` outside of any run."""
 
     type: str
     seq: int
@@ -65,7 +67,7 @@ class Ref:
     segment: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The form in which an entry names its cause."""
+        """Return the form in which an entry names its cause."""
         return {"type": self.type, "seq": self.seq}
 
     def __str__(self) -> str:
@@ -76,9 +78,9 @@ class Ref:
 class Intention:
     """A request as data. ``kind`` is ``"llm.request"``, ``"tool.call"``, ``"object.created"`` or ``"object.patched"``.
 
-    ``name`` is the model (or ``"model"``), the tool or the object; ``object`` the object of the world that it is for; ``cause`` the event
-    that it answers to, where that is not the one its responder was given. Make one with ``ask``, ``call``, ``create`` or
-    ``patch``.
+    ``name`` is the model (or ``"model"``), the tool or the object; ``object`` the object of the world that it is for;
+    ``cause`` the event that it responds to, if that is not the one its responder was called with. Create one with
+    ``ask``, ``call``, ``create`` or ``patch``.
     """
 
     kind: str
@@ -88,17 +90,18 @@ class Intention:
     cause: Ref | None = None
 
     def alone(self) -> Intention:
-        """A copy with data of its own, which nothing else can change."""
+        """Return a copy with data of its own, which nothing else can change."""
         return replace(self, data=copied(dict(self.data)))
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event: ``ref`` is the reference to it, ``cause`` the one to its cause.
+    """An event: ``ref`` is the reference to it, ``cause`` the reference to its cause.
 
-    ``data`` is the same in a replay: of a ``"llm.response"`` ``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``,
-    ``finish_reason`` and ``message``; of a ``"tool.return"`` ``output``; of an error ``type`` and ``text``; of an object's event ``value``
-    or ``patch``. ``object`` is the object that it is about. ``replayed`` says that the log answered.
+    ``data`` is the same in a replay. For an ``"llm.response"`` it has ``text``, ``model``, ``usage``, ``cost_usd``,
+    ``tool_calls``, ``finish_reason`` and ``message``; for a ``"tool.return"`` ``output``; for an error ``type`` and
+    ``text``; for an object's event ``value`` or ``patch``. ``object`` is the object concerned. ``replayed`` says
+    whether the log answered.
     """
 
     kind: str
@@ -111,7 +114,7 @@ class Event:
     error: BaseException | None = field(default=None, compare=False)
 
     def about(self) -> dict[str, Any]:
-        """Its facts in short: ``seq``, ``kind``, ``name`` (of the model, the tool, the object) and ``object``."""
+        """Return its facts in short: ``seq``, ``kind``, ``name`` (of the model, the tool, the object) and ``object``."""
         name = self.object if self.request is None else self.request.name
         return {"seq": self.ref.seq, "kind": self.kind, "name": name, "object": self.object}
 
@@ -122,7 +125,7 @@ class Event:
 
     @property
     def text(self) -> str:
-        """What the model said; ``""`` where it said nothing."""
+        """The text of a model's answer; ``""`` if there is none."""
         found = self.data.get("text")
         return found if isinstance(found, str) else ""
 
@@ -133,8 +136,10 @@ class Event:
 
     @property
     def cost_usd(self) -> float | None:
-        """Its cost now: nothing where the log answered, ``None`` where it is not known. ``data["cost_usd"]`` is what it cost when
-        the call was made, in a replay, too."""
+        """Its present cost: 0 if the log answered, ``None`` if unknown.
+
+        ``data["cost_usd"]`` is the cost when the call was made, also in a replay.
+        """
         return 0.0 if self.replayed else self.data.get("cost_usd")
 
 
@@ -150,8 +155,12 @@ def ask(
     cause: Ref | Event | None = None,
     **parameters: Any,
 ) -> Intention:
-    """A question to a model. A text is one message of the user. ``parameters`` (``temperature``, ``tools``, ``system`` …) go to the
-    executor's callable or client as they are. ``object`` is what the answer is for: it must be there when the question is asked."""
+    """Return a question to a model. A text is one user message.
+
+    ``parameters`` (``temperature``, ``tools``, ``system`` …) are passed unchanged to the executor's callable or client.
+    ``object`` is the object that the answer is for: it must exist when the question is asked. Raises ``IntentionError``
+    if there is no message, or something in it is not data.
+    """
     turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     if not turns:
         raise IntentionError("a question needs a message", next_action="give `ask` a text, or a list of messages")
@@ -170,19 +179,23 @@ def call(
     object: str | None = None,
     cause: Ref | Event | None = None,
 ) -> Intention:
-    """A call of the tool of this name, with these arguments by name."""
+    """Return a call of the named tool with these arguments by name.
+
+    Raises ``IntentionError`` if there is no name, or an argument is not data.
+    """
     if not tool:
         raise IntentionError("a call needs the name of its tool")
     return Intention("tool.call", tool, _plain(dict(arguments or {}), f"the call of {tool!r}"), object, _ref(cause))
 
 
 def create(id: str, value: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Intention:
-    """A new object of the world. ``value`` is a JSON object. An object that is there already is not made again: that is an error."""
+    """Return the creation of an object of the world. ``value`` is a JSON object. Creating an object that exists already
+    is an error."""
     return Intention("object.created", _id(id), json_object(value, f"object {id!r}"), id, _ref(cause))
 
 
 def patch(id: str, patch: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Intention:
-    """A change of an object: a JSON merge patch (RFC 7396), in which ``None`` takes a member away."""
+    """Return a change of an object: a JSON merge patch (RFC 7396), in which ``None`` removes a member."""
     return Intention("object.patched", _id(id), json_object(patch, f"the patch of {id!r}"), id, _ref(cause))
 
 
@@ -208,14 +221,15 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of a value's dictionaries and lists."""
+    """Return a deep copy of a value's dictionaries and lists."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
-    """A copy of ``value``, which must be a JSON object; ``IntentionError`` names the place of what is not JSON."""
+    """Return a copy of ``value``, which must be a JSON object; the ``IntentionError`` otherwise names the place of what
+    is not JSON."""
     if not isinstance(value, Mapping):
         raise IntentionError(f"{what} is a JSON object, not {value!r:.80}")
     made: dict[str, Any] = _json(dict(value), what, "", 0)
@@ -248,13 +262,13 @@ def _at(path: str) -> str:
 #
 # The events of a world, each with its cause, which is checked when the event is written.
 #
-# An event is an entry of the run's trace (outside every run: a number in memory). Its cause must be an event
-# of the same world, of the kind that the reference names, and of a kind that can cause it.
+# An event is an entry of the run's trace (outside of any run: a number in memory). Its cause must be an event of the
+# same world, of the kind that the reference names, and of a kind that can cause it.
 
-#: The responder that is running: it must change nothing.
+#: The active responder: it must not change anything.
 deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", default=None)
 
-#: The numbers of events outside every run.
+#: The numbers of events outside of any run.
 _numbers: Final = count(1)
 
 
@@ -262,7 +276,7 @@ class _Names(dict[str, "Ledger"]):
     """The owner of each world name in a run: a trace identifies a world by its name."""
 
 
-#: The only kind that can cause an event, where there is one: an answer answers a request.
+#: The only kind that can cause an event, if there is just one: a request causes its answer.
 CAUSES: Final = {
     **{answer: request for request, answer in ANSWERS.items()},
     **{failure: request for request, failure in FAILURES.items()},
@@ -270,7 +284,7 @@ CAUSES: Final = {
 
 
 def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
-    """``DanglingCauseError`` unless ``cause``, recorded with the kind ``known``, can cause a ``kind``."""
+    """Raise ``DanglingCauseError`` unless ``cause``, recorded with the kind ``known``, can cause a ``kind``."""
     needs = CAUSES.get(kind)
     if cause is None:
         if needs is not None:
@@ -287,23 +301,27 @@ def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
 
 
 class Ledger:
-    """The events of the world of this ``name``. In one run, in one line of execution: the order of the log is the order of events."""
+    """The events of the world of this ``name``. Within one run, and in one lane: the order of the log is the order of
+    events."""
 
     def __init__(self, name: str = "world") -> None:
         self.name: Final = name
         self._kinds: Final[dict[tuple[str | None, str | None, int], str]] = {}
-        #: The run that its first event was in, in a tuple of its own: ``None`` is no run.
+        #: The run of its first event, in a tuple: ``None`` is no run.
         self._run: tuple[str | None] | None = None
         #: The last conversation about each object: the request's ``seq``, its messages.
         self._conversations: Final[dict[str | None, tuple[int, list[Any]]]] = {}
 
     def kind_of(self, ref: Ref) -> str | None:
-        """The kind of the event that ``ref`` refers to, or ``None``."""
+        """Return the kind of the event that ``ref`` refers to, or ``None``."""
         return self._kinds.get((ref.run_id, ref.segment, ref.seq))
 
     def ask(self, by: str, kind: str, name: str, data: Mapping[str, Any], object: str | None, cause: Ref | None) -> Ref:
-        """Write a request. Messages that the last request about this object had already are referred to by its number (``after``), so that
-        a long conversation is recorded once."""
+        """Write a request; return the reference to it.
+
+        Messages that the last request about this object already had are replaced by its number (``after``), so that a
+        long conversation is recorded once.
+        """
         content: dict[str, Any] = {"kind": kind, "name": name, "object": object, "data": dict(data)}
         messages = data.get("messages") if kind == "llm.request" else None
         before = self._conversations.get(object)
@@ -328,9 +346,10 @@ class Ledger:
         about: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> Ref:
-        """Check an event's cause and write it as an entry of this type; returns the reference to it.
+        """Check an event's cause and write it as an entry of this type; return the reference to it.
 
-        ``about`` is compared in a replay, ``info`` is not. ``LogWriteError`` where there is a log and it can't be written.
+        ``about`` is compared in a replay, ``info`` is not. Raises ``LogWriteError`` if there is a log that can't be
+        written.
         """
         self._nobody_decides()
         check_cause(kind, cause, None if cause is None else self.kind_of(cause))

@@ -1,4 +1,4 @@
-"""The loop that hands requests to executors and their responses to responders until nothing is left to do."""
+"""The loop that passes requests to executors and their answers to responders until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Agenda", "IntentionRequest", "Loop", "LoopResult", "RequestResult"]
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
-# One request of a loop: its executor, its answer, and the step that it was executed in.
+# One request of a loop: its executor, its answer, and the step in which it was executed.
 
 
 class RequestResult(NamedTuple):
-    """The result of a request: ``data``, or ``error``. ``exchange`` is the step that executed it, 0 where there is none."""
+    """The result of a request: ``data``, or ``error``. ``exchange`` is the step that executed it, 0 if there is none."""
 
     data: Mapping[str, Any]
     error: BaseException | None = None
@@ -40,20 +40,20 @@ class RequestResult(NamedTuple):
 
 
 class IntentionRequest:
-    """A request for a model or tool call, to be executed by ``executor``; ``None``: none takes it."""
+    """A request for a model or tool call, to be executed by ``executor``; ``None``: no executor accepts it."""
 
     def __init__(self, ref: Ref, intention: Intention, executor: Executor | None, by: str) -> None:
         self.ref: Final = ref
         self.intention: Final = intention
         self.executor: Final = executor
-        #: The responder that asked for it.
+        #: The responder that made the request.
         self.by: Final = by
-        #: Set once it may start, where the recorded loop had not started it yet.
+        #: Set once it may start, if the recorded loop had not started it yet.
         self.held: asyncio.Event | None = None
         self.begun = False
 
     def about(self) -> dict[str, Any]:
-        """Its facts, for lists of pending requests."""
+        """Return its facts, for lists of pending requests."""
         one = self.intention
         return {"seq": self.ref.seq, "kind": one.kind, "name": one.name, "object": one.object, "by": self.by}
 
@@ -68,7 +68,7 @@ class IntentionRequest:
         return f"{one.kind} {one.name!r}{about} (entry {self.ref.seq}, from {self.by})"
 
     def make(self) -> RequestResult:
-        """Execute it. What makes a run or a replay fail is raised; any other exception is the answer."""
+        """Execute it. An error that makes a run or a replay fail is raised; any other exception becomes the answer."""
         executor = self._executor()
         with self._place() as place:
             try:
@@ -79,7 +79,7 @@ class IntentionRequest:
                 return place.failed(error)
 
     async def make_async(self) -> RequestResult:
-        """Execute it beside others; a synchronous executor runs in a thread."""
+        """Execute it concurrently with others; a synchronous executor runs in a thread."""
         if self.held is not None:
             await self.held.wait()
         self.begun = True
@@ -100,7 +100,7 @@ class IntentionRequest:
 
     @contextmanager
     def _place(self) -> Iterator[_Place]:
-        """A block inside the request's entry."""
+        """The block inside the request's entry."""
         scope = here()
         place = _Place(self)
         if scope is None:
@@ -141,12 +141,12 @@ class _Place:
         return RequestResult(description, error, exchange, self._replayed(exchange))
 
     def _exchange(self) -> int:
-        """The last step inside it; 0 where there is none."""
+        """Return the last step inside it; 0 if there is none."""
         scope = self._scope
         return 0 if scope is None or scope.lane.last == self._before else scope.lane.last
 
     def _replayed(self, exchange: int) -> bool:
-        """Whether the log answered: the step is recorded, and not live in a partial replay."""
+        """Return whether the log answered: the step is recorded, and not live in a partial replay."""
         scope = self._scope
         if scope is None or not exchange:
             return False
@@ -154,7 +154,7 @@ class _Place:
         return scope.session.log.answered(exchange, family, self._request.step_name)
 
     def _priced(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The data of a model's answer with its price, where that is known: by the budget's prices, if there is one."""
+        """Add the price to the data of a model's answer if it is known: by the budget's prices, if there is a budget."""
         usage, model = data.get("usage"), data.get("model")
         if self._request.intention.kind != "llm.request" or data.get("cost_usd") is not None or not (usage and model):
             return data
@@ -185,11 +185,11 @@ class Agenda:
         self._max_events: Final = max_events
         self._unseen: Final[deque[Event]] = deque()
         self._events: Final[list[Event]] = []
-        #: Which responders read which events, and events that none read.
+        #: Which responders read which events, and events that none reads.
         self.readings: Final = Readings(world, responders)
         self.pending: Final[dict[Ref, IntentionRequest]] = {}
         self._new: Final[list[IntentionRequest]] = []
-        #: The first request that no executor takes.
+        #: The first request that no executor accepts.
         self._untaken: IntentionRequest | None = None
         self._arrived: Final[dict[Ref, RequestResult]] = {}
         self._fatal: BaseException | None = None
@@ -198,7 +198,7 @@ class Agenda:
         self._log: Final = past.deliveries
         #: The requests that were started in the recording.
         self._begun: Final = past.begun
-        #: Whether nothing more may be started: a trace answers, and it is not gone on from.
+        #: Whether nothing new may be started: a trace answers, and the run is not resumed.
         self._replaying: Final = (
             scope is not None
             and not scope.session.recording
@@ -214,7 +214,7 @@ class Agenda:
             self._emit(intention, None, PROGRAM)
 
     def goes_on(self) -> bool:
-        """Pass new events to the responders; returns whether a request is pending afterwards."""
+        """Pass new events to the responders; return whether a request is pending afterwards."""
         while self._unseen:
             event = self._unseen.popleft()
             for responder in self.readings.of(event):
@@ -225,7 +225,7 @@ class Agenda:
         return bool(self.pending)
 
     def new(self) -> list[IntentionRequest]:
-        """The requests that are new since the last call."""
+        """Return the new requests since the last call."""
         found = self._new.copy()
         self._new.clear()
         for request in found if self._replaying else ():
@@ -235,11 +235,11 @@ class Agenda:
         return found
 
     def begun(self, request: IntentionRequest) -> bool:
-        """Whether a request was started, now or in the recording."""
+        """Return whether a request was started, now or in the recording."""
         return request.begun or request.ref.seq in self._begun
 
     def let_go(self) -> None:
-        """Start the requests that the recorded loop never started, once only such are left: that is the divergence."""
+        """Start the requests that the recorded loop never started, once only those are left: that is the divergence."""
         if self._held and self.pending.keys() - self._arrived.keys() == self._held:
             for ref in self._held:
                 held = self.pending[ref].held
@@ -248,7 +248,7 @@ class Agenda:
             self._held.clear()
 
     def next(self) -> IntentionRequest:
-        """The request to execute next, where they are executed one after another."""
+        """Return the request to execute next, if they are executed one after another."""
         return next(iter(self.pending.values()))
 
     def arrive(self, request: IntentionRequest, answer: RequestResult | BaseException) -> None:
@@ -261,7 +261,8 @@ class Agenda:
             self._arrived[request.ref] = answer
 
     def ready(self) -> tuple[IntentionRequest, RequestResult] | None:
-        """The next request whose answer goes to the responders, with the answer, once it has arrived.
+        """Return the next request whose answer goes to the responders, with the answer, or ``None`` if it has not
+        arrived.
 
         In a replay that is the recorded next one; beyond the log, the first that arrived.
         """
@@ -275,7 +276,7 @@ class Agenda:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def _emit(self, intention: Intention, event: Ref | None, by: str) -> None:
-        """Record an intention; one that only changes the world is thereby done."""
+        """Record an intention; if it only changes the world, it is thereby executed."""
         if not isinstance(intention, Intention):
             raise IntentionError(
                 f"{intention!r:.80} is no intention", next_action="make one with `ask`, `call`, `create` or `patch`"
@@ -344,7 +345,7 @@ class Agenda:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """A block whose end reports unanswered requests, and in which deferred work of responders is refused too."""
+        """A block whose end reports unanswered requests, and in which deferred work of responders is refused, too."""
         scope = here()
         sentences = [] if scope is None else scope.session.state.extras.of(Unfinished).says
         sentences.append(self._undone)
@@ -361,7 +362,7 @@ class Agenda:
             sentences.remove(self._undone)
 
     def _undone(self) -> str | None:
-        """The run's warning where it ends while the loop is still running."""
+        """Return the run's warning if it ends while the loop is still running."""
         return (
             f"the run ended while a loop was running; left without an answer: {self._names()}" if self.pending else None
         )
@@ -403,12 +404,12 @@ def _warn_quietly(sentence: str) -> None:
 #     with record("summaries") as run:
 #         loop.run(create("page-1", {"url": url, "status": "new"}))
 #
-#     with replay(run):                       # the same code: no model is asked, the same world
+#     with replay(run):                       # the same code: no model is called, the same world
 #         ...
 #
-# Every intention is an entry of its own, written before it is executed; executing it is a step inside it. Passing the answer to the
-# responders is an entry too, so that answers have the same order in a replay. A loop ends when nothing is pending. A request that no
-# executor takes, or that is left without an answer, is an error that names it.
+# Every intention is an entry of its own, written before it is executed; its execution is a step inside it. Passing the
+# answer to the responders is an entry, too, so that answers have the same order in a replay. A loop ends when nothing
+# is pending. A request that no executor accepts, or that remains without an answer, is an error that names it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,12 +422,12 @@ class LoopResult:
 
     @property
     def answers(self) -> tuple[Event, ...]:
-        """The answers of models and tools, in the order in which the responders got them."""
+        """The answers of models and tools, in the order in which the responders received them."""
         return tuple(event for event in self.events if event.request is not None)
 
     @property
     def replayed(self) -> int:
-        """How many of the answers came from the log."""
+        """The number of answers that came from the log."""
         return sum(event.replayed for event in self.answers)
 
     @property
@@ -438,16 +439,17 @@ class LoopResult:
 class Loop:
     """Runs responders and executors on a world until nothing is pending.
 
-    An event goes to the responders in the order given, a request to the first executor that takes it. After ``max_events`` it stops
-    with an error: responders that answer one another would go on for ever. An answer that no responder reads is an error at the end,
-    unless there are no responders at all, or ``unread="ok"`` says that the program reads ``outcome.answers``.
+    An event goes to the responders in the given order, a request to the first executor that accepts it. After
+    ``max_events`` the loop stops with an error: responders that answer one another would never end. An answer that no
+    responder reads is an error at the end, unless there are no responders at all, or ``unread="ok"`` says that the
+    program reads ``outcome.answers``.
 
-    Each intention is on the log before it is carried out, and each event names its cause. In a replay the log answers: no model is
-    asked, no tool is called.
+    Each intention is in the log before it is executed, and each event names its cause. In a replay the log answers: no
+    model and no tool is called.
 
-    Raises ``PendingRequestsError`` for a request that no executor takes, ``UnreadEventsError`` for an answer that no responder reads,
-    ``UnknownObjectError``, ``DanglingCauseError``, ``ContractViolationError`` for a responder that does something itself, and what an
-    executor raised where nobody responds to ``llm.error`` or ``tool.error``.
+    Raises ``PendingRequestsError`` for a request that no executor accepts, ``UnreadEventsError`` for an answer that no
+    responder reads, ``UnknownObjectError``, ``DanglingCauseError``, ``ContractViolationError`` for a responder that has
+    effects itself, and what an executor raised if no responder handles ``llm.error`` or ``tool.error``.
     """
 
     def __init__(
@@ -474,10 +476,11 @@ class Loop:
                 )
 
     def run(self, *intentions: Intention) -> LoopResult:
-        """Execute these intentions and those that responders return, one after another unless executors are asynchronous.
+        """Execute these intentions and those that responders return, one after another unless executors are
+        asynchronous.
 
-        Raises what a responder raises; what an executor raises, where no responder responds to ``"llm.error"`` or ``"tool.error"``;
-        ``PendingRequestsError``; ``UnreadEventsError``; ``IntentionError`` for an intention that can't be.
+        Raises what a responder raises; what an executor raises, if no responder handles ``"llm.error"`` or
+        ``"tool.error"``; ``PendingRequestsError``; ``UnreadEventsError``; ``IntentionError`` for an invalid intention.
         """
         self._may_run()
         if any(executor.asynchronous for executor in self.executors):
@@ -491,9 +494,10 @@ class Loop:
             return self._outcome(agenda)
 
     async def run_async(self, *intentions: Intention) -> LoopResult:
-        """Like ``run``, with all pending requests at once; the responders get the answers one by one as they arrive.
+        """Do the same as ``run``, with all pending requests at once; the responders receive the answers one by one as
+        they arrive.
 
-        On a failure, started requests are waited for; on a cancellation, they are cancelled too.
+        On a failure, started requests are awaited; on a cancellation, they are cancelled, too.
         """
         agenda = Agenda(self.world, self.responders, self.executors, self.max_events)
         tasks: dict[asyncio.Task[None], IntentionRequest] = {}
@@ -551,5 +555,5 @@ async def _made(
 ) -> None:
     try:
         arrived.put_nowait((request, await request.make_async()))
-    except BaseException as error:  # the waiting loop raises it
+    except BaseException as error:  # raised by the waiting loop
         arrived.put_nowait((request, error))

@@ -51,7 +51,7 @@ __all__ = [
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 #
-# Messages between agents: sending, receiving and answering each is a step of one entry that names its causes.
+# Messages between agents: sending, receiving and answering are steps of one entry each that name their causes.
 #
 # ::
 #
@@ -65,11 +65,12 @@ __all__ = [
 #     with agent("planner"):
 #         send_task("writer", summary, causes=[answer, other_answer])       # a join names all that it waited for
 #
-# The program transports messages itself: as an argument, by a queue, a file, HTTP. A ``Message`` can be pickled, or converted to a
-# dictionary and back, or carried in headers (``inject``, ``extract``). In a replay the steps are compared with the recorded ones, causes
-# included, and a message equals the recorded one. Outside a run nothing is recorded.
+# The program transports messages itself: as an argument, by a queue, a file, HTTP. A ``Message`` can be pickled, or
+# converted to a dictionary and back, or carried in headers (``inject``, ``extract``). In a replay the steps are
+# compared with the recorded ones, including causes, and a message equals the recorded one. Outside of a run nothing is
+# recorded.
 
-#: The name in the log for the other side of a message where that side has no name.
+#: The name in the log for the other party of a message if it has none.
 OUTSIDE: Final = "(outside)"
 
 MessageType: TypeAlias = Literal["task_sent", "task_received", "response_sent", "state_transition"]
@@ -83,9 +84,11 @@ _MOST: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message between two agents, its receipt, or a change of state: what can cause something. It never changes, and may go anywhere.
+    """A message between two agents, its receipt, or a change of state: anything that can be a cause. It is immutable,
+    and can be passed anywhere.
 
-    ``origin`` is its place in a trace, and ``event_id`` its id there; both are ``None`` for a message that was sent outside every run.
+    ``origin`` is its place in a trace, and ``event_id`` its id there; both are ``None`` for a message that was sent
+    outside of any run.
     """
 
     type: MessageType
@@ -101,7 +104,7 @@ class Message:
         return None if self.origin is None else self.origin.event_id
 
     def as_dict(self) -> dict[str, Any]:
-        """As a dictionary, for a transport of your own; JSON if the payload is."""
+        """Return a dictionary, for a transport of your own; JSON if the payload is."""
         origin = None if self.origin is None else self.origin.as_dict()
         return {
             "type": self.type,
@@ -114,7 +117,7 @@ class Message:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Message:
-        """A message from its dictionary. ``InvalidMessageError`` for anything else."""
+        """Create a message from its dictionary. Raises ``InvalidMessageError`` for anything else."""
         try:
             kind, origin = fields["type"], fields["origin"]
             names = [fields["sender"], fields["recipient"], fields["task"]]
@@ -130,7 +133,7 @@ class Message:
 
 
 def origin_of(fields: Any) -> Origin:
-    """The origin of a message from its untrusted fields. ``InvalidMessageError`` if they are invalid."""
+    """Return the origin of a message from its untrusted fields. Raises ``InvalidMessageError`` if they are invalid."""
     if not isinstance(fields, Mapping):
         raise _invalid(f"the origin of a message is an object, not {fields!r:.80}")
     run_id, segment, seq = fields.get("run_id"), fields.get("segment"), fields.get("seq")
@@ -146,18 +149,20 @@ def origin_of(fields: Any) -> Origin:
 def send_task(
     recipient: str, payload: Any = None, *, task: str | None = None, causes: Causes = (), **meta: Any
 ) -> Message:
-    """Record that the acting agent sends ``recipient`` a task, and return the message to hand over.
+    """Record that the acting agent sends ``recipient`` a task, and return the message to pass on.
 
-    ``task`` names what is to be done. ``causes`` are the messages that this one answers to: a join that waited for two answers names
-    both. ``meta`` is recorded, and compared in a replay.
+    ``task`` names what is to be done. ``causes`` are the messages that this one responds to: a join that waited for two
+    answers names both. ``meta`` is recorded, and compared in a replay.
     """
     return _send("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
 
 
 def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
-    """Record that the acting agent has received ``message`` (or its dictionary), and return the receipt, for ``respond``.
+    """Record that the acting agent has received ``message`` (or its dictionary), and return the receipt, for
+    ``respond``.
 
-    A response may be received in the same way, where that is a step of its own; else name it in ``causes`` of what it leads to.
+    A response may be received in the same way, if that is a step of its own; otherwise name it in the ``causes`` of
+    what it leads to. Raises ``InvalidMessageError`` for anything but a message.
     """
     message = as_message(message, "receive_task()")
     scope = here()
@@ -167,18 +172,20 @@ def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
 
 
 def respond(message: Message | Mapping[str, Any], payload: Any = None, *, causes: Causes = (), **meta: Any) -> Message:
-    """Record the answer to ``message`` (what ``receive_task`` returned), and return it, to be handed back.
+    """Record the answer to ``message`` (the result of ``receive_task``), and return it, to be sent back.
 
-    ``causes`` are further messages that went into it: answers of other agents.
+    ``causes`` are further messages that it is based on: answers of other agents. Raises ``InvalidMessageError`` if
+    ``message`` is none.
     """
     message = as_message(message, "respond()")
     return _send("response_sent", message.sender, payload, message.task, [message, *_messages(causes)], meta)
 
 
 def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes = (), **meta: Any) -> Message:
-    """Record that the acting agent (or ``name``) went from one state to another; the event can be a cause in its turn.
+    """Record that the acting agent (or ``name``) changed from one state to another; the returned event can itself be a
+    cause.
 
-    ``causes`` are the messages that brought it about.
+    ``causes`` are the messages that caused the change.
     """
     scope = here()
     acting = scope.agent if scope is not None else None
@@ -216,7 +223,8 @@ def _noted(
 
 
 def as_message(value: Any, by: str) -> Message:
-    """A message from an argument of function ``by``: a message, or its dictionary. ``InvalidMessageError`` for anything else."""
+    """Return the message in an argument of function ``by``: a message, or its dictionary. Raises
+    ``InvalidMessageError`` for anything else."""
     if isinstance(value, Message):
         return value
     if isinstance(value, Mapping):
@@ -243,21 +251,21 @@ def _invalid(what: str) -> InvalidMessageError:
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 #
-# Messages over any transport that has headers: W3C ``traceparent`` and ``baggage``.
+# Messages over any transport with headers: W3C ``traceparent`` and ``baggage``.
 #
-# ``baggage`` has the message's origin (run, segment, entry), sender, recipient and task; the payload belongs in the body. A
-# ``traceparent`` is set where there is none, so that other tools see one trace; an existing one stays, and so do other members of
-# ``baggage``.
+# ``baggage`` has the message's origin (run, segment, entry), sender, recipient and task; the payload belongs in the
+# body. A ``traceparent`` is added if there is none, so that other tools see one trace; an existing one stays, and so do
+# other members of ``baggage``.
 #
-# Incoming headers are untrusted. Headers without members of tracekit are a message from outside every run; malformed members (cut, or
-# forged) are an ``InvalidMessageError``.
+# Incoming headers are untrusted. Headers without members of tracekit are a message from outside of any run; malformed
+# members (truncated, or forged) are an ``InvalidMessageError``.
 
-#: Headers as frameworks represent them: something with ``items()``, or pairs; names and values are text or bytes.
+#: Headers as frameworks represent them: an object with ``items()``, or pairs; names and values are text or bytes.
 Headers: TypeAlias = Any
 
 _PREFIX: Final = "tracekit."
 _FIELDS: Final = ("run", "segment", "seq", "type", "sender", "recipient", "task")
-#: The characters allowed unquoted in a baggage value, beyond those that ``quote`` leaves.
+#: The characters allowed unquoted in a baggage value, besides those that ``quote`` leaves.
 _SAFE: Final = "!#$&'()*+/:<=>?@[]^`{|}"
 _VALUE: Final = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*", re.ASCII)
 _PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -275,9 +283,9 @@ _WORDS: Final = {kind: word for word, kind in _HEADER_TYPES.items()}
 
 
 def inject(headers: MutableMapping[str, str], message: Message) -> MutableMapping[str, str]:
-    """Put ``message``, but for its payload, into the headers of a request or answer; returns ``headers``.
+    """Put ``message``, except for its payload, into the headers of a request or response; return ``headers``.
 
-    Raises ``InvalidMessageError`` where ``baggage`` would be longer than the 8,192 bytes that receivers must take.
+    Raises ``InvalidMessageError`` if ``baggage`` would be longer than the 8,192 bytes that receivers must accept.
     """
     message = as_message(message, "inject()")
     name, others = _present(headers)
@@ -299,10 +307,10 @@ def inject(headers: MutableMapping[str, str], message: Message) -> MutableMappin
 
 
 def extract(headers: Headers, payload: Any = None) -> Message:
-    """The message in headers, with ``payload`` from the body.
+    """Return the message in headers, with ``payload`` from the body.
 
-    Without members of tracekit this is a message from outside: its ``origin`` is ``None``. ``InvalidMessageError`` for malformed
-    members.
+    Without members of tracekit this is a message from outside: its ``origin`` is ``None``. Raises
+    ``InvalidMessageError`` for malformed members.
     """
     found = _collected(headers)
     members = _members(found.get("baggage", []))
@@ -330,7 +338,7 @@ def _baggage_members(message: Message) -> Iterable[tuple[str, str]]:
 
 
 def _present(headers: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The spelling of the baggage header here, and its members that are not tracekit's."""
+    """Return the spelling of the baggage header here, and its members that are not tracekit's."""
     for name, value in headers.items():
         if name.lower() == "baggage":
             members = [member.strip() for member in value.split(",")]
@@ -342,7 +350,7 @@ def _present(headers: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def _collected(headers: Headers) -> dict[str, list[str]]:
-    """All values of the headers ``traceparent`` and ``baggage``, in any spelling."""
+    """Return all values of the headers ``traceparent`` and ``baggage``, in any spelling."""
     try:
         pairs = [(raw, value) for raw, value in (headers.items() if hasattr(headers, "items") else headers)]
     except (TypeError, ValueError):
@@ -364,7 +372,7 @@ def _text(value: Any) -> str:
 
 
 def _members(lines: Iterable[str]) -> dict[str, str]:
-    """The decoded baggage members of tracekit; others are ignored."""
+    """Return the decoded baggage members of tracekit; others are ignored."""
     found: dict[str, str] = {}
     for line in lines:
         for member in line.split(","):
@@ -400,8 +408,11 @@ def _origin(members: Mapping[str, str]) -> Origin | None:
 
 
 def _agree(lines: list[str]) -> None:
-    """Check that a ``traceparent`` beside tracekit's baggage is well-formed. Only baggage names the causing event: a proxy that follows
-    the standard puts its own span into ``traceparent``, or begins a trace of its own."""
+    """Check that a ``traceparent`` next to tracekit's baggage is well-formed.
+
+    Only baggage names the causing event: a proxy that follows the standard puts its own span into ``traceparent``, or
+    begins a trace of its own.
+    """
     if len(lines) > 1:
         raise _malformed("there are two traceparent headers")
     for line in lines:
@@ -437,8 +448,8 @@ def _malformed(what: str) -> InvalidMessageError:
 #     with replay(run):
 #         replay_tasks(handle)                                        # no server: each recorded task, in recorded order
 #
-# Each task runs in a lane of its own, numbered per handler as tasks arrive, in whatever thread or task the server calls it; so a replay
-# needs no server.
+# Each task runs in a lane of its own, numbered per handler as tasks arrive, in whatever thread or task the server calls
+# it; so a replay needs no server.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -449,9 +460,11 @@ _handlers: Final[dict[str, Handler[Any]]] = {}
 
 
 class Handler(Generic[R]):
-    """A function that does tasks for an agent. Call it with a message; it returns the response, a message too.
+    """A function that does tasks for an agent. Call it with a message; it returns the response, which is a message,
+    too.
 
-    ``None`` from the function is an answer like any other. What it raises goes to the caller, and no response is recorded.
+    ``None`` from the function is an answer like any other. What it raises propagates to the caller, and no response is
+    recorded.
     """
 
     def __init__(self, function: Callable[[Message], R], name: str) -> None:
@@ -461,7 +474,7 @@ class Handler(Generic[R]):
 
     @property
     def lane(self) -> str:
-        """The name of the lanes that its tasks run in."""
+        """The name of the lanes in which its tasks run."""
         return f"task:{self.name}"
 
     def __call__(self, message: Message) -> Any:
@@ -484,7 +497,8 @@ class Handler(Generic[R]):
 
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
-    """Make a function, sync or async, the handler of agent ``name``'s tasks: it gets a message and returns the answer's payload."""
+    """Make a function, sync or async, the handler of agent ``name``'s tasks: it receives a message and returns the
+    answer's payload."""
     name = named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
@@ -496,7 +510,7 @@ def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
 
 
 def _within(scope: Scope | None) -> AbstractContextManager[None]:
-    """A block with a lane of its own."""
+    """The block with a lane of its own."""
     return nullcontext() if scope is None else entered(scope, ends=True)
 
 
@@ -506,8 +520,8 @@ def _within(scope: Scope | None) -> AbstractContextManager[None]:
 def replay_tasks(*handlers: Handler[Any]) -> list[Message | Exception]:
     """Inside ``with replay(run):``, pass every recorded task to its handler again, concurrently as recorded.
 
-    Returns the result of each, in recorded order: the response, or the recorded exception of the handler. Raises what makes the replay
-    fail, and ``RunStateError`` outside a replay, or where a task's handler is not among ``handlers``.
+    Returns the result of each, in recorded order: the response, or the recorded exception of the handler. Raises the
+    replay's failure, and ``RunStateError`` outside of a replay, or if a task's handler is not among ``handlers``.
     """
     work = _work(handlers)
     found: list[Message | Exception] = [RunStateError("not done")] * len(work)
@@ -536,7 +550,7 @@ def replay_tasks(*handlers: Handler[Any]) -> list[Message | Exception]:
 
 
 async def replay_tasks_async(*handlers: Handler[Any]) -> list[Message | Exception]:
-    """As ``replay_tasks``, in the running loop, for async handlers."""
+    """Do the same as ``replay_tasks``, in the running loop, for async handlers."""
     work = _work(handlers)
     results = await asyncio.gather(
         *(handler._run(message, lane) for handler, message, lane in work), return_exceptions=True
@@ -550,7 +564,7 @@ async def replay_tasks_async(*handlers: Handler[Any]) -> list[Message | Exceptio
 
 
 def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Message, Scope]]:
-    """Handler, message and lane of each recorded task, in recorded order."""
+    """Return handler, message and lane of each recorded task, in recorded order."""
     scope = here()
     trace = None if scope is None else scope.session.log.trace
     if scope is None or trace is None:
@@ -587,7 +601,7 @@ _handled: Final = _Handled()
 
 
 def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
-    """The handler's name, the lane's number and the message of each task that a handler received."""
+    """Yield the handler's name, the lane's number and the message of each task that a handler received."""
     lanes: dict[int, tuple[str, int]] = {}
     for entry in trace.entries():
         if entry["type"] == "lane":

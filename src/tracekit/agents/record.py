@@ -48,11 +48,12 @@ __all__ = [
 
 # -- schema checks -------------------------------------------------------------------------------------------------------------
 #
-# The part of JSON Schema that the schemas of this package use, in plain code, so that reading a record needs no validator.
+# The part of JSON Schema that the schemas of this package use, in plain code, so that reading a record needs no
+# validator.
 
 
 def wrong(value: Any, schema: Mapping[str, Any], where: str = "", root: Mapping[str, Any] | None = None) -> str | None:
-    """A text on how and where a value violates the schema; ``None`` if it does not."""
+    """Return how and where a value violates the schema; ``None`` if it does not."""
     root = schema if root is None else root
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -165,10 +166,11 @@ def _condition(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[
 #
 # Which entries of a trace belong to which request.
 
-#: Of each execution the ``seq`` of its entries.
+#: For each execution the ``seq`` of its entries.
 Places = Sequence[Sequence[int]]
 
-#: The entries that routing writes. An execution's are in one lane, inside one step, from ``intent.received`` to ``final.response``.
+#: The entries that routing writes. An execution's are in one lane, inside one step, from ``intent.received`` to
+#: ``final.response``.
 _TYPES: Final = frozenset(
     (
         "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted", "router.decision",
@@ -186,12 +188,12 @@ class Execution:
         self.events: Final = list(events)
 
     def last(self, kind: str) -> dict[str, Any] | None:
-        """Its last entry of a type."""
+        """Return its last entry of a type."""
         return next((entry for entry in reversed(self.events) if entry["type"] == kind), None)
 
     @property
     def reason(self) -> str:
-        """Why it has no final response."""
+        """Return why it has no final response."""
         ended = {entry["input"]["attempt"] for entry in self.events if entry["type"] == "agent.attempt.end"}
         for entry in self.events:
             if entry["type"] == "agent.attempt.start" and entry["input"]["attempt"] not in ended:
@@ -204,7 +206,7 @@ class Execution:
 
 
 def _places(trace: Trace) -> Places:
-    """The entries of each execution, in the order of the requests."""
+    """Return the entries of each execution, in the order of the requests."""
     found: list[array[int]] = []
     under_way: dict[tuple[int, int], array[int]] = {}
     for entry in trace.entries():
@@ -220,7 +222,7 @@ def _places(trace: Trace) -> Places:
     return found
 
 
-#: A cache of files by identity and modification state; the one used last comes last.
+#: A cache of files by identity and modification state, in the order of their last use.
 _known: Final[OrderedDict[tuple[int, ...], tuple[Any, Places]]] = OrderedDict()
 _knowing: Final = threading.Lock()
 _MOST_FILES: Final = 8
@@ -229,7 +231,8 @@ _MOST_ENTRIES: Final = 1_000_000
 
 @contextmanager
 def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
-    """The trace in a file that verifies, and the entries of each of its executions. An unchanged file is not read again."""
+    """Yield the trace in a file that verifies, and the entries of each of its executions. An unchanged file is not read
+    again."""
     with Trace(path) as trace:
         file = trace.file
         with _knowing:
@@ -242,7 +245,7 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
             return
         trace.check()
         places = _places(trace)
-        unchanging = trace.unchanging and trace.file == file  # else it may be being written
+        unchanging = trace.unchanging and trace.file == file  # otherwise it may be being written
         if unchanging and len(trace) <= _MOST_ENTRIES:
             with _knowing:
                 _known[file] = trace.reading, places
@@ -257,12 +260,12 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
 
 
 def id_of(path: str, seq: int) -> str:
-    """The id of the execution whose request is in entry ``seq`` of this file."""
+    """Return the id of the execution whose request is entry ``seq`` of this file."""
     return f"{os.path.splitext(os.path.basename(path))[0]}:{seq}"
 
 
 def parts(trace: Trace, execution: Execution) -> dict[str, Any]:
-    """The fields of its record; ``header`` and each of ``events`` by their fields, too."""
+    """Return the fields of its record; ``header`` and each of ``events`` by their fields, too."""
     received = execution.events[0]
     info = _info(received)
     decision, response = execution.last("router.decision"), execution.last("final.response")
@@ -287,7 +290,7 @@ def parts(trace: Trace, execution: Execution) -> dict[str, Any]:
 
 
 def readable(tree: Any) -> tuple[Any, str | None]:
-    """The value of a tree, or the tree itself and why its value is not complete."""
+    """Return the value of a tree, or the tree itself and why its value is not complete."""
     try:
         return from_json(tree), None
     except NotReplayableError as error:
@@ -315,7 +318,7 @@ def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | 
 
 
 def _redacted(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
-    """Whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
+    """Return whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
     meta = entry.get("meta") or {}
     return bool(meta.get("redacted") or _info(entry).get("redacted"))
 
@@ -341,7 +344,7 @@ def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> dict[str, Any
     return {"seq": number, "type": kind, "payload": payload, "timestamp_ns": entry["ts_ns"], "entry": entry["seq"]}
 
 
-#: Entry type -> type of the event.
+#: The type of the event, by the type of the entry.
 _EVENTS: Final = {
     kind: kind.upper().replace(".", "_")
     for kind in (
@@ -364,9 +367,9 @@ def _iso(ns: int) -> str:
 class ExecutionHeader:
     """The header of a record: which execution it is, and whether it can be replayed from the record.
 
-    ``execution_id`` is the run's id and the number of the entry that the request is in. A partial execution is not ``replayable``;
-    ``replayable_reason`` says why. ``redacted``: placeholders stand for secrets in the answer, or in what is said of why there is none,
-    which the log does not keep.
+    ``execution_id`` is the run's id and the number of the request's entry. A partial execution is not ``replayable``;
+    ``replayable_reason`` says why. ``redacted``: placeholders replace secrets, which the log does not keep, in the
+    answer or in the reason for its absence.
     """
 
     execution_id: str
@@ -381,7 +384,8 @@ class ExecutionHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionEvent:
-    """One event of a record. ``seq`` (1, 2, 3 …) is the order, ``timestamp_ns`` information, ``entry`` its place in the trace."""
+    """One event of a record. ``seq`` (1, 2, 3 …) is the order, ``timestamp_ns`` informative, ``entry`` its place in the
+    trace."""
 
     seq: int
     type: str
@@ -392,10 +396,10 @@ class ExecutionEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRecord:
-    """A request, what was decided about it, each event, and the response: everything as the trace has it.
+    """A request, the decisions about it, each event, and the response: everything as in the trace.
 
-    ``router_decision`` and ``final_response`` are ``None`` where the execution did not come so far, and the latter where it could not be
-    recorded; of an envelope that could not be there is only a sign (``{"$t": "opaque", …}``).
+    ``router_decision`` and ``final_response`` are ``None`` if the execution did not get that far, and the latter if it
+    could not be recorded; an envelope that could not be recorded is replaced by a marker (``{"$t": "opaque", …}``).
     """
 
     header: ExecutionHeader
@@ -408,7 +412,8 @@ class ExecutionRecord:
     def all(
         cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None
     ) -> list[ExecutionRecord]:
-        """The record of every execution in a run, in the order of the requests; those of its child processes after."""
+        """Return the record of every execution in a run, in the order of the requests; those of its child processes
+        follow."""
         found = []
         for path in _paths(run, store):
             with indexed(path) as (trace, places):
@@ -423,19 +428,20 @@ class ExecutionRecord:
         *,
         store: str | os.PathLike[str] | None = None,
     ) -> ExecutionRecord:
-        """The record of the one execution in a run, or of the one with this ``execution_id``."""
+        """Return the record of the only execution in a run, or of the one with this ``execution_id``."""
         return record_at(*place_of(run, execution, store))
 
     @property
     def failure(self) -> StructuredFailure | None:
-        """Why there is no answer, where there is none."""
+        """Why there is no answer, or ``None``."""
         error = None if self.final_response is None else self.final_response["error"]
         return None if error is None else StructuredFailure.from_dict(error)
 
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as JSON values, under the names that other systems use. What is no JSON is tagged, as in a trace."""
+        """Return the record as JSON values, under the names that other systems use. Values that are not JSON are
+        tagged, as in a trace."""
         return {
             "header": {key: getattr(self.header, name) for name, key in _HEADER},
             "envelope": to_json(dict(self.envelope)),
@@ -446,7 +452,8 @@ class ExecutionRecord:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
-        """The record that ``as_dict`` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """Create the record from the result of ``as_dict``. Raises ``InvalidRecordError``, a ``ValueError``, for
+        anything else."""
         if not isinstance(tree, Mapping):
             raise _none(f"it is no object but {tree!r:.80}")
         try:
@@ -466,12 +473,13 @@ class ExecutionRecord:
         )
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the record as one line of JSON."""
         return orjson.dumps(self.as_dict()).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:
-        """The record that ``to_json`` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """Create the record from the result of ``to_json``. Raises ``InvalidRecordError``, a ``ValueError``, for
+        anything else."""
         try:
             tree = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
@@ -490,7 +498,7 @@ def _keys(kind: Any, names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((one.name, names.get(one.name, one.name)) for one in fields(kind))
 
 
-#: Field -> its name in JSON.
+#: The name in JSON of each field.
 _HEADER: Final = _keys(
     ExecutionHeader,
     {
@@ -506,14 +514,14 @@ _EVENT: Final = _keys(ExecutionEvent, {"timestamp_ns": "timestampNs"})
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a record as JSON, new each time."""
+    """Return the JSON Schema (2020-12) of a record as JSON, a new object each time."""
     with open(os.path.join(os.path.dirname(__file__), "execution.json"), encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found
 
 
 def _some(ids: list[str]) -> str:
-    """The first few."""
+    """Return the first few as text."""
     return ", ".join(ids[:5]) + (f", … ({len(ids)} in all)" if len(ids) > 5 else "")
 
 
@@ -538,7 +546,7 @@ def _paths(run: Any, store: str | os.PathLike[str] | None) -> Iterator[str]:
 def place_of(
     run: str | os.PathLike[str] | HasPath, execution: str | None, store: str | os.PathLike[str] | None
 ) -> tuple[str, int]:
-    """The file that an execution is in, and its number there; see ``ExecutionRecord.of``."""
+    """Return the file of an execution, and its number there; see ``ExecutionRecord.of``."""
     found = [one for path in _paths(run, store) for one in _executions(path)]
     chosen = found if execution is None else [one for one in found if one[0] == execution]
     if len(chosen) == 1:
@@ -560,13 +568,13 @@ def place_of(
 
 
 def record_at(path: str, number: int) -> ExecutionRecord:
-    """The record of an execution by its file and number."""
+    """Return the record of an execution by its file and number."""
     with indexed(path) as (trace, places):
         return _record(trace, places[number])
 
 
 def _executions(path: str) -> list[tuple[str, str, int]]:
-    """The id, file and number of each execution in a file."""
+    """Return id, file and number of each execution in a file."""
     with indexed(path) as (_, places):
         return [(id_of(path, place[0]), path, number) for number, place in enumerate(places)]
 
@@ -593,12 +601,14 @@ def replay_execution(
     redact: Patterns = (),
     store: str | os.PathLike[str] | None = None,
 ) -> ReplayResult:
-    """The response of a recorded execution. No agent is asked, nothing is imported or run.
+    """Return the response of a recorded execution. No agent is called; nothing is imported or run.
 
-    ``verify_envelope=True`` hashes the recorded request again and compares it with the recorded hash. An envelope (its dictionary or
-    its JSON too), or one of its two hashes, or the first 12 digits of one or more, is compared with what the record says; an envelope
-    as the log keeps it: ``redact`` are the patterns that the run was recorded with. ``TraceIntegrityError`` or ``DivergenceError`` where
-    they differ, ``EnvelopeError`` or ``TypeError`` for what is no request, ``NotReplayableError`` for a partial execution.
+    ``verify_envelope=True`` hashes the recorded request again and compares it with the recorded hash. An envelope (also
+    as dictionary or JSON), one of its two hashes, or at least the first 12 digits of one is compared with the record;
+    an envelope in the form that the log keeps: ``redact`` are the patterns with which the run was recorded.
+
+    Raises ``TraceIntegrityError`` or ``DivergenceError`` if they differ, ``EnvelopeError`` or ``TypeError`` for an
+    invalid request, ``NotReplayableError`` for a partial execution.
     """
     path, number = place_of(run, execution, store)
     record = record_at(path, number)
@@ -626,7 +636,7 @@ def replay_execution(
 
 
 def _advice(record: ExecutionRecord, path: str) -> str | None:
-    """Advice for an execution without an answer, or with an incomplete one."""
+    """Return advice for an execution without an answer, or with an incomplete one."""
     if record.events[-1].type == "FINAL_RESPONSE":
         return _unrecorded(record.final_response)
     with indexed(path) as (trace, _):
@@ -702,7 +712,8 @@ def _envelope(value: object) -> IntentEnvelope:
 
 
 def _hashes(envelope: IntentEnvelope, redact: Patterns, path: str) -> list[str]:
-    """The hashes that the log may have of a request: which secrets the recording process redacted is not known here."""
+    """Return the hashes that the log may have of a request: which secrets the recording process redacted is unknown
+    here."""
     tree = envelope.as_dict()
     known = Redactor.of_process(redact, trace=path)
     redactors = (known, Redactor(redact, None, known.placeholders))

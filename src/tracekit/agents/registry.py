@@ -33,22 +33,22 @@ __all__ = ["AgentCall", "AgentRegistry", "BaseAgent", "CallTerms", "Together", "
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The priority of an agent that names none; a lower number comes first.
+#: The default priority of an agent; a lower number comes first.
 _PRIORITY: Final = 100
 #: An intent by its name (all versions), or by name and version.
 Key = tuple[str, str | None]
 
 
 class BaseAgent:
-    """Something that handles intents: wrap an existing handler, or derive from it and write ``handle``.
+    """An agent that handles intents: wrap an existing handler, or derive from this class and write ``handle``.
 
-    A handler takes one argument, the envelope; or, where its parameter is called ``payload``, the payload. It may be a
-    coroutine function. ``intent`` is a name, an ``IntentRef`` for one version only, or several of them. ``node_id`` says on which other
-    node the agent lives; an agent without one is local. ``side_effect`` is the class of *all* that the handler does: such an agent is
-    answered from the log in a replay. Without it the handler runs in a replay, too, and the steps in it are answered. ``contract``,
-    ``idempotency_key``, ``compensate`` and ``cost_units`` are as for ``traced_tool``, functions taking the ``payload``; ``version`` and
-    ``identity`` are recorded and compared in a replay. A derived class may say each of these in an attribute of its name; what is
-    given counts more.
+    A handler takes one argument, the envelope; or, if its parameter is called ``payload``, the payload. It may be a
+    coroutine function. ``intent`` is a name, an ``IntentRef`` for one version only, or several of them. ``node_id``
+    names the remote node of the agent; an agent without one is local. ``side_effect`` is the class of *everything* that
+    the handler does: such an agent is answered from the log in a replay. Without it the handler also runs in a replay,
+    and the steps in it are answered. ``contract``, ``idempotency_key``, ``compensate`` and ``cost_units`` are as for
+    ``traced_tool``, functions taking the ``payload``; ``version`` and ``identity`` are recorded and compared in a
+    replay. A derived class may define each of these as an attribute of that name; arguments take precedence.
     """
 
     side_effect: str | None = None
@@ -92,7 +92,7 @@ class BaseAgent:
         declared = _checked(self.name, "version", self._option("version", version), (str, int, float), "a text")
         self.version = None if declared is None else str(declared)
         self.identity = _checked(self.name, "identity", self._option("identity", identity), Mapping, "a mapping")
-        #: Its options beside the class that a replay compares.
+        #: Its options besides the class that a replay compares.
         self.declared: Final[dict[str, Any]] = _set(version=self.version, identity=self.identity)
         #: The other options of its step.
         self.options: Final[dict[str, Any]] = _set(
@@ -108,37 +108,37 @@ class BaseAgent:
         self._agreed: Final = self._terms() if self.contract or self.options else None
 
     def _option(self, option: str, argument: Any) -> Any:
-        """The argument, or else the class attribute of that name."""
+        """Return the argument, or else the class attribute of that name."""
         return getattr(self, option, None) if argument is None else argument
 
     def _terms(self) -> Captured | None:
-        """Its contract and options, checked when it is declared, as a tool's are."""
+        """Check its contract and options at the declaration, like a tool's."""
 
         def function(payload: Any) -> None: ...
         async def coroutine(payload: Any) -> None: ...
 
-        # The class that a call of route may supply is not known here; this is the strictest one.
+        # A class supplied by a call of route is not known here; this is the strictest one.
         side_effect = SideEffectClass.of(self.side_effect or "reversible")
         decorate = traced_tool(side_effect=side_effect, name=self.name, contract=self.contract, **self.options)
         return captured_of(decorate(coroutine if self.asynchronous else function))
 
     def units(self, payload: Any) -> float:
-        """The cost units of one call."""
+        """Return the cost units of one call."""
         return 1 if self._agreed is None else self._agreed.units(payload)
 
     def declared_units(self, payload: Any) -> float:
-        """The cost units of one call, 0 where they can't be computed: that error is reported at the call."""
+        """Return the cost units of one call, 0 if they can't be computed: that error is reported at the call."""
         try:
             return self.units(payload)
         except ContractViolationError:
             return 0
 
     def handle(self, envelope: IntentEnvelope) -> Any:
-        """What the agent does with a request, in a class of your own; it may be a coroutine."""
+        """Handle a request, in a class of your own; it may be a coroutine."""
         raise NotImplementedError(f"agent {self.name!r} has neither a handler nor a `handle` of its own")
 
     def ask(self, envelope: IntentEnvelope) -> Any:
-        """Call the handler with what it takes."""
+        """Call the handler with the argument that it takes."""
         return self.handler(envelope.payload if self._wants_payload else envelope)
 
     @property
@@ -156,7 +156,7 @@ class BaseAgent:
         return (0 if self.node_id is None else 1), self.priority, self.name
 
     def about(self) -> dict[str, Any]:
-        """Its facts as JSON values."""
+        """Return its facts as JSON values."""
         return {
             "name": self.name,
             "intents": [name if version is None else f"{name}@{version}" for name, version in self.intents],
@@ -170,9 +170,10 @@ class BaseAgent:
 
 
 class AgentRegistry:
-    """The agents that an ``IntentRouter`` may ask. A name is given once.
+    """The agents that an ``IntentRouter`` may call. Names are unique.
 
-    ``@registry.agent(intent=…)`` adds a function, ``register`` an agent, ``for_intent`` finds those that take an intent.
+    ``@registry.agent(intent=…)`` adds a function, ``register`` an agent, ``for_intent`` finds those that handle an
+    intent.
     """
 
     def __init__(self, agents: Iterable[BaseAgent] = ()) -> None:
@@ -182,7 +183,7 @@ class AgentRegistry:
             self.register(agent)
 
     def register(self, agent: BaseAgent) -> BaseAgent:
-        """Add ``agent``; ``RegistryError`` if there is one of its name."""
+        """Add ``agent``, and return it. Raises ``RegistryError`` if its name is taken."""
         if not isinstance(agent, BaseAgent):
             raise RegistryError(
                 f"{agent!r:.80} is no agent",
@@ -213,7 +214,7 @@ class AgentRegistry:
         compensate: Callable[..., Any] | None = None,
         cost_units: float | Callable[..., float] | None = None,
     ) -> Callable[[F], F]:
-        """Register a function as an agent's handler, and leave it as it is; see ``BaseAgent``."""
+        """Register a function as an agent's handler, and return it unchanged; see ``BaseAgent``."""
 
         def decorate(handler: F) -> F:
             self.register(
@@ -228,13 +229,14 @@ class AgentRegistry:
         return decorate
 
     def tracekit_specs(self) -> Iterator[Spec]:
-        """The specs of its agents' steps, for recovery: of the class that each declares, or that its ``compensate`` requires."""
+        """Yield the specs of its agents' steps, for recovery: of the class that each declares, or that its
+        ``compensate`` requires."""
 
         for agent in self:
             yield spec_of(agent)
 
     def for_intent(self, intent: IntentRef | str) -> tuple[BaseAgent, ...]:
-        """The agents that handle ``intent``, in the order in which they are asked."""
+        """Return the agents that handle ``intent``, in the order in which they are called."""
         if isinstance(intent, str):
             intent = IntentRef(intent)
         if not isinstance(intent, IntentRef):
@@ -248,7 +250,7 @@ class AgentRegistry:
         return found
 
     def get(self, name: str) -> BaseAgent | None:
-        """The agent of that name, or ``None``."""
+        """Return the agent of that name, or ``None``."""
         return self._agents.get(name)
 
     def __iter__(self) -> Iterator[BaseAgent]:
@@ -265,12 +267,12 @@ class AgentRegistry:
 
 
 def class_of(side_effect: object) -> str | None:
-    """The name of a side-effect class, from any accepted form; ``None`` for none."""
+    """Return the name of a side-effect class, from any accepted form; ``None`` for none."""
     return None if side_effect is None else SideEffectClass.of(side_effect).value
 
 
 def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: str) -> ExecutionContract | None:
-    """A contract, from any accepted form; ``None`` for none, or one in which nothing is set."""
+    """Return a contract, from any accepted form; ``None`` for none, or one without any field set."""
     if not isinstance(contract, (ExecutionContract, Mapping, NoneType)):
         raise RegistryError(f"the contract of {whose} is an ExecutionContract or a mapping, not {contract!r:.80}")
     if isinstance(contract, Mapping):
@@ -362,10 +364,10 @@ def _wants_payload(name: str, handler: Any) -> bool:
 
 #: The exceptions that are a failed attempt. All others are an interruption or a divergence.
 _FAILURES: Final = (Exception, BudgetExceededError)
-#: More exceptions that are a failure of a plain function: nothing can close it as a generator is closed.
+#: More exceptions that are a failure of a plain function: nothing can close it like a generator.
 _OF_FUNCTIONS: Final = (*_FAILURES, GeneratorExit)
 
-#: Types that a handler may return by mistake, beside awaitables: iterators that are not consumed yet.
+#: Types that a handler may return by mistake, besides awaitables: iterators that are not consumed yet.
 _UNFINISHED: Final = (GeneratorType, AsyncGeneratorType)
 
 #: The running attempt. Its step has the payload as its input; the handler gets the whole envelope from here.
@@ -391,7 +393,7 @@ class CallTerms:
 
 
 class Together:
-    """Agents that are all asked or none: none where the budget does not allow all."""
+    """Agents that are called either all or not at all: not at all if the budget does not allow all."""
 
     def __init__(self, agents: Sequence[tuple[BaseAgent, CallTerms]]) -> None:
         self._agents: Final = agents
@@ -400,7 +402,8 @@ class Together:
         self._refusal: BudgetExceededError | None = None
 
     def refusal(self, spending: Spending, payload: Any, *, metered: bool) -> BudgetExceededError | None:
-        """The refusal of all, if any, before the first is asked. ``metered``: agents without a class count in the request's budget."""
+        """Return the refusal of all, if any, before the first is called. ``metered``: agents without a class count in
+        the request's budget."""
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -459,25 +462,25 @@ class AgentCall:
         self.failure: StructuredFailure | None = None
         #: Whether it has a result, and was not interrupted.
         self.finished = False
-        #: Whether the handler was really called; not where the log answered, or it was refused.
+        #: Whether the handler was really called; false if the log answered, or the call was refused.
         self.called = False
         #: Whether another agent may be its fallback.
         self.followed = False
-        #: Whether its cost counts in the request's budget, where its agent has no class.
+        #: Whether its cost counts in the request's budget, if its agent has no class.
         self.metered = False
-        #: The agents that are all asked with it, or none.
+        #: The agents that are called with it, or none of them.
         self.together: Together | None = None
         #: Whether its thread is running.
         self.under_way = False
         #: Whether the effects below it are counted, because of a possible fallback; and the count.
         self.counted = False
-        #: Its step, once it is asked.
+        #: Its step, once the agent is called.
         self.step: ReplaceableCall | None = None
         #: What has happened in it that a fallback can't undo.
         self.below = _NOTHING
 
     def make(self) -> None:
-        """Ask the agent and wait for it."""
+        """Call the agent and wait for it."""
         with self._asked():
             self.under_way = True
             try:
@@ -492,7 +495,7 @@ class AgentCall:
                 self.under_way = False
 
     async def make_async(self, *, beside: bool = False, pool: Executor | None = None) -> None:
-        """Ask the agent and await it. A plain function blocks the loop, unless it is asked ``beside`` others.
+        """Call the agent and await it. A plain function blocks the loop, unless it is called ``beside`` others.
 
         Then it runs in a thread of ``pool``, or of the loop's own pool.
         """
@@ -523,7 +526,7 @@ class AgentCall:
         return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, self._apart)
 
     def _apart(self) -> Begun:
-        """Begin the step in a thread beside others; its result counts when the task continues with it."""
+        """Begin the step in a thread; its result counts when the task continues with it."""
         self.under_way = True
         try:
             return self._begin("function")
@@ -531,7 +534,7 @@ class AgentCall:
             self.under_way = False
 
     def _begin(self, shape: str) -> Begun:
-        """Start the step: its coroutine, where it or the handler's result is one; else the answer, or the failure.
+        """Start the step: return its coroutine, if it or the handler's result is one; else the answer, or the failure.
 
         An exception is returned like an answer, since a future can't hold a ``StopIteration``.
         """
@@ -555,7 +558,7 @@ class AgentCall:
         return self.step.call(tool, payload)
 
     def _afford(self, together: Together, tool: Any, payload: Any) -> None:
-        """Refuse instead of its step where the budget does not allow all agents of ``together``."""
+        """Refuse the step if the budget does not allow all agents of ``together``."""
         scope = here()
         if scope is None or scope.spending is None:
             return
@@ -567,7 +570,7 @@ class AgentCall:
             raise session.refuse(scope, Request(spec, {"payload": payload}), error) from None
 
     def _spend(self, payload: Any) -> None:
-        """Charge for an agent without a class, whose call is no step of its own; a refusal takes the step's place."""
+        """Charge for an agent without a class, whose call is no step of its own; a refusal replaces the call."""
         scope = here()
         if scope is None or scope.spending is None:
             return
@@ -581,7 +584,7 @@ class AgentCall:
                 ) from None
 
     def ask(self) -> Any:
-        """Call the handler from within the step; returns a coroutine for the step to await where the handler did."""
+        """Call the handler from within the step; return a coroutine for the step to await if the handler did."""
         self.called = True
         made = self.agent.ask(self.envelope)
         waits = type(made) is CoroutineType or (self.agent.asynchronous and inspect.isawaitable(made))
@@ -606,7 +609,7 @@ class AgentCall:
         return self.step is not None and self.step.stuck
 
     def _whole(self, answer: Any) -> Any:
-        """``answer``, unless it is an iterator or awaitable that is not complete."""
+        """Return ``answer``, or raise if it is an iterator or awaitable that is not complete."""
         if not isinstance(answer, _UNFINISHED) and not inspect.isawaitable(answer):
             return answer
         if isinstance(answer, (CoroutineType, GeneratorType)):
@@ -640,7 +643,7 @@ class AgentCall:
 
 
 def _call(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any]:
-    """The agent's handler as a step on these terms, cached."""
+    """Return the agent's handler as a step on these terms, cached."""
     key = *terms.key, shape
     found = agent.calls.get(key)
     if found is None:
@@ -649,12 +652,12 @@ def _call(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any
 
 
 def _is_exit(error: BaseException) -> bool:
-    """Whether it stands for an exception that ended a coroutine and that no log can recreate."""
+    """Return whether it stands for an exception that ended a coroutine and that no log can recreate."""
     return isinstance(error, RecordedError) and getattr(error, "type_name", None) == "builtins:GeneratorExit"
 
 
 def spec_of(agent: BaseAgent) -> Spec:
-    """The spec of an agent's step, on its own terms."""
+    """Return the spec of an agent's step, on its own terms."""
     side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
     terms = CallTerms(agent, None, side_effect)
     captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
@@ -669,7 +672,7 @@ def _made(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any
     try:
         made: Callable[[Any], Any] = _step(agent, terms)(body)
         return made
-    except ContractViolationError as error:  # it can't be kept: reported at each call, instead of the step
+    except ContractViolationError as error:  # reported at each call, instead of the step
         return _refused(agent, terms, error, shape)
     except TypeError as error:  # the terms of a route that the function can't fulfil
         return _refused(agent, terms, _unkeepable(agent, error), shape)

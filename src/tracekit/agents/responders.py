@@ -1,4 +1,4 @@
-"""Responders: functions that react to what happens in a loop, kept from acting on the live world."""
+"""Responders: functions that react to what happens in a loop, and must not act on the live world."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ __all__ = ["Readings", "Responder", "responder"]
 #     def note_down(event, world):
 #         return patch(event.object, {"text": event.text, "status": "done"})
 #
-# A responder runs in a replay too, and must return the same intentions there: it reads the event and the world (clock and random numbers
-# are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the process:
-# a connection, a name look-up, listening, another process.
+# A responder also runs in a replay, and must return the same intentions there: it reads the event and the world (clock
+# and random numbers are captured as everywhere). A captured call inside one is refused before it happens, and so is
+# everything else that leaves the process: a connection, a name look-up, listening, another process.
 
 R = TypeVar("R", bound="Intention | Iterable[Intention] | None")
 
 
 class Responder(Generic[R]):
-    """A function that responds to events of some ``kinds``; with ``of``, only to those about this model, tool or object.
+    """A function that responds to events of some ``kinds``; with ``of``, only to those about this model, tool or
+    object.
 
     It is called with the event, or with the event and the world.
     """
@@ -59,7 +60,7 @@ class Responder(Generic[R]):
                 next_action="let it return an intention; an executor does it and may be async",
             )
         self._wants_world: Final = _wants_world(self.name, function)
-        own_code(function)  # what reads the clock in there is the program
+        own_code(function)  # its clock reads belong to the program
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
@@ -73,7 +74,7 @@ class Responder(Generic[R]):
         return self.of is None or self.of == about
 
     def decide(self, event: Event, world: World) -> list[Intention]:
-        """The intentions that it returns for an event. ``IntentionError`` for anything else."""
+        """Return its intentions for an event. Raises ``IntentionError`` for anything else that it returns."""
         token = deciding.set(self.name)
         try:
             with forbidding(self._forbidden, reach=self._reached):
@@ -116,7 +117,7 @@ class Responder(Generic[R]):
 
     @property
     def reads(self) -> str:
-        """A text for messages: the events that it responds to."""
+        """Return a text for messages: the events that it responds to."""
         return ", ".join(self.kinds) + ("" if self.of is None else f" of {self.of!r}")
 
     def __repr__(self) -> str:
@@ -126,11 +127,11 @@ class Responder(Generic[R]):
 def responder(
     *kinds: str, of: str | None = None, name: str | None = None
 ) -> Callable[[Callable[..., R]], Responder[R]]:
-    """Make a function respond to events: ``"llm.response"``, ``"llm.error"``, ``"tool.return"``, ``"tool.error"``, ``"object.created"``,
-    ``"object.patched"``. ``of`` narrows it to one model, tool or object.
+    """Make a function respond to events.
 
-    The function takes the event, or event and world, and returns an intention, several, or ``None``; a generator yields them. It is no
-    coroutine function.
+    ``kinds`` are any of ``"llm.response"``, ``"llm.error"``, ``"tool.return"``, ``"tool.error"``, ``"object.created"``,
+    ``"object.patched"``; ``of`` restricts them to one model, tool or object. The function takes the event, or event and
+    world, and returns an intention, several, or ``None``; a generator yields them. It must not be a coroutine function.
     """
 
     def decorate(function: Callable[..., R]) -> Responder[R]:
@@ -140,7 +141,7 @@ def responder(
 
 
 def _wants_world(name: str, function: Callable[..., Any]) -> bool:
-    """Whether it takes the world too: it has a second required parameter, or one of that name."""
+    """Return whether it takes the world, too: it has a second required parameter, or one of that name."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # a builtin without a readable signature
@@ -161,10 +162,10 @@ def _wants_world(name: str, function: Callable[..., Any]) -> bool:
 
 # -- unread events ----------------------------------------------------------------------------------------------------------
 #
-# Which responders read which events of a loop. An unread answer means a wrong name or a missing responder, and the agent would wait for
-# it silently.
+# Which responders read which events of a loop. An unread answer means a wrong name or a missing responder, and the
+# agent would wait for it silently.
 
-#: At most this many events are named in a message.
+#: The most events named in a message.
 _MAX_NAMED: Final = 10
 
 
@@ -177,18 +178,19 @@ class Readings:
         self._unread: Final[list[Event]] = []
 
     def __bool__(self) -> bool:
-        """Whether there are any responders."""
+        """Return whether there are any responders."""
         return bool(self._responders)
 
     def of(self, event: Event) -> list[Responder[Any]]:
-        """The responders for an event, in order."""
+        """Return the responders for an event, in order."""
         readers = [responder for responder in self._responders if responder.responds_to(event)]
         if not readers:
             self._unread.append(event)
         return readers
 
     def has(self, failure: Event) -> bool:
-        """Whether a responder reads a failure. Where some read its kind, but not this one, a note on its exception says so."""
+        """Return whether a responder reads a failure. If some read its kind, but not this one, add a note to its
+        exception."""
         if any(responder.responds_to(failure) for responder in self._responders):
             return True
         if failure.error is not None and any(failure.kind in responder.kinds for responder in self._responders):
@@ -198,7 +200,8 @@ class Readings:
         return False
 
     def check(self) -> None:
-        """``UnreadEventsError`` where no responder reads an answer, unless there are no responders: the program reads it then.
+        """Raise ``UnreadEventsError`` if no responder reads an answer, unless there are no responders: then the program
+        reads it.
 
         Events of objects need no reader; a responder for an object that never existed is a warning.
         """
@@ -232,7 +235,7 @@ class Readings:
 
 
 def _warn(sentence: str) -> None:
-    """Warn: on the run where one is recorded, else as a Python warning. A replay has it in its recording."""
+    """Warn: on the run if one is recorded, else with a Python warning. A replay has the warning in its recording."""
     scope = here()
     if scope is None:
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)

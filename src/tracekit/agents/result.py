@@ -1,4 +1,4 @@
-"""The response to a routed request, and the result of each agent that was asked."""
+"""The response to a routed request, and the result of each agent that was called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..failures import StructuredFailure
 
 __all__ = ["AgentResult", "IntentResponse", "ReplayResult", "Status"]
 
-#: ``partial``: of several agents, some failed.
+#: ``partial``: some of several agents failed.
 Status = Literal["success", "partial", "error"]
 
 
@@ -17,7 +17,7 @@ Status = Literal["success", "partial", "error"]
 class AgentResult:
     """The result of one agent: its ``payload``, or why there is none.
 
-    ``exception`` is the exception itself, for a debugger; ``error`` says what it means.
+    ``exception`` is the exception itself, for a debugger; ``error`` describes it.
     """
 
     agent: str
@@ -31,9 +31,10 @@ class AgentResult:
 class IntentResponse:
     """The response to a request.
 
-    ``payload`` is what the agent returned; of ``broadcast`` and ``parallel`` a list with ``agent``, ``status`` and ``payload`` of each
-    agent in the registry's order. ``agent`` is who answered, ``results`` are all who were asked, in the order in which they were. ``error``
-    says why there is no answer; its ``caused_by`` leads to what went wrong first. It is true in an ``if``, whatever it says: ask ``ok``.
+    ``payload`` is what the agent returned; for ``broadcast`` and ``parallel`` a list with ``agent``, ``status`` and
+    ``payload`` of each agent in the registry's order. ``agent`` is the one that answered, ``results`` are all that were
+    called, in that order. ``error`` says why there is no answer; its ``caused_by`` leads to the first failure. The
+    object is true in an ``if`` in any case: check ``ok``.
     """
 
     status: Status
@@ -50,7 +51,10 @@ class IntentResponse:
         return self.status == "success"
 
     def unwrap(self) -> Any:
-        """The payload of a success; else ``RoutingFailedError``, caused by what went wrong first, the others in its notes."""
+        """Return the payload of a success.
+
+        Otherwise raises ``RoutingFailedError``, caused by the first failure, with the others in its notes.
+        """
         if self.status != "error":
             return self.payload
         from ..errors import RoutingFailedError
@@ -66,7 +70,7 @@ class IntentResponse:
         raise failed from (raised[0][1] if raised else None)
 
     def about(self) -> dict[str, Any]:
-        """The part of it that is the same in every replay."""
+        """Return the part of it that is the same in every replay."""
         asked = [{"agent": one.agent, "status": one.status} for one in self.results]
         return {
             "version": self.version,
@@ -76,15 +80,15 @@ class IntentResponse:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Version, status, payload, metadata, error."""
+        """Return version, status, payload, metadata, error."""
         return {**self.about(), "error": None if self.error is None else self.error.as_dict()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """The response of a recorded execution, read from its record: no agent was asked.
+    """The response of a recorded execution, read from its record: no agent was called.
 
-    ``redacted``: secrets were taken out of the answer, and placeholders stand for them.
+    ``redacted``: placeholders replace secrets in the answer.
     """
 
     payload: Any

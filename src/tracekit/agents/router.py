@@ -1,4 +1,4 @@
-"""Routing of requests to agents: which agents are asked, in which order, and the final response."""
+"""Routing of requests to agents: which agents are called, in which order, and the final response."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["IntentRouter", "Plan", "Routing", "plan"]
 
 # -- strategies --------------------------------------------------------------------------------------------------------
 #
-# Which agents are asked, and in which order: plain functions of the envelope and the registry.
+# Which agents are called, and in which order: plain functions of the envelope and the registry.
 
 
 class Plan(NamedTuple):
-    """The agents to ask, in order. ``failure`` is set where there is none."""
+    """The agents to call, in order. ``failure`` is set if there is none."""
 
     agents: tuple[BaseAgent, ...]
     failure: StructuredFailure | None = None
 
 
 def plan(envelope: IntentEnvelope, registry: AgentRegistry) -> Plan:
-    """The agents for ``envelope``: the registry's order, but for those that its routing names."""
+    """Return the agents for ``envelope``: those that its routing names, else in the registry's order."""
     able = registry.for_intent(envelope.intent)
     routing = envelope.routing
     named = [*([routing.target_agent] if routing.target_agent else []), *routing.fallback_agents]
@@ -79,17 +79,18 @@ def _unable(name: str, envelope: IntentEnvelope, registry: AgentRegistry) -> Str
 
 # -- routing ------------------------------------------------------------------------------------------------------------
 #
-# The execution of one request: which agents are asked when, what is decided, and what is recorded.
+# The execution of one request: which agents are called when, the decisions, and what is recorded.
 
-#: Why no other agent is asked.
+#: Why no other agent is called.
 _NOBODY: Final = "nobody may replace it"
 _NOT_OVER: Final = f"something in it may take effect yet, and {_NOBODY}"
-#: After these failures no other agent is asked: the same refusal would apply to it.
+#: After these failures no other agent is called: the same refusal would apply to it.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
 
 
 class Routing:
-    """One request while it is routed. ``terms`` gives the terms (side-effect class, contract) on which an agent is asked."""
+    """One request while it is routed. ``terms`` returns the terms (side-effect class, contract) on which an agent is
+    called."""
 
     def __init__(
         self,
@@ -108,11 +109,11 @@ class Routing:
         self._made: Final[list[AgentCall]] = []
         #: Why agents were skipped that might have been fallbacks.
         self._passed_over: Final[list[StructuredFailure]] = []
-        #: Why nobody else is asked.
+        #: Why no further agent is called.
         self._stopped = ""
 
     def needs_no_loop(self) -> None:
-        """``RunStateError`` where an agent is asynchronous and the caller is synchronous in a running loop."""
+        """Raise ``RunStateError`` if an agent is asynchronous and the caller is synchronous in a running loop."""
         waiting = [agent.name for agent in self.plan.agents if agent.asynchronous]
         if not waiting:
             return
@@ -126,13 +127,14 @@ class Routing:
         )
 
     def spending(self) -> AbstractContextManager[object]:
-        """A block whose calls count in the request's own budget, if it has one."""
+        """Return a context whose calls count in the request's own budget, if it has one."""
         return nullcontext() if self._budget is None else limit(self._budget, name=self._budget_name)
 
     # -- strategies in progress --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> Generator[list[AgentCall], None, IntentResponse]:
-        """Yields the attempts to make next, one or several at once, and is resumed when they are made; returns the response."""
+        """Yield the attempts to make next, one or several at once, and be resumed when they are made; return the
+        response."""
         self._received()
         if self.plan.failure is not None:
             return self._respond(None, "error", None, self.plan.failure, "nobody to ask")
@@ -148,11 +150,11 @@ class Routing:
         return response
 
     def _beyond(self, error: BaseException | None) -> bool:
-        """Whether a budget outside the request was exceeded: that ends more than the request."""
+        """Return whether a budget outside of the request was exceeded: that ends more than the request."""
         return isinstance(error, BudgetExceededError) and (self._budget is None or error.budget != self._budget_name)
 
     def _one_after_another(self) -> Generator[list[AgentCall], None, IntentResponse]:
-        """Ask one agent after another until one answers."""
+        """Call one agent after another until one answers."""
         agents = self.plan.agents
         for place, agent in enumerate(agents):
             if self._made and not self._is_fallback(agent):
@@ -186,10 +188,10 @@ class Routing:
     def _ask(
         self, agents: list[BaseAgent], followed: bool = False, together: bool = False
     ) -> Generator[list[AgentCall], None, AgentCall]:
-        """Ask agents at once; record their starts before and their ends after, each in the order of the agents.
+        """Call agents at once; record their starts before and their ends after, each in the order of the agents.
 
-        ``followed``: another agent may be its fallback. ``together``: every agent of the plan is asked, or none where the budget does
-        not allow all.
+        ``followed``: another agent may be its fallback. ``together``: every agent of the plan is called, or none if the
+        budget does not allow all.
         """
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
@@ -221,7 +223,7 @@ class Routing:
         return attempts[-1]
 
     def _final(self, attempt: AgentCall, last: bool) -> str:
-        """Why no other agent may be a fallback for one that failed; empty where one may."""
+        """Return why no other agent may be a fallback for one that failed; empty if one may."""
         assert attempt.failure is not None
         if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible" or attempt.stuck:
             return _NOBODY
@@ -245,7 +247,7 @@ class Routing:
         return self._terms(agent).side_effect
 
     def _is_fallback(self, agent: BaseAgent) -> bool:
-        """Record that ``agent`` is asked instead of the one that failed, unless its side-effect class forbids that."""
+        """Record that ``agent`` is called instead of the one that failed, unless its side-effect class forbids that."""
         before = self._made[-1]
         one, other = before.terms.side_effect, self._terms(agent).side_effect
         assert before.failure is not None
@@ -272,7 +274,7 @@ class Routing:
         assert first.failure is not None
         assert last.failure is not None
         if self._stopped or self.envelope.routing.strategy == "direct":
-            # What ended it is reported first, its first cause stays at the end of the chain.
+            # The reason for the end is reported first; the first cause stays at the end of the chain.
             failure = _behind(last.failure, first.failure)
             reason = self._stopped or "the only one to ask"
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: {reason}")
@@ -366,13 +368,13 @@ class Routing:
         return scope.session.note(scope, kind, name, input=input, output=output, info=info)
 
     def _recorded_failure(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
-        """The failure as the log has it, where the log answers."""
+        """Return the failure as in the log, if the log answers."""
         recorded = None if failure is None else self._recorded(seq)
         kept = None if recorded is None else recorded.get("failure")
         return failure if kept is None else StructuredFailure.from_dict(kept)
 
     def _recorded(self, seq: int) -> Mapping[str, Any] | None:
-        """The part of a recorded entry that a replay does not compare, where the log answers."""
+        """Return the part of a recorded entry that a replay does not compare, if the log answers."""
         trace = None if self._scope is None else self._scope.session.log.trace
         if trace is None or not 0 < seq <= len(trace):
             return None
@@ -380,7 +382,7 @@ class Routing:
 
 
 def _may_follow(one: str | None, other: str | None) -> bool:
-    """Whether an agent of class ``other`` may be the fallback of one of class ``one``."""
+    """Return whether an agent of class ``other`` may be the fallback of one of class ``one``."""
     if one is None or other is None:
         return True
     try:
@@ -391,7 +393,7 @@ def _may_follow(one: str | None, other: str | None) -> bool:
 
 
 def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:
-    """``failure`` with ``first`` at the end of its chain of causes."""
+    """Return ``failure`` with ``first`` at the end of its chain of causes."""
     if first in failure.chain():
         return failure
     cause = first if failure.caused_by is None else _behind(failure.caused_by, first)
@@ -399,21 +401,21 @@ def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredF
 
 
 def _fresh(envelope: IntentEnvelope) -> IntentEnvelope:
-    """A copy of the request for one agent, which may change its payload."""
+    """Return a copy of the request for one agent, which may change its payload."""
     return _replace(envelope, payload=deepcopy(dict(envelope.payload)))
 
 
 # -- router ------------------------------------------------------------------------------------------------------------
 #
-# The public router. All decisions are in one generator (``Routing.steps``); ``route`` and ``route_async`` only make the attempts
-# that it yields, and wait for them or await them.
+# The public router. All decisions are in one generator (``Routing.steps``); ``route`` and ``route_async`` only make the
+# attempts that it yields, synchronously or with ``await``.
 
 
 class IntentRouter:
     """Routes envelopes to the agents of ``registry``.
 
-    The order is the registry's (local ones first, the lower priority number, the name), so equal requests to equal registries go the
-    same way. What an agent raises is in the response, not raised; see ``IntentResponse.unwrap``.
+    The order is the registry's (local agents first, then by priority number, then by name), so equal requests to equal
+    registries are routed equally. What an agent raises is in the response, not raised; see ``IntentResponse.unwrap``.
     """
 
     def __init__(self, registry: AgentRegistry) -> None:
@@ -429,11 +431,12 @@ class IntentRouter:
         default_contract: ExecutionContract | Mapping[str, Any] | None = None,
         default_side_effect: SideEffectClass | str | None = None,
     ) -> IntentResponse:
-        """Ask the agents, and return their response.
+        """Call the agents, and return their response.
 
-        ``budget_limit`` is what all attempts together may cost, in cost units. The defaults hold for agents that were registered
-        without a contract or a class of their own. In a run the whole execution is on the trace; in its replay it is answered from there.
-        Agents that are coroutine functions are run in an event loop of their own: in a running one, await ``route_async``.
+        ``budget_limit`` is what all attempts together may cost, in cost units. The defaults apply to agents that were
+        registered without a contract or a class of their own. In a run the whole execution is in the trace; in its
+        replay it is answered from there. Agents that are coroutine functions are run in a new event loop: in a running
+        one, await ``route_async``; ``RunStateError`` is raised there.
         """
         routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
         routing.needs_no_loop()
@@ -454,7 +457,8 @@ class IntentRouter:
         default_contract: ExecutionContract | Mapping[str, Any] | None = None,
         default_side_effect: SideEffectClass | str | None = None,
     ) -> IntentResponse:
-        """``route`` for coroutines. An agent that is a plain function runs in the loop, or in a thread where several run at once."""
+        """Do the same as ``route`` for coroutines. An agent that is a plain function runs in the loop, or in a thread
+        if several run at once."""
         routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
         steps = routing.steps()
         with routing.spending():
@@ -466,7 +470,7 @@ class IntentRouter:
         return response
 
     def tracekit_specs(self) -> Iterator[Spec]:
-        """The specs of its agents' steps, for recovery, which undoes them."""
+        """Yield the specs of its agents' steps, for recovery, which undoes them."""
         return self.registry.tracekit_specs()
 
     def _routing(
@@ -520,7 +524,7 @@ async def _make_at_once_async(attempts: list[AgentCall]) -> None:
     pool = _pool(sum(not attempt.agent.asynchronous for attempt in attempts))
     tasks = [asyncio.ensure_future(attempt.make_async(beside=True, pool=pool)) for attempt in attempts]
     try:
-        # An agent that cancels itself does not cancel the others; what ends the program does.
+        # An agent that cancels itself does not cancel the others; an exception that ends the program does.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in sorted(tasks, key=asyncio.Task.cancelled):
             if task.done():
@@ -534,7 +538,7 @@ async def _make_at_once_async(attempts: list[AgentCall]) -> None:
 
 
 def _pool(threads: int) -> Executor | None:
-    """A pool of its own in a replay: the loop's pool may have fewer threads here than in the recording."""
+    """Return a separate pool in a replay: the loop's pool may have fewer threads here than in the recording."""
     scope = here()
     if not threads or scope is None or scope.session.log.trace is None:
         return None

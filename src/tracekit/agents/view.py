@@ -1,4 +1,4 @@
-"""The events of a run as agents see them: messages, mentions, and the schema that they follow."""
+"""The events of a run from the agents' point of view: messages, mentions, and their schema."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = [
 #
 # References to recorded events in a payload: messages and headers that pass through a tool name runs and entries.
 #
-# They differ in each recording, so payloads can't be compared as they are. ``Mentions`` replaces each in the canonical payload by a
-# placeholder, and lists the events beside it.
+# They differ in each recording, so payloads can't be compared as they are. ``Mentions`` replaces each in the canonical
+# payload by a placeholder, and lists the events separately.
 
 _SEGMENT: Final = rb'(?:null|"([0-9a-f]{16})")'
 #: The forms of a message's origin: in its dictionary, as a value of its own, in baggage.
@@ -54,7 +54,7 @@ _PARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-")
 #: JSON never contains this byte, so no payload can contain a placeholder.
 _HOLE: Final = b"\0%d\0"
 _RUN: Final = b"\0run\0"
-#: A text is taken for a run's id only if it is at least this long: a run may be called "a".
+#: A shorter text is not taken for a run's id: a run may be called "a".
 _TELLING: Final = 16
 
 
@@ -63,21 +63,21 @@ class Mentions:
 
     def __init__(self) -> None:
         self._runs: Final[dict[bytes, bytes]] = {}
-        #: Event ids, and what a ``traceparent`` has of each.
+        #: Event ids, and the part of each in a ``traceparent``.
         self._ids: Final[set[str]] = set()
         self._spans: Final[dict[str, str]] = {}
 
     def run(self, run_id: str) -> None:
-        """``run_id`` takes part."""
+        """Register a participating run."""
         self._runs.setdefault(run_id.encode(), trace_id(run_id).encode())
 
     def event(self, id: str) -> None:
-        """An event with this id has happened."""
+        """Register an event."""
         self._ids.add(id)
         self._spans[id.replace("-", "")[:16]] = id
 
     def found(self, data: bytes) -> tuple[str, list[str]] | None:
-        """The hash of a canonical payload without what it mentions, and the events that it mentions, each once, in order.
+        """Return the hash of a canonical payload without its mentions, and the mentioned events, each once, in order.
 
         ``None`` if it mentions nothing of a recording.
         """
@@ -116,7 +116,7 @@ class Mentions:
         return None if rest == data else (sha256(rest).hexdigest(), named)
 
     def causes(self, named: Any) -> list[str]:
-        """The ids of the events that an entry names as its causes; their runs take part."""
+        """Return the ids of the events that an entry names as its causes, and register their runs."""
         found = []
         for cause in named or ():
             self.run(cause["run_id"])
@@ -127,7 +127,7 @@ class Mentions:
 
 # -- schema ------------------------------------------------------------------------------------------------------------
 #
-# The published JSON Schema (draft 2020-12) of one inter-agent event; ``schema.json`` beside this file is it.
+# The published JSON Schema (draft 2020-12) of one inter-agent event is ``schema.json`` next to this file.
 #
 # ``check`` checks an event against it in plain code, so that reading events needs no validator.
 
@@ -143,13 +143,13 @@ _WHOLE: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def text() -> str:
-    """The schema as it is published."""
+    """Return the schema as published."""
     with open(_PATH, encoding="utf-8") as file:
         return file.read()
 
 
 def load() -> dict[str, Any]:
-    """The schema as a dictionary, new each time."""
+    """Return the schema as a dictionary, a new one each time."""
     import orjson
 
     schema: dict[str, Any] = orjson.loads(text())
@@ -183,7 +183,7 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
 _id: Final = _matches(_ID)
 _Field = tuple[str, bool, Callable[[Any], bool]]
 
-#: Field, whether it must be there, and what it may be.
+#: Field, whether it is required, and what it may be.
 _ALWAYS: Final[tuple[_Field, ...]] = (
     ("event_id", True, _id),
     ("event_type", True, _one_of(*EVENT_TYPES)),
@@ -217,7 +217,8 @@ _OF_TYPE: Final[dict[str, tuple[_Field, ...]]] = {
 
 
 def check(event: Any) -> str | None:
-    """What is wrong with an event, or ``None``. Beyond the schema: the short forms must agree with the whole ones."""
+    """Return what is wrong with an event, or ``None``. In addition to the schema, the short forms must agree with the
+    long ones."""
     if not isinstance(event, Mapping):
         return "it is no JSON object"
     problem = _wrong(event, _ALWAYS) or _wrong(event, _OF_TYPE[event["event_type"]])
@@ -232,7 +233,8 @@ def check(event: Any) -> str | None:
 
 
 def check_links(event: Any) -> str | None:
-    """What is wrong with an event as a node of a graph, or ``None``: quicker than ``check``, for what it says is not looked at."""
+    """Return what is wrong with an event as a node of a graph, or ``None``: faster than ``check``, since the content is
+    not checked."""
     if not isinstance(event, Mapping):
         return f"it is no event but {type(event).__name__}"
     if not event.keys() >= _NEEDED:
@@ -264,12 +266,12 @@ def _wrong(event: Mapping[str, Any], fields: tuple[_Field, ...]) -> str | None:
 
 # -- view --------------------------------------------------------------------------------------------------------------
 #
-# The inter-agent view of a trace: messages, changes of state, tool calls and their results, one event a line.
+# The inter-agent view of a trace: messages, changes of state, tool calls and their results, one event per line.
 #
-# It is computed from the entries and adds nothing to them. Each event has its parents, in this order: the causes that the entry names;
-# for a tool's return its call; for a call inside a call the outer one; and the event before it in its lane. A receipt has no event
-# before it: which of several workers took a task, and after which other one, is chance. Nothing else is taken for a cause: not time,
-# and not the start of a task or thread, which has no entry.
+# It is computed from the entries and adds nothing to them. Each event has its parents, in this order: the causes that
+# the entry names; for a tool's return its call; for a call inside a call the outer one; and the previous event in its
+# lane. A receipt has no previous event: which of several workers took a task, and after which other one, is a matter of
+# chance. Nothing else counts as a cause: not time, and not the start of a task or thread, which has no entry.
 
 #: One event: an object of the inter-agent schema.
 Event: TypeAlias = dict[str, Any]
@@ -279,7 +281,7 @@ _OUTCOMES: Final = {"tool.return": "ok", "tool.error": "error", "tool.skipped": 
 
 
 class View:
-    """The events of one file, entry by entry. ``expand`` puts what references in a value stand for in their place."""
+    """The events of one file, entry by entry. ``expand`` resolves the references in a value."""
 
     def __init__(
         self, expand: Callable[[Any, int], Any], segment: str | None = None, *, payloads: bool = False
@@ -289,18 +291,18 @@ class View:
         self._payloads: Final = payloads
         self._run_id = ""
         self._acting = ""
-        #: Whether the acting agent has the run's name, since it has none of its own.
+        #: Whether the acting agent has the run's name because it has none of its own.
         self._nameless = False
         self._mentions: Final = Mentions()
-        #: Lane → its last event.
+        #: The last event of each lane.
         self._last: dict[int, str] = {}
-        #: Tool calls by ``seq``: name, agent if one is named.
+        #: Tool calls by ``seq``: name, and agent if one is named.
         self._calls: dict[int, tuple[str, str | None]] = {}
-        #: Every entry that may enclose another → the innermost tool call around it (itself, if it is one).
+        #: For every entry that may enclose another, the innermost tool call around it (itself, if it is one).
         self._around: dict[int, int] = {}
 
     def feed(self, entry: Mapping[str, Any]) -> Event | None:
-        """The event that ``entry`` is, if it is one. Entries come in order, each once."""
+        """Return the event that ``entry`` represents, or ``None``. Entries must come in order, each once."""
         kind = entry["type"]
         if kind == "run.started":
             self._run_id = entry["run_id"]
@@ -348,7 +350,7 @@ class View:
         tool, agent = call
         if "error" in entry:
             error = entry["error"]
-            # Not the traceback: lines and places of files differ where the program is the same.
+            # Without the traceback: lines and paths of files may differ for the same program.
             payload: Any = {"type": error.get("type"), "text": error.get("text")}
             key = "error"
         else:
@@ -410,9 +412,10 @@ class View:
 
 
 def events(*traces: Trace, payloads: bool = False) -> Iterator[Event]:
-    """The events of traces (a run's own file, its segments, runs that exchanged messages), file by file in recorded order.
+    """Yield the events of traces (a run's own file, its segments, runs that exchanged messages), file by file in
+    recorded order.
 
-    Broken files raise ``TraceIntegrityError``. ``payloads`` adds each event's payload.
+    Raises ``TraceIntegrityError`` for damaged files. ``payloads`` adds each event's payload.
     """
     for trace in traces:
         trace.check()
@@ -429,20 +432,23 @@ def events(*traces: Trace, payloads: bool = False) -> Iterator[Event]:
 
 
 def line(event: Mapping[str, Any]) -> bytes:
-    """The line of an event: keys sorted, so that one event has one form."""
+    """Return the line of an event: keys sorted, so that one event has one form."""
     return orjson.dumps(event, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 
 def dump(found: Iterable[Mapping[str, Any]]) -> bytes:
-    """Events as a file, in the order given; ``graph.ordered`` gives the one that belongs to them."""
+    """Return events as a file, in the given order; ``graph.ordered`` returns the canonical one."""
     return b"".join(map(line, found))
 
 
 def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
-    """The events of a file (its bytes, its text, or its lines), in its order. ``InvalidEventError`` names the first line that is none."""
+    """Return the events of a file (its bytes, its text, or its lines), in its order.
+
+    Raises ``InvalidEventError`` with the first line that is invalid.
+    """
     found: list[Event] = []
     if isinstance(data, (bytes, str)):
-        # Not str.splitlines: that cuts at characters that may stand inside JSON.
+        # Not str.splitlines: that splits at characters that may be inside JSON.
         data = data.split(b"\n") if isinstance(data, bytes) else data.split("\n")
     for number, raw in enumerate(data, 1):
         if number == 1:
@@ -490,7 +496,8 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
 class Observed:
     """A run that is being written, its inter-agent events passed to ``observer`` one by one, once each is in the file.
 
-    An observer never breaks what it observes: the first exception that it raises is passed to ``warn``, and it is not called again.
+    An observer never breaks what it observes: the first exception that it raises is passed to ``warn``, and it is not
+    called again.
     """
 
     def __init__(
@@ -502,7 +509,7 @@ class Observed:
         self._view: Final = View(self._follower.expand, segment_in(path))
 
     def poll(self) -> None:
-        """Deliver what is new."""
+        """Deliver new events."""
         if self._observer is not None:
             self._follower.poll()
 

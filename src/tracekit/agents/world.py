@@ -26,11 +26,12 @@ __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_reque
 #     world.patch("page-1", {"status": "done"})          # a JSON merge patch (RFC 7396)
 #     World.of(run).hash == world.hash                   # the same, from the trace alone
 #
-# An object changes by events only: each is checked, then recorded, then applied. A refused one is not recorded.
+# An object changes only by events: each is checked, then recorded, then applied. A refused one is not recorded.
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """``target`` changed by a JSON merge patch (RFC 7396). Nothing that is given is changed; the result may share parts of it."""
+    """Return ``target`` changed by a JSON merge patch (RFC 7396). The arguments are not changed; the result may share
+    parts with them."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -43,11 +44,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class World:
-    """Objects by id, each a JSON object. Reading one gives a copy. ``name`` distinguishes several worlds of one run: a second one of
-    a name is a ``RunStateError`` when something is written of it.
+    """Objects by id, each a JSON object. Reading one returns a copy.
 
-    Change a world in one line of execution, that of its ``tracekit.agents.Loop``: the order of the log is the order of events.
-    A second loop in it at the same time is refused.
+    ``name`` distinguishes several worlds of one run: writing to a second one with the same name raises
+    ``RunStateError``. Change a world in one lane, that of its ``tracekit.agents.Loop``: the order of the log is the
+    order of events. A second concurrent loop in it is refused.
     """
 
     def __init__(self, name: str = "world") -> None:
@@ -56,7 +57,7 @@ class World:
         #: The number of its events so far.
         self.changes = 0
         self._objects: Final[dict[str, Any]] = {}
-        #: The same as the log has it, without secrets: the very same object where it had none.
+        #: The objects as in the log, without secrets: the same object if it has none.
         self._stored: Final[dict[str, Any]] = {}
         self._lock: Final = threading.RLock()
         self._in_a_loop = False
@@ -64,12 +65,12 @@ class World:
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, id: str) -> dict[str, Any]:
-        """A copy of an object; ``KeyError`` where there is none."""
+        """Return a copy of an object; raise ``KeyError`` if there is none."""
         made: dict[str, Any] = copied(self._objects[id])
         return made
 
     def get(self, id: str) -> dict[str, Any] | None:
-        """A copy of an object, or ``None``."""
+        """Return a copy of an object, or ``None``."""
         try:
             return self[id]
         except KeyError:
@@ -79,20 +80,20 @@ class World:
         return id in self._objects
 
     def __iter__(self) -> Iterator[str]:
-        """The ids, in the order in which the objects were created."""
+        """Iterate over the ids, in the order in which the objects were created."""
         return iter(list(self._objects))
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def as_dict(self) -> dict[str, Any]:
-        """A copy of all objects by id."""
+        """Return a copy of all objects by id."""
         made: dict[str, Any] = copied(self._objects)
         return made
 
     @property
     def hash(self) -> str:
-        """``sha256:`` and the hash of all objects in canonical form, as the log has them (without secrets)."""
+        """``sha256:`` and the hash of all objects in canonical form, as in the log (without secrets)."""
         return "sha256:" + hashlib.sha256(canonical_json(to_json(self._stored))).hexdigest()
 
     def __repr__(self) -> str:
@@ -101,7 +102,7 @@ class World:
     # -- events ------------------------------------------------------------------------------------------------------------
 
     def create(self, id: str, value: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Event:
-        """Record and make a new object. ``IntentionError`` where there is one of this id."""
+        """Record and create a new object. Raises ``IntentionError`` if the id exists."""
         value = json_object(value, f"object {id!r}")
         if id in self._objects:
             raise IntentionError(
@@ -111,13 +112,14 @@ class World:
         return self._change("object.created", id, {"value": value}, cause)
 
     def patch(self, id: str, patch: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Event:
-        """Record and apply a JSON merge patch. ``UnknownObjectError`` where there is no such object: nothing is written then."""
+        """Record and apply a JSON merge patch. Raises ``UnknownObjectError`` if there is no such object: nothing is
+        written then."""
         patch = json_object(patch, f"the patch of {id!r}")
         self.needs(id, "a patch")
         return self._change("object.patched", id, {"patch": patch}, cause)
 
     def needs(self, id: str, what: str) -> None:
-        """``UnknownObjectError`` unless the object is there."""
+        """Raise ``UnknownObjectError`` unless the object exists."""
         if id not in self._objects:
             raise UnknownObjectError(
                 f"{what} is for object {id!r}, and the world has no such object",
@@ -126,7 +128,7 @@ class World:
             )
 
     def end(self) -> str:
-        """Record the hash of the current world, and return it. Another hash in a replay is a divergence."""
+        """Record the hash of the present world, and return it. Another hash in a replay is a divergence."""
         digest = self.hash
         counts = {"objects": len(self), "events": self.changes}
         self.ledger.write("data", self.name, "world.hash", input=counts, output=digest)
@@ -134,7 +136,8 @@ class World:
 
     @contextmanager
     def looping(self) -> Iterator[None]:
-        """A block in which a loop changes this world. ``RunStateError`` while another does: the order of their events would be chance."""
+        """A block in which a loop changes this world. Raises ``RunStateError`` while another loop does: the order of
+        their events would be random."""
         with self._lock:
             if self._in_a_loop:
                 raise RunStateError(
@@ -156,7 +159,7 @@ class World:
         return Event(kind, itself, ref, copied(body), id)
 
     def apply(self, id: str, body: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
-        """Apply a recorded event; ``stored`` is its recorded body, where that differs."""
+        """Apply a recorded event; ``stored`` is its recorded body, if that differs."""
         stored = body if stored is None else stored
         before, stored_before = self._objects.get(id), self._stored.get(id)
         self._objects[id] = _after(before, body)
@@ -166,11 +169,11 @@ class World:
 
     @classmethod
     def of(cls, run: Any, *, store: Any = None, name: str | None = None) -> World:
-        """The final world of a recorded run (an id, a path or a ``Run``), from its trace alone.
+        """Return the final world of a recorded run (an id, a path or a ``Run``), from its trace alone.
 
-        Without a ``name`` it is the only one (an empty one where there is none). Raises ``RunStateError`` where there are several, or
-        none of this name; ``RunNotFoundError``; ``TraceIntegrityError`` where the trace is damaged, or its world
-        is not the one whose hash it says; ``DanglingCauseError`` where an event names a cause that is none.
+        Without a ``name`` it is the only one (an empty one if there is none). Raises ``RunStateError`` if there are
+        several, or none of this name; ``RunNotFoundError``; ``TraceIntegrityError`` if the trace is damaged, or its
+        world does not have the recorded hash; ``DanglingCauseError`` if an event names a cause that does not exist.
         """
 
         return project(cls, getattr(run, "path", run), store, name)
@@ -181,7 +184,7 @@ def _after(before: Any, body: Mapping[str, Any]) -> Any:
 
 
 def _as_stored(body: dict[str, Any]) -> dict[str, Any]:
-    """What the log keeps of an event's body; ``body`` itself where there is no secret in it."""
+    """Return what the log keeps of an event's body; ``body`` itself if there is no secret in it."""
     scope = here()
     if scope is None:
         return body
@@ -213,7 +216,7 @@ class Past(NamedTuple):
 
 
 def project(make: Callable[[str], World], run: Any, store: Any, name: str | None) -> World:
-    """The world of this name in the trace of ``run``, or the only one, with everything that happened in it."""
+    """Return the world of this name in the trace of ``run``, or the only one, with all its events applied."""
     where = store if isinstance(store, Store) else Store(store)
     with Trace(where.find(run)) as trace:
         where.check(trace)
@@ -238,7 +241,7 @@ def project(make: Callable[[str], World], run: Any, store: Any, name: str | None
 
 
 def _world_of(entry: Mapping[str, Any]) -> str | None:
-    """The name of the world that an entry is about; ``None`` for any other entry."""
+    """Return the name of the world that an entry is about; ``None`` for any other entry."""
     meta = entry.get("meta") or {}
     if entry["type"] == "object.patched":
         return meta.get("world")
@@ -260,7 +263,7 @@ def _name(trace: Trace, name: str | None) -> str:
 
 
 def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
-    """The requests of a recorded run that have no answer, in order: ``{"seq", "kind", "name", "object", "by"}``.
+    """Return the requests of a recorded run that have no answer, in order: ``{"seq", "kind", "name", "object", "by"}``.
 
     A run that was killed may have some; a run that ended cleanly has none, or names them in its error.
     """
@@ -284,7 +287,7 @@ def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
 
 
 def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
-    """The entries that are events, and their kinds, their causes checked."""
+    """Yield the entries that are events, and their kinds, with their causes checked."""
     kinds: dict[int, str] = {}
     run_id = trace.status.run_id
     for entry in trace.entries():
@@ -296,7 +299,7 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
         causes = entry.get("cause") or [{}]
         if (
             on is None or causes[0].get("run_id") == run_id
-        ):  # the new run of a partial replay names causes of the one it comes from
+        ):  # the new run of a partial replay names causes in its origin
             ref = None if on is None else Ref(on["type"], on["seq"], run_id)
             check_cause(kind, ref, None if ref is None else kinds.get(ref.seq))
         kinds[entry["seq"]] = kind
@@ -304,13 +307,13 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 class _Recorded:
-    """What the log of a replay or of a resumed run says of its requests."""
+    """What the log of a replay or of a resumed run says about its requests."""
 
     past: Past | None = None
 
 
 def past_of(session: Session) -> Past:
-    """The recorded requests in the log that answers this session; none where nothing does."""
+    """Return the recorded requests in the log that answers this session; none if nothing does."""
     trace = session.log.trace
     if trace is None:
         return Past({}, frozenset())
@@ -318,7 +321,7 @@ def past_of(session: Session) -> Past:
     if recorded.past is None:
         deliveries: dict[int, Delivery] = {}
         asked, begun = set[int](), set[int]()
-        for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some by now
+        for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some in the meantime
             meta = entry.get("meta") or {}
             kind = meta.get("event")
             if entry["type"] == "decision" and kind in ANSWERS:
