@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import _pytest.python
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -63,6 +64,8 @@ _LONGEST: Final = 180
 _FORBIDDEN_TO_CASSETTES: Final = re.compile(r"[<>?%*:|\"'/\\]")
 
 _RUN: Final = pytest.StashKey["TestRun"]()
+#: The function behind the values of ``parametrize``, to which pytest gives the form of a fixture; ``None`` if it has none.
+_PARAMETER: Final = getattr(_pytest.python, "get_direct_param_fixture_func", None)
 
 
 class MissingTraceError(TraceError):
@@ -512,17 +515,19 @@ class Traces:
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
         """The run begins before the first fixture of the test alone: what is made for several tests is in none of their runs."""
-        if fixturedef.scope == "function":
-            run = request.node.stash.get(_RUN, None)
-            if run is not None and not run.is_open:
-                run.has_fixtures = True
-                request.node.addfinalizer(run.own_fixtures_ended)  # the first of the test: it is called last
-                try:
-                    run.open()
-                except BaseException as error:
-                    # As the fixture's own failure: without it the fixture would count as one whose setup has not ended.
-                    fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
-                    raise
+        # What `parametrize` gives is no fixture of the user's: it makes nothing, and ends nothing.
+        if fixturedef.scope != "function" or fixturedef.func is _PARAMETER:
+            return
+        run = request.node.stash.get(_RUN, None)
+        if run is not None and not run.is_open:
+            run.has_fixtures = True
+            request.node.addfinalizer(run.own_fixtures_ended)  # the first of the test: it is called last
+            try:
+                run.open()
+            except BaseException as error:
+                # As the fixture's own failure: without it the fixture would count as one whose setup has not ended.
+                fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
+                raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:

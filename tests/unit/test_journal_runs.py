@@ -16,7 +16,7 @@ from tracekit._journal import store as journal_store
 from tracekit._journal.store import live_writer, new_run_id, segment_of
 from tracekit._journal.tip import read_tip
 from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
-from tracekit.integration import Store, Trace, valid_run_id
+from tracekit.integration import Store, Trace, segments_beside, valid_run_id
 
 
 @pytest.fixture
@@ -345,6 +345,38 @@ def _family(store: Store, *, listed: bool = True, child_end: bool = True) -> tup
         )
     parent.append(entry("run.completed", meta={"count": 8, **({"segments": [said]} if listed else {})}))
     return _put(store, entries=parent), child_path
+
+
+def test_a_segment_that_comes_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segments of a directory that has not changed for a while are listed once, and anew when it changes."""
+    listed: list[str] = []
+    listdir = os.listdir
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def listdir(self, directory: str) -> list[str]:
+            listed.append(directory)
+            return listdir(directory)
+
+    monkeypatch.setattr(journal_store, "system", Counting())
+    monkeypatch.setattr(journal_store, "is_past", lambda stamp: True)
+    trace, other = tmp_path / "test_a[1.5].jsonl", tmp_path / "test_b.jsonl"
+    trace.touch()
+    other.touch()
+    assert [segments_beside(str(one)) for one in (trace, other, trace)] == [(), (), ()]
+    assert listed == [str(tmp_path)]
+    before = os.stat(tmp_path).st_ctime_ns
+    segment = tmp_path / "test_a[1.5].0123456789abcdef.jsonl"
+    while os.stat(tmp_path).st_ctime_ns == before:  # the clock of a file system ticks slowly
+        segment.touch()
+        segment.unlink()
+    segment.touch()
+    while os.stat(tmp_path).st_ctime_ns == before:
+        os.utime(tmp_path)
+    assert segments_beside(str(trace)) == (str(segment),)
+    assert segments_beside(str(other)) == ()
 
 
 def test_segments_are_verified(store: Store) -> None:

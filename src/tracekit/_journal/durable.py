@@ -13,7 +13,7 @@ import orjson
 from .. import _reality
 from .._reality import system
 
-__all__ = ["facts_in", "make_directory", "replacing", "sync_directory"]
+__all__ = ["facts_in", "is_past", "make_directory", "replacing", "sync_directory"]
 
 _NAMES: Final = {
     str: "text",
@@ -128,3 +128,13 @@ def _directory(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return (about.st_dev, about.st_ino) if stat.S_ISDIR(about.st_mode) else None
+
+
+#: Nanoseconds within which two changes of a file may get the same time stamp: on a file system with fine time stamps,
+#: and on one that counts seconds or pairs of seconds.
+_INSTANT: Final = 100_000_000, 2_000_000_000
+
+
+def is_past(stamp: int) -> bool:
+    """Return whether a time stamp of a file is so old that any further change of the file will have another one."""
+    return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]

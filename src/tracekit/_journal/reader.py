@@ -26,6 +26,7 @@ from .._native import FORM, columns
 from .._native.pure import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
+from .durable import is_past
 from .entry import (
     DEFAULT,
     ENDS,
@@ -787,11 +788,6 @@ class Verdict(NamedTuple):
     unread: str | None = None
 
 
-#: Nanoseconds within which two changes of a file may get the same time stamp: on a file system with fine time stamps,
-#: and on one that counts seconds or pairs of seconds.
-_INSTANT: Final = 100_000_000, 2_000_000_000
-
-
 class TraceReading(NamedTuple):
     """The results of reading a trace: its verdict, the offsets of its entries, and what collectors made of them."""
 
@@ -925,8 +921,7 @@ class Trace:
     def unchanging(self) -> bool:
         """Whether the file has not changed for so long that any further change will show in ``file``: time stamps are
         coarse."""
-        stamp = (self._packed or system.fstat(self._fd)).st_ctime_ns
-        return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
+        return is_past((self._packed or system.fstat(self._fd)).st_ctime_ns)
 
     @property
     def reading(self) -> TraceReading:

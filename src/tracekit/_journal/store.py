@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -19,7 +19,7 @@ from .. import _reality
 from .._lazy import NamedTuple, expression
 from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
-from .durable import make_directory, sync_directory
+from .durable import is_past, make_directory, sync_directory
 from .entry import DEFAULT, ENDS, Limits, too_deep
 from .seals import PublicKeys, SigningKey, add_seal, check_seal, seal_of, uncovered
 from .tip import check_kept, check_tip_hash, write_tip
@@ -490,18 +490,37 @@ def beside(path: str) -> tuple[str, ...]:
     if is_segment(path):
         return ()
     stem = name.removesuffix(SUFFIX)
-    start = f"{stem}."
     try:
-        names = [one for one in system.listdir(directory) if one.startswith(start) and one != name]
+        facts = system.stat(directory)
+        if is_past(facts.st_ctime_ns):
+            known = _segments_in(directory, facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
+            names = known.get(stem, [])
+        else:
+            start = f"{stem}."
+            names = _segments(one for one in system.listdir(directory) if one.startswith(start)).get(stem, [])
     except OSError:
         return ()
-    found = (os.path.join(directory, one) for one in sorted(names) if one.endswith(SUFFIX) and _is_of(one, stem))
+    found = (os.path.join(directory, one) for one in names)
     return tuple(one for one in found if os.path.isfile(one))
 
 
-def _is_of(name: str, run: str) -> bool:
-    match = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
-    return match is not None and match["run"] == run
+def _segments(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return those of the names that are segments', sorted, by the run that they belong to."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names):
+        stem = name.removesuffix(SUFFIX)
+        if "." in stem and stem != name and (match := SEGMENT.fullmatch(stem)) is not None:
+            found.setdefault(match["run"], []).append(name)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _segments_in(directory: str, *facts: int) -> dict[str, list[str]]:
+    """Return the segments in a directory by run. ``facts`` are its state, so old that any later change shows in them.
+
+    A test suite has hundreds of traces in one directory, and looks for the segments of each.
+    """
+    return _segments(system.listdir(directory))
 
 
 def is_segment(path: str) -> bool:

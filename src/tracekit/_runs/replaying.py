@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
@@ -313,7 +313,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
-        session.divergences.settings_changed = _changed_settings(trace, session.redactor)
+        session.divergences.settings_changed = partial(_changed_settings, trace, session.redactor, plugins.settings())
         files = options["live_files"]
         session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
         if verdict.state == "incomplete":
@@ -602,9 +602,9 @@ def include_user_modules(trace: Trace) -> None:
             callers.include(name)
 
 
-def _changed_settings(trace: Trace, redactor: Redactor) -> list[str]:
+def _changed_settings(trace: Trace, redactor: Redactor, now: Mapping[str, str]) -> list[str]:
     """Return which environment variables that configure SDKs differ from the recording: an SDK reads today's values."""
-    then, now = trace.first["meta"].get("settings", {}), plugins.settings()
+    then = trace.first["meta"].get("settings", {})
     found: list[str] = []
     for name in dict.fromkeys((*then, *now)):
         was, is_now = then.get(name), redactor.redact_text(now[name])[0] if name in now else None

@@ -731,7 +731,7 @@ class Divergences:
         self._warns: Final = warns
         self._run_id: Final = report.run_id
         #: Environment variables that configure SDKs and have changed since the recording.
-        self.settings_changed: Sequence[str] = ()
+        self.settings_changed: Callable[[], Sequence[str]] = list
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -783,7 +783,7 @@ class Divergences:
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
         # These variables decide where a request goes, so they explain a different URL and nothing else.
         if kind in ("llm", "http") and any(one["path"].startswith(("input.url", "input.query")) for one in found):
-            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed)
+            near += "".join(f"\n  {sentence}" for sentence in self.settings_changed())
         if self._warns and harmless:
             text = (
                 f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered all the same"
