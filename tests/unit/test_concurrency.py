@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import datetime
 import os
 import random
+import signal
 import threading
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Iterator
@@ -23,7 +25,8 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 import tracekit
 from tests.support.simulation import Recording, Replay
-from tracekit._capture import world
+from tests.support.tracing import of_type
+from tracekit._capture import prompts, world
 from tracekit._runtime.lane import Lane
 from tracekit.integration import current, here
 
@@ -320,6 +323,43 @@ def test_everything_is_restored() -> None:
     assert state() != before
     world.leave()
     assert state() == before
+
+
+def _places() -> list[Any]:
+    return [dict(vars(place)) for place in (os, threading.Thread, ThreadPoolExecutor, signal, datetime.datetime)]
+
+
+def test_hooks_that_cannot_all_be_installed_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one hook cannot be installed, the run does not begin and everything is as it was; the next run records as usual."""
+    before = _places()
+    with monkeypatch.context() as patch:
+        patch.setattr(prompts, "activate", lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError), tracekit.record():
+            pass
+    assert not world.active()
+    assert _places() == before
+    with tracekit.record() as run:
+        random.random()
+    assert len(of_type(run, "random")) == 1
+    assert _places() == before
+
+
+def test_a_hook_that_cannot_be_removed_keeps_no_other_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If removing one hook fails, the others are removed all the same, and the error is raised."""
+    before = _places()
+    removed = prompts.deactivate
+
+    def deactivate() -> None:
+        removed()
+        raise ZeroDivisionError
+
+    world.enter()
+    with monkeypatch.context() as patch:
+        patch.setattr(prompts, "deactivate", deactivate)
+        with pytest.raises(ZeroDivisionError):
+            world.leave()
+    assert not world.active()
+    assert _places() == before
 
 
 def test_outside_a_run_nothing_happens() -> None:

@@ -44,13 +44,4 @@ def _patches() -> list[Patch]:
 
 
 _switch: Final = Switch(_patches)
-
-
-def activate() -> None:
-    """Put the hook in place, so that modules are imported in lanes of their own; each call needs a ``deactivate``."""
-    _switch.activate()
-
-
-def deactivate() -> list[str]:
-    """Release the hook; the last holder removes it."""
-    return _switch.deactivate()
+activate, deactivate = _switch.activate, _switch.deactivate

@@ -7,6 +7,7 @@ Counted: the first run installs them, the last one removes them.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 from .._reality import free_in_forks
@@ -29,6 +30,25 @@ def _of_event_loops() -> list[Patch]:
 event_loops: Final = Switch(_of_event_loops, ("asyncio", "uvloop", "anyio._backends._asyncio"))
 
 
+#: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()`` and
+#: ``deactivate()``.
+_PARTS: Final[tuple[Any, ...]] = (
+    collecting,  # which thread is collecting garbage
+    clock,  # readings of clocks
+    randomness,  # random numbers and ids
+    threads,  # threads that start, and calls that pools run
+    processes,  # child processes that start and end
+    timers,  # sleeps, deadlines, and what threads wait for
+    signals,  # signals, and the program's handlers
+    event_loops,  # tasks and callbacks
+    guard,  # calls that reach outside the process
+    inputs,  # environment variables and files
+    modules,  # installed modules that are imported
+    commands,  # descriptors of a captured process's pipes
+    prompts,  # debuggers that ask
+)
+
+
 class _Hooks:
     """The number of active runs, and the hooks installed for them."""
 
@@ -41,39 +61,40 @@ class _Hooks:
         return self._runs > 0
 
     def enter(self) -> None:
-        """Count a starting run; the first one installs the hooks."""
+        """Count a starting run; the first one installs the hooks: all of them, or none if one fails."""
         with self._lock:
             if self._runs == 0:
-                for part in _parts():
-                    part.activate()
+                _install()
             self._runs += 1
 
     def leave(self) -> None:
-        """Count an ending run; the last one removes the hooks."""
+        """Count an ending run; the last one removes the hooks: all of them, even if one fails."""
         with self._lock:
             self._runs -= 1
             if self._runs == 0:
-                for part in reversed(_parts()):
-                    part.deactivate()
+                _remove(_PARTS)
 
 
-def _parts() -> list[Any]:
-    """Return the hooks, in the order of installation: two of them may patch the same function."""
-    return [
-        collecting,
-        clock,
-        randomness,
-        threads,
-        processes,
-        timers,
-        signals,
-        event_loops,
-        guard,
-        inputs,
-        modules,
-        commands,
-        prompts,
-    ]
+def _install() -> None:
+    installed: list[Any] = []
+    try:
+        for part in _PARTS:
+            part.activate()
+            installed.append(part)
+    except BaseException:
+        _remove(installed)
+        raise
+
+
+def _remove(parts: Sequence[Any]) -> None:
+    failure: BaseException | None = None
+    for part in reversed(parts):
+        try:
+            part.deactivate()
+        except BaseException as error:  # the others must be removed all the same
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 _hooks: Final = _Hooks()
