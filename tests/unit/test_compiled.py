@@ -432,6 +432,42 @@ def test_elements_refuses(items: list[Any]) -> None:
             compiled.elements(*wrong)
 
 
+TREES = st.recursive(
+    st.one_of(
+        st.none(), st.integers(-5, 5), st.sampled_from(["", "short", "long " * 60, "\u00e9" * 300, "larger " * 200])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(["content", "role", "a", "b"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    tree=st.dictionaries(st.sampled_from(["body", "url", "n"]), TREES, max_size=3),
+    sizes=st.sampled_from([(256, 64, 512, 1 << 18), (256, 0, 512, 1 << 18), (4, 8, 16, 1 << 18), (256, 64, 512, 1000)]),
+)
+def test_known_by(tree: dict[str, Any], sizes: tuple[int, int, int, int]) -> None:
+    """What the large parts of a tree are known by, and where they are; ``None`` where a text is too large."""
+    kept: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+    before = repr(tree)
+    assert compiled.known_by(tree, ("input",), sizes, kept[0]) == pure.known_by(tree, ("input",), sizes, kept[1])
+    assert kept[0] == kept[1]
+    assert repr(tree) == before
+
+
+def test_known_by_refuses() -> None:
+    """What is not JSON is a mistake of the caller's."""
+    sizes = (4, 8, 16, 1 << 18)
+    for tree in ({"a": "\ud800" * 9}, {"a": [{"b": object()}]}):
+        for form in (compiled, pure):
+            with pytest.raises((TypeError, UnicodeEncodeError)):
+                form.known_by(tree, ("input",), sizes, {})
+    for wrong in (([], (), sizes, {}), ({}, "", sizes, {}), ({}, (), (1, 2), {}), ({}, (), sizes, []), ({}, (), sizes)):
+        with pytest.raises(TypeError):
+            compiled.known_by(*wrong)
+
+
 class Taken:
     """What a stream of pieces is given: where it was begun, who is running, what looks for secrets, and the log."""
 

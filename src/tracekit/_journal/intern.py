@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from .._native import digest, elements, parts
+from .._native import digest, elements, known_by, parts
 from .._native.pure import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
@@ -29,6 +29,9 @@ _SHORT: Final = 256
 _ELEMENT: Final = 64
 #: A shorter list that extends no other stays inline (pieces of a stream, a short answer).
 _LIST: Final = 512
+#: All of them for ``known_by``, where lists are asked for, and where texts alone are.
+_SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE)
+_SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE)
 #: Containers.
 _NESTED: Final = frozenset((dict, list))
 #: How many digests are remembered in each of two generations.
@@ -73,16 +76,17 @@ class _Pass:
         self.lists: Final = lists
         self.places: Final = places
         #: By the identity of the list.
-        self.known: Final = {id(one.items): one for one in known}
-        self.digests: Final[dict[int, bytes]] = {}
+        self.known: Final = {id(one.items): one for one in known} if known else {}
+        #: Of lists that nothing was known of, what ``elements`` says.
+        self.digests: Final[dict[int, Any]] = {}
 
     def digest(self, text: str) -> bytes:
         """Return the digest of ``text``; that of a long text is computed once."""
-        if len(text) < _LIST:
-            return digest(b"s", text)
-        key = self.digests.get(id(text))
+        key: bytes | None = self.digests.get(id(text))
         if key is None:
-            key = self.digests[id(text)] = digest(b"s", text)
+            key = digest(b"s", text)
+            if len(text) >= _LIST:
+                self.digests[id(text)] = key
         return key
 
 
@@ -113,20 +117,41 @@ class Interner:
         ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``.
         """
         job = _Pass(lists, places, known)
-        if lists and type(tree) is dict:
-            rest = tree
+        if type(tree) is not dict:
+            return self._node(tree, job, (at,))
+        rest = tree
+        if lists:
             for key, child in tree.items():
                 if type(child) in _NESTED:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
-            return self._inside(rest, job, (at,))
-        return self._node(tree, job, (at,))
+        if not known and places is not None and self._shares_nothing(rest, job, at):
+            return rest
+        return self._inside(rest, job, (at,))
 
     def remember(self, places: Places, seq: int) -> None:
         """Remember the strings at ``places`` of the entry ``seq``, which has been written."""
         for key, path in places:
             self._keep(key, (seq, list(path)))
+
+    def _shares_nothing(self, tree: dict[str, Any], job: _Pass, at: str) -> bool:
+        """Whether no part of a tree is known, nor too large to stay where it is: so are most trees. Then its parts are remembered.
+
+        What the parts are known by is worked out here, at one go, also for a tree that goes on to be looked at part by part.
+        """
+        found = known_by(tree, (at,), _SIZES if job.lists else _SIZES_OF_TEXTS, job.digests)
+        if found is None or job.places is None or not self._all_new(found[2]):
+            return False
+        places, keys, _ = found
+        if keys:
+            new = dict.fromkeys(keys, 0)
+            if len(new) < len(keys):  # one list may share with another one
+                return False
+            self._make_room()
+            self._young.update(new)
+        job.places.extend(places)
+        return True
 
     def _again(self, node: Any) -> Any:
         """Intern headers and the like, which are equal in every call: as a blob at their second occurrence, so that
@@ -192,9 +217,10 @@ class Interner:
         """
         about = job.known.get(id(node))
         if about is None:
-            about = KnownList(node)
-        about.complete(job)
-        keys, sizes, beginnings = about.keys, about.sizes, about.beginnings
+            keys, sizes, beginnings = job.digests.get(id(node)) or elements(node, _LIST, b"", job.digests)
+        else:
+            about.complete(job)
+            keys, sizes, beginnings = about.keys, about.sizes, about.beginnings
         known, place = (0, None) if self._all_new(beginnings) else self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
@@ -287,9 +313,12 @@ class Interner:
         return self._young.keys().isdisjoint(keys) and self._old.keys().isdisjoint(keys)
 
     def _keep(self, key: bytes, place: Any) -> None:
+        self._make_room()
+        self._young[key] = place
+
+    def _make_room(self) -> None:
         if len(self._young) >= _REMEMBERED:
             self._old, self._young = self._young, {}
-        self._young[key] = place
 
 
 def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:

@@ -158,22 +158,16 @@ element_digest(NativeState *state, PyObject *element, Py_ssize_t least, PyObject
     return found;
 }
 
-PyDoc_STRVAR(elements_doc, "elements(items, least, running, digests, /)\n--\n\nSee pure.elements.");
-
+/* The keys, sizes and beginnings of a list's elements: see pure.elements. */
 static PyObject *
-elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
+elements_of(NativeState *state, PyObject *items, Py_ssize_t least, PyObject *before, PyObject *digests)
 {
-    if (count != 4 || !PyList_CheckExact(args[0]) || !PyBytes_Check(args[2]) || !PyDict_CheckExact(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "elements() takes a list, a number, bytes and a dictionary");
-        return NULL;
-    }
-    NativeState *state = PyModule_GetState(module);
-    Py_ssize_t least = PyLong_AsSsize_t(args[1]), size = 0;
-    PyObject *running = Py_NewRef(args[2]), *keys = PyList_New(0), *sizes = PyList_New(0), *beginnings = PyList_New(0);
-    int right = !PyErr_Occurred() && keys != NULL && sizes != NULL && beginnings != NULL;
-    for (Py_ssize_t i = 0; right && i < PyList_Size(args[0]); i++) {
-        PyObject *element = Py_NewRef(PyList_GetItem(args[0], i));
-        PyObject *key = element_digest(state, element, least, args[3], &size);
+    Py_ssize_t size = 0;
+    PyObject *running = Py_NewRef(before), *keys = PyList_New(0), *sizes = PyList_New(0), *beginnings = PyList_New(0);
+    int right = keys != NULL && sizes != NULL && beginnings != NULL;
+    for (Py_ssize_t i = 0; right && i < PyList_Size(items); i++) {
+        PyObject *element = Py_NewRef(PyList_GetItem(items, i));
+        PyObject *key = element_digest(state, element, least, digests, &size);
         PyObject *number = key == NULL ? NULL : PyLong_FromSsize_t(size);
         PyObject *next = number == NULL ? NULL
             : digest_of(state, PyBytes_AsString(running), (size_t)PyBytes_Size(running), PyBytes_AsString(key), DIGEST_SIZE);
@@ -192,6 +186,138 @@ elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(keys);
     Py_XDECREF(sizes);
     Py_XDECREF(beginnings);
+    return result;
+}
+
+PyDoc_STRVAR(elements_doc, "elements(items, least, running, digests, /)\n--\n\nSee pure.elements.");
+
+static PyObject *
+elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4 || !PyList_CheckExact(args[0]) || !PyBytes_Check(args[2]) || !PyDict_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "elements() takes a list, a number, bytes and a dictionary");
+        return NULL;
+    }
+    Py_ssize_t least = PyLong_AsSsize_t(args[1]);
+    if (least == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return elements_of(PyModule_GetState(module), args[0], least, args[2], args[3]);
+}
+
+/* What known_by() looks for, and has found. Nothing in it is owned. */
+typedef struct {
+    Py_ssize_t text, element, list, most;
+    PyObject *digests;                 /* by the identity of a text or list */
+    PyObject *texts, *elements, *keys; /* the result */
+} KnownBy;
+
+/* Note what a text is known by: 0 where it is too long, -1 with an exception. */
+static int
+known_text(NativeState *state, KnownBy *known, PyObject *way, PyObject *text)
+{
+    Py_ssize_t size;
+    const char *letters = PyUnicode_AsUTF8AndSize(text, &size);
+    if (letters == NULL) {
+        return -1;
+    }
+    if (size >= known->most) {
+        return 0;
+    }
+    PyObject *address = PyLong_FromVoidPtr(text);
+    PyObject *key = address == NULL ? NULL : PyDict_GetItemWithError(known->digests, address);
+    if (key != NULL) {
+        Py_INCREF(key);
+    } else if (!PyErr_Occurred()) {
+        key = digest_of(state, "s", 1, letters, size);
+        if (key != NULL && PyDict_SetItem(known->digests, address, key) < 0) {
+            Py_CLEAR(key);
+        }
+    }
+    PyObject *both = key == NULL ? NULL : PyTuple_Pack(2, key, way);
+    int done = both != NULL && PyList_Append(known->texts, both) == 0 && PyList_Append(known->keys, key) == 0 ? 1 : -1;
+    Py_XDECREF(address);
+    Py_XDECREF(key);
+    Py_XDECREF(both);
+    return done;
+}
+
+/* Note what the elements of a list, and its beginnings, are known by. */
+static int
+known_list(NativeState *state, KnownBy *known, PyObject *list)
+{
+    PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0), *address = PyLong_FromVoidPtr(list);
+    PyObject *about = nothing == NULL || address == NULL ? NULL : elements_of(state, list, known->list, nothing, known->digests);
+    int done = about != NULL && PyDict_SetItem(known->digests, address, about) == 0 ? 1 : -1;
+    Py_XDECREF(nothing);
+    Py_XDECREF(address);
+    Py_ssize_t sum = 0, count = done < 0 ? 0 : PyList_Size(PyTuple_GetItem(about, 0));
+    for (Py_ssize_t i = 0; done > 0 && i < count; i++) {
+        sum += PyLong_AsSsize_t(PyList_GetItem(PyTuple_GetItem(about, 1), i));
+        if (PyList_Append(known->keys, PyList_GetItem(PyTuple_GetItem(about, 0), i)) < 0
+            || PyList_Append(known->keys, PyList_GetItem(PyTuple_GetItem(about, 2), i)) < 0) {
+            done = -1;
+        }
+    }
+    for (Py_ssize_t i = 0; done > 0 && sum >= known->list && i < count; i++) {
+        if (PyLong_AsSsize_t(PyList_GetItem(PyTuple_GetItem(about, 1), i)) >= known->element
+            && PyList_Append(known->elements, PyList_GetItem(PyTuple_GetItem(about, 0), i)) < 0) {
+            done = -1;
+        }
+    }
+    Py_XDECREF(about);
+    return done;
+}
+
+static int
+known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way)
+{
+    PyObject *found = tracekit_parts(tree, known->text, known->element);
+    int done = found == NULL ? -1 : 1;
+    for (Py_ssize_t i = 0; done > 0 && i < PyList_Size(found); i++) {
+        PyObject *one = PyList_GetItem(found, i), *part = PyTuple_GetItem(one, 1);
+        PyObject *there = PySequence_Concat(way, PyTuple_GetItem(one, 0));
+        if (there == NULL) {
+            done = -1;
+        } else if (PyUnicode_CheckExact(part)) {
+            done = known_text(state, known, there, part);
+        } else if (Py_EnterRecursiveCall(" while the parts of a value are looked for")) {
+            done = -1;
+        } else {
+            if ((done = known_list(state, known, part)) > 0) {
+                done = known_in(state, known, part, there);
+            }
+            Py_LeaveRecursiveCall();
+        }
+        Py_XDECREF(there);
+    }
+    Py_XDECREF(found);
+    return done;
+}
+
+PyDoc_STRVAR(known_by_doc, "known_by(tree, way, sizes, digests, /)\n--\n\nSee pure.known_by.");
+
+static PyObject *
+known_by(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    KnownBy known = {.digests = count == 4 ? args[3] : NULL};
+    if (count != 4 || !PyDict_CheckExact(args[0]) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
+        || !PyDict_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "known_by() takes a dictionary, two tuples and a dictionary");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args[2], "nnnn:known_by", &known.text, &known.element, &known.list, &known.most)) {
+        return NULL;
+    }
+    known.texts = PyList_New(0);
+    known.elements = PyList_New(0);
+    known.keys = PyList_New(0);
+    int done = known.texts == NULL || known.elements == NULL || known.keys == NULL ? -1
+        : known_in(PyModule_GetState(module), &known, args[0], args[1]);
+    PyObject *result = done < 0 ? NULL : done ? PyTuple_Pack(3, known.texts, known.elements, known.keys) : Py_NewRef(Py_None);
+    Py_XDECREF(known.texts);
+    Py_XDECREF(known.elements);
+    Py_XDECREF(known.keys);
     return result;
 }
 
@@ -915,6 +1041,7 @@ static PyMethodDef functions[] = {
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
     {"grouped", (PyCFunction)(void (*)(void))grouped, METH_FASTCALL, grouped_doc},
     {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, elements_doc},
+    {"known_by", (PyCFunction)(void (*)(void))known_by, METH_FASTCALL, known_by_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
     {NULL, NULL, 0, NULL},

@@ -50,7 +50,8 @@ PyObject *tracekit_of_text(NativeState *state, PyObject *step, PyObject *text);
 int tracekit_add_pieces(PyObject *module);
 /* lines.c */
 int tracekit_add_lines(PyObject *module);
-/* values.c */
+/* values.c; and the parts of a dictionary or list: see pure.parts. */
+PyObject *tracekit_parts(PyObject *value, Py_ssize_t least, Py_ssize_t element);
 int tracekit_add_values(PyObject *module);
 /* callers.c; and who is running: see pure.owner. A new reference. */
 PyObject *tracekit_owner(NativeState *state);

@@ -35,6 +35,7 @@ __all__ = [
     "elements",
     "fields",
     "grouped",
+    "known_by",
     "line",
     "nearest",
     "noted",
@@ -544,6 +545,53 @@ def elements(
         sizes.append(size)
         beginnings.append(running)
     return keys, sizes, beginnings
+
+
+def known_by(
+    tree: dict[str, Any], way: tuple[int | str, ...], sizes: tuple[int, int, int, int], digests: dict[int, Any]
+) -> tuple[list[tuple[bytes, tuple[int | str, ...]]], list[bytes], list[bytes]] | None:
+    """What the ``parts`` of a tree are known by, and those of the lists among them: the digest of each text and the way to it, which
+    begins with ``way``; the keys of the large elements of the lists; and all digests, those of the beginnings of lists included.
+
+    ``sizes`` are the characters that make a text worth it, the size that makes an element worth it (0: no list is looked at), that of a
+    list, and the bytes of a text that can't stay where it is: ``None`` where there is one. ``digests`` keeps, by identity, the digest of
+    each text, and of each list what ``elements`` says.
+    """
+    texts: list[tuple[bytes, tuple[int | str, ...]]] = []
+    large: list[bytes] = []
+    every: list[bytes] = []
+    return (texts, large, every) if _known_in(tree, way, sizes, digests, texts, large, every) else None
+
+
+def _known_in(
+    tree: Any,
+    way: tuple[int | str, ...],
+    sizes: tuple[int, int, int, int],
+    digests: dict[int, Any],
+    texts: list[tuple[bytes, tuple[int | str, ...]]],
+    large: list[bytes],
+    every: list[bytes],
+) -> bool:
+    least, element, list_size, most = sizes
+    for steps, part in parts(tree, least, element):
+        there = way + steps
+        if type(part) is str:
+            if (len(part) if part.isascii() else len(part.encode())) >= most:
+                return False
+            key = digests.get(id(part))
+            if key is None:
+                key = digests[id(part)] = digest(b"s", part)
+            texts.append((key, there))
+            every.append(key)
+            continue
+        keys, lengths, beginnings = digests[id(part)] = elements(part, list_size, b"", digests)
+        for both in zip(keys, beginnings, strict=True):
+            every += both
+        if sum(lengths) >= list_size:
+            large += [key for key, length in zip(keys, lengths, strict=True) if length >= element]
+        if not _known_in(part, there, sizes, digests, texts, large, every):
+            return False
+    return True
 
 
 def brackets(data: bytes, most: int) -> int:

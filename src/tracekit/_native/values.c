@@ -451,6 +451,16 @@ parts_in(Parts *parts, PyObject *value, const Way *way)
     return done;
 }
 
+PyObject *
+tracekit_parts(PyObject *value, Py_ssize_t least, Py_ssize_t element)
+{
+    Parts parts = {least, element, PyList_New(0)};
+    if (parts.found != NULL && parts_in(&parts, value, NULL) < 0) {
+        Py_CLEAR(parts.found);
+    }
+    return parts.found;
+}
+
 PyDoc_STRVAR(parts_doc, "parts(value, least, element, /)\n--\n\nSee pure.parts.");
 
 static PyObject *
@@ -460,18 +470,8 @@ parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "parts() takes a dictionary or a list, and two numbers");
         return NULL;
     }
-    Parts parts = {PyLong_AsSsize_t(args[1]), 0, NULL};
-    if (parts.least == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    parts.element = PyLong_AsSsize_t(args[2]);
-    if ((parts.element == -1 && PyErr_Occurred()) || (parts.found = PyList_New(0)) == NULL) {
-        return NULL;
-    }
-    if (parts_in(&parts, args[0], NULL) < 0) {
-        Py_CLEAR(parts.found);
-    }
-    return parts.found;
+    Py_ssize_t least = PyLong_AsSsize_t(args[1]), element = PyLong_AsSsize_t(args[2]);
+    return PyErr_Occurred() ? NULL : tracekit_parts(args[0], least, element);
 }
 
 PyDoc_STRVAR(brackets_doc, "brackets(data, most, /)\n--\n\nSee pure.brackets.");
