@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import os
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -21,7 +22,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 import tracekit
-from tracekit.errors import LiveCallBlockedError, ReplayError, RunStateError, TraceError, TracekitError
+from tracekit.errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceError, TracekitError
 from tracekit.integration import (
     READS,
     SINGLES,
@@ -476,8 +477,8 @@ class Traces:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        """With ``--tracekit-update``: a test whose replay fails is run once more, and recorded. So is one that goes on past the end of its
-        recording with ``--record-mode=new_episodes``: what its marker says of a replay holds for the first time."""
+        """With ``--tracekit-update`` a test whose replay fails is run once more, and recorded. With ``--record-mode=new_episodes`` one that
+        goes on past the end of its recording is; one that differs from it before that would do so again, and its replay is what fails."""
         run = item.stash.get(_RUN, None)
         if run is None or not (self.update or (self.mode == "new_episodes" and run.path.exists())):
             return None
@@ -485,7 +486,9 @@ class Traces:
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         run.reset("none")
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        if run.failure is not None:
+        failure = run.failure
+        differs_from_a_step = isinstance(failure, DivergenceError) and failure.step is not None
+        if failure is not None and (self.update or not differs_from_a_step):
             run.reset("all" if self.update else self.mode)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
         for report in reports:
@@ -626,10 +629,13 @@ class Traces:
             cleaned = [(name, _without(content, run)) for name, content in report.sections]
             report.sections = [(name, content) for name, content in cleaned if content.strip()]
         elif report.failed and run.kept is not None:
-            kept_as = f"The recording is {run.kept} (`tracekit show {run.kept}`)."
-            report.sections.append(
-                ("tracekit", f"the test failed while it was recorded: {run.path} is as it was.\n{kept_as}")
-            )
+            kept = _shown(run.kept, self.config)
+            lines = [
+                f"the test failed while it was recorded, so {_shown(run.path, self.config)} is as it was",
+                f"  recorded  {kept}",
+                f"  show      tracekit show {shlex.quote(kept)}",
+            ]
+            report.sections.append(("tracekit", "\n".join(lines)))
         return report
 
     def _recorded_without_passing(self, run: TestRun, item: pytest.Item, report: pytest.TestReport) -> None:

@@ -528,15 +528,18 @@ def test_new(): remind("new")
 def test_new_episodes_are_appended_past_the_end_only(suite: Suite) -> None:
     """What the recording has is answered, what comes after it is made and appended; a call in between is a difference."""
     body = "import os, pytest\nfrom agent import remind\npytestmark = pytest.mark.tracekit\nWHO = os.environ.get('MORE', 'a b')\n"
-    suite.file("test_more.py", body + "def test_it():\n    for who in WHO.split(): remind(who)\n")
+    suite.file(
+        "test_more.py", body + "def test_it():\n    print('the test runs')\n    for who in WHO.split(): remind(who)\n"
+    )
     passed(suite.run("--record-mode=once"), 1)
     trace = suite.root / "traces/test_more/test_it.jsonl"
     before = trace.read_bytes()
     assert suite.effects == ["a", "b"]
     passed(suite.run("--record-mode=new_episodes"), 1)
     assert (suite.effects, trace.read_bytes()) == ([], before)
-    done = suite.run("--record-mode=new_episodes", MORE="a x b")
+    done = suite.run("--record-mode=new_episodes", "-s", "-p", "no:xdist", MORE="a x b")
     assert (outcomes(done), suite.effects, trace.read_bytes()) == ({"FAILED": 1}, [], before), done.stdout
+    assert done.stdout.count("the test runs") == 1
     assert "--tracekit-update" in reports(done)["test_it"][-1]
     passed(suite.run("--record-mode=new_episodes", MORE="a b c d"), 1)
     assert suite.effects == ["c", "d"]
@@ -565,8 +568,9 @@ def test_it():
     done = suite.run("--record-mode=all", BAD="1")
     assert outcomes(done) == {"FAILED": 1}
     assert trace.read_bytes() == before
-    (kept,) = re.findall(r"The recording is (\S+) ", done.stdout)
-    with Trace(kept) as opened:
+    (kept,) = re.findall(r"^  recorded  (\S+)$", done.stdout, re.MULTILINE)
+    assert f"  show      tracekit show {kept}\n" in done.stdout
+    with Trace(str(suite.root / kept)) as opened:
         assert opened.check().end == "run.failed"
     done = suite.run("--record-mode=rewrite", BAD="1")
     assert (outcomes(done), trace.exists()) == ({"FAILED": 1}, False)

@@ -256,3 +256,13 @@ def test_commands_that_read_a_whole_run_say_what_takes_long(
     CliRunner().invoke(main, [str(key) if word == "KEY" else word for word in command], catch_exceptions=False)
     assert said
     assert open_now == []
+
+
+@pytest.mark.parametrize(
+    "command", [("replay", "last"), ("regress",), ("verify-determinism", "last"), ("recovery", "resume", "last")]
+)
+def test_an_entry_without_a_function_is_refused_before_anything_runs(store: Path, command: tuple[str, ...]) -> None:
+    """``--entry agent`` is a usage error that shows the form; the module would have run as a program."""
+    done = CliRunner().invoke(main, [*command, "--entry", "agent"])
+    assert done.exit_code == 2
+    assert "write MODULE:FUNCTION, such as agent:main" in done.stderr

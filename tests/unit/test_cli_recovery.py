@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.processes import python
-from tracekit import record, recovery, replay, resume, traced_tool
+from tracekit import decision, record, recovery, replay, resume, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RecoveryRefusedError
 from tracekit.integration import Store, Trace
@@ -486,4 +486,20 @@ def test_settle_refuses_wrong_use(shop: Path, tmp_path: Path) -> None:
     refused = call("settle", "shop", step, "--done", str(bad), *reason)
     assert refused.exit_code == 2
     assert "22/11/2026" in refused.output
-    assert call("settle", "shop", step, "--not-done", *reason).exit_code == 0  # nothing was done since
+    bad.write_text("4200")
+    corrected = call("settle", "shop", step, "--done", str(bad), *reason)  # nothing was done since
+    assert corrected.exit_code == 0
+    assert f"step {step} is settled as done (entry " in corrected.stdout
+    assert "it was settled as not done before, which no longer counts" in corrected.stdout
+    shown = CliRunner().invoke(main, ["show", "shop", step]).stdout
+    assert "took" not in shown  # nobody knows when the step itself ended
+
+
+def test_settling_in_a_run_that_has_ended_names_the_step() -> None:
+    """An entry that is no step, or a step that is not in doubt: refused, with the step and what can be settled instead."""
+    with record("ended") as run:
+        decision("route", input=1, output="express")
+    done = call("settle", run.id, "2", "--not-done", "--reason", "x")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "its entry 2 is no step: `tracekit in-doubt` lists what can be settled" in done.stderr
+    assert "its entry 77 is no step" in call("settle", run.id, "77", "--not-done", "--reason", "x").stderr

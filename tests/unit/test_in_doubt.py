@@ -310,12 +310,14 @@ def test_the_command_says_what_is_in_doubt_and_what_to_do(tmp_path: Path) -> Non
     host = entries(run)[0]["meta"]["environment"]["host"]
     for text in (
         f"{call['name']}(order=o-17, cents=4200)",
-        f"{run.id} step {call['seq']}",
+        f"  paid  {run.id} step {call['seq']}",
         "key o-17",
         f" ago) on {host}",
     ):
         assert text in done.stdout
     assert "irreversible_timed_out" in done.stdout
+    for option in ("--not-done", "--done OUTPUT.json"):  # each command on a line of its own, to be copied
+        assert f"\n      tracekit recovery settle {run.path} {call['seq']} {option} --reason TEXT\n" in done.stdout
     (line,) = command("in-doubt", "--json", store=tmp_path).stdout.splitlines()
     facts = json.loads(line)
     assert (facts["run_id"], facts["step"], facts["state"], facts["arguments"]) == (

@@ -157,24 +157,29 @@ _NEXT: Final = "`tracekit show` shows the run as it is"
 
 
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
-    """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or the step is not in
-    doubt."""
+    """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or was aborted."""
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
-        if verdict.state != "complete" or not 0 < step <= verdict.count:
+        if verdict.state != "complete" or verdict.end == "run.aborted":
             return None
-        entry = trace.entry(step)
+        entry = trace.entry(step) if 0 < step <= verdict.count else {}
         digest = key_of(entry)
 
-        def no(text: str) -> RecoveryRefusedError:
-            about: dict[str, object] = {"code": "not_settleable", "text": text}
+        def no(text: str, code: str = "not_settleable") -> RecoveryRefusedError:
+            about: dict[str, object] = {"code": code, "text": text}
             return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
 
         log = RecoveredLog(trace.entries())
         found = log.steps.get(step)
-        if found is None or not (found.left_in_doubt if digest is None else _open(found)):
-            return None
+        if found is None:
+            raise no(
+                f"the run has ended, and its entry {step} is no step: `tracekit in-doubt` lists what can be settled"
+            )
+        if not (found.left_in_doubt if digest is None else _open(found)):
+            raise no(
+                f"the run has ended, and its step {step}, {found.family} {found.name!r}, is not in doubt", "finished"
+            )
         settled = settlements(trace)
         if digest is None and (around := [one for one in log.settled_with(found) if settled(one.seq) is not None]):
             raise no(f"step {step}, {found.family} {found.name!r}, was settled with {named(around[:1])}, around it")
@@ -206,10 +211,14 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
 
 class Settled(NamedTuple):
-    """A settlement: its entry (0: it is kept beside the log), and the steps inside that were settled with it."""
+    """A settlement: its entry (0: it is kept beside the log), and the steps inside that were settled with it.
+
+    ``corrects`` is what an earlier settlement said that this one replaces: whether the step was done. ``None`` if there was none.
+    """
 
     seq: int
     along: tuple[RecoveredStep, ...] = ()
+    corrects: bool | None = None
 
 
 def _open(step: RecoveredStep) -> bool:
@@ -294,6 +303,7 @@ def settle_as(
 
     with reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
         found = looked[0]
+        corrects = found.state == "done" if found.settled and not found.passed else None
         statement = {**who_and_why(session, by, reason), "done": done}
         about = {"reason": "settled", "settled": statement | ({"inside": [one.seq for one in along]} if along else {})}
         tail = b',"step":%d' % step
@@ -315,7 +325,7 @@ def settle_as(
                 rest = b',"step":%d,"meta":%b' % (one.seq, one_of)
                 session.log.journal.append(FAMILIES[one.family].skipped, one.lane, one.seq, rest, True)
         seq = session.log.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
-        return Settled(seq, tuple(along))
+        return Settled(seq, tuple(along), corrects)
 
 
 def _along(log: RecoveredLog, step: RecoveredStep, done: bool) -> list[RecoveredStep]:

@@ -620,8 +620,12 @@ class StepView:
 
     @property
     def took(self) -> int:
-        """Nanoseconds until it ended; 0 if it has not."""
-        return self._fact(self.file.steps.ended) - self.ts_ns if self.answer else 0
+        """Nanoseconds until it ended; 0 if it has not, or if a person gave it its outcome later."""
+        if not self.answer:
+            return 0
+        if self.seq in self.file.steps.settlements and _mapping(self.ended_with.get("info")).get("reason") == "settled":
+            return 0
+        return self._fact(self.file.steps.ended) - self.ts_ns
 
     @property
     def chunks(self) -> Sequence[int]:

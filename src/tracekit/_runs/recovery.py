@@ -529,7 +529,7 @@ class UncertainStep(NamedTuple):
     ``arguments`` and ``idempotency_key`` are those in the log, placeholders included; ``host`` is the machine, ``time``
     the begin. ``segment`` names the child process of the step; ``declared`` is false for a process whose effect nobody
     has declared. ``code`` and ``text`` say why it is listed, ``what_to_do`` how to resolve it. ``inside`` is the step
-    in doubt around it, which is settled with it, or ``None``.
+    in doubt around it, which is settled with it, or ``None``. ``run_name`` is the name of the run.
     """
 
     run_id: str
@@ -547,6 +547,7 @@ class UncertainStep(NamedTuple):
     what_to_do: str
     declared: bool = True
     inside: int | None = None
+    run_name: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: the time in ISO 8601, the age in seconds."""
@@ -615,7 +616,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
     with Trace(path) as trace:
         verdict = store_of(path).judge_run(trace)
         log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
-        host = _host(trace, path)
+        host, run_name = _host(trace, path), first_entry(file_beside(path, None)).get("name")
         for step in steps:
             entry, running = trace.entry(step), step in decision.running
             began = entry["ts_ns"]
@@ -640,6 +641,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
                     "wait until it has ended" if running else _what_to_do(path, step, log, verdict, steps),
                     step not in decision.undeclared,
                     None if running else next(_in_doubt_around(log, step, steps), None),
+                    run_name if isinstance(run_name, str) else None,
                 )
             )
     return found, decision.state != "broken"

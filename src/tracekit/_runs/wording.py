@@ -262,7 +262,7 @@ def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
     yield "run", f"{view.name} {name}" + (f", process {step.file.process}" if step.file.segment else "")
     yield "state", step.state + (f" (attempt {step.attempt})" if step.attempt > 1 else "")
     began = f"{local_time(step.ts_ns)}"
-    yield "began", began + (f", took {duration(step.took)}" if step.outcome else "")
+    yield "began", began + (f", took {duration(step.took)}" if step.took else "")
     if step.side_effect and step.kind != "llm":
         yield "class", step.side_effect
     if step.lane.path:

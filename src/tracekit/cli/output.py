@@ -57,6 +57,7 @@ __all__ = [
     "escaped",
     "exit_code",
     "fail",
+    "function_name",
     "local",
     "local_time",
     "located",
@@ -327,6 +328,18 @@ def age(ns: int) -> str:
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
+
+
+def function_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """An option's ``MODULE:FUNCTION``, with both parts."""
+    import click
+
+    module, _, function = (value or "").partition(":")
+    if value is not None and not (module and function):
+        raise click.BadParameter(
+            f"{value!r} names no function: write MODULE:FUNCTION, such as {module or 'agent'}:main"
+        )
+    return value
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:

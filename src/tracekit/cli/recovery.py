@@ -36,7 +36,10 @@ __all__ = ["in_doubt", "recovery", "resume"]
 )
 @click.option("--check", is_flag=True, help="Stop after the decision.")
 @click.option(
-    "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+    "--entry",
+    metavar="MODULE:FUNCTION",
+    callback=output.function_name,
+    help="Call this function with the recorded input instead of the program.",
 )
 @click.option(
     "--supply",
@@ -316,6 +319,7 @@ def _print_uncertain(console: Any, one: UncertainStep, depth: int) -> None:
     arguments = ", ".join(f"{name}={brief(value, 60)}" if name else brief(value, 120) for name, value in named.items())
     place = one.run_id if one.segment is None else f"{one.run_id}.{one.segment}"
     line = Text(f"{indent}{printable(one.name or '?')}", style="bold") + Text(f"({printable(arguments)})")
+    line += Text(f"  {printable(one.run_name)}" if one.run_name else "")
     line += Text(f"  {printable(place)} step {one.step}", style="cyan")
     line += Text("" if one.idempotency_key is None else f"  key {brief(one.idempotency_key, 60)}")
     since = (
@@ -324,7 +328,20 @@ def _print_uncertain(console: Any, one: UncertainStep, depth: int) -> None:
     line += Text(since + ("" if one.host is None else f" on {printable(one.host)}"), style="dim")
     console.print(line, soft_wrap=True)
     console.print(Text(f"{indent}  {one.code}: ", style="dim") + Text(printable(one.text)), soft_wrap=True)
-    console.print(Text(f"{indent}  {printable(one.what_to_do)}", style="dim"), soft_wrap=True)
+    for text, is_command in _lines_of_advice(one.what_to_do):
+        console.print(
+            Text(f"{indent}  {'  ' if is_command else ''}{text}", style="" if is_command else "dim"), soft_wrap=True
+        )
+
+
+def _lines_of_advice(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines of an advice, each with whether it is a command: those stand alone, so that they can be copied."""
+    parts = printable(text).split("`")
+    for number, part in enumerate(parts):
+        if number % 2 == 1:
+            yield part, True
+        elif words := part.strip(" ,;:"):
+            yield f"{words}:" if number + 1 < len(parts) else words, False
 
 
 @recovery.command("abort", short_help="Give a run up, and undo what can be undone.")
@@ -429,7 +446,7 @@ def settle(
         path = located(run, output.local(store))
         tree = None if done is None else _tree(done)
         try:
-            seq, along = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
+            seq, along, corrects = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--done") from None
         if as_json:
@@ -438,8 +455,11 @@ def settle(
         else:
             where = f"entry {seq}" if seq else "beside the log: the run has ended"
             console = output.console()
-            console.print(f"step {step} is settled ({where})", markup=False)
             what = "not done" if done is None else "done"
+            console.print(f"step {step} is settled as {what} ({where})", markup=False)
+            if corrects is not None:
+                before = "done" if corrects else "not done"
+                console.print(f"  it was settled as {before} before, which no longer counts", markup=False)
             for one in along:
                 line = f"  with it, as {what}: step {one.seq}, {one.family} {one.name!r}, inside it"
                 console.print(printable(line), markup=False, soft_wrap=True)

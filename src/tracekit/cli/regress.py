@@ -54,7 +54,12 @@ class _WithCommand(click.Command):
 @click.command(cls=_WithCommand)
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--entry", metavar="MODULE:FUNCTION", help="Call this function with the input of each run.")
+@click.option(
+    "--entry",
+    metavar="MODULE:FUNCTION",
+    callback=output.function_name,
+    help="Call this function with the input of each run.",
+)
 @click.option(
     "--live",
     multiple=True,
@@ -62,7 +67,10 @@ class _WithCommand(click.Command):
     help="Let llm, tool or http calls go live, or those of one name; llm=MODEL: to that model. Repeatable.",
 )
 @click.option(
-    "--policy", metavar="MODULE:FUNCTION", help="Have this function decide each policy check, breaker and detection."
+    "--policy",
+    metavar="MODULE:FUNCTION",
+    callback=output.function_name,
+    help="Have this function decide each policy check, breaker and detection.",
 )
 @click.option("--shift-clock", "shift", metavar="TIME", help="Shift the clock of each run: 30d, -2h.")
 @click.option("--at", metavar="DATE", help="Make each run begin at this time: 2026-01-31, 2026-01-31T09:00.")

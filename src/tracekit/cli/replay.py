@@ -20,7 +20,19 @@ from .._runs.environment import Program
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import DIFFERENT, INCOMPLETE, RIGHT, brief, complete_run, emit, fail, located, message, printable
+from .output import (
+    DIFFERENT,
+    INCOMPLETE,
+    RIGHT,
+    brief,
+    complete_run,
+    emit,
+    fail,
+    function_name,
+    located,
+    message,
+    printable,
+)
 from .output import local as output_local
 from .run import launch, launcher
 
@@ -190,7 +202,10 @@ _OPTIONS: Final = (
         "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
     ),
     click.option(
-        "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+        "--entry",
+        metavar="MODULE:FUNCTION",
+        callback=function_name,
+        help="Call this function with the recorded input instead of the program.",
     ),
     click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too."),
     click.option(

@@ -438,7 +438,7 @@ def _details(step: StepView) -> Line:
         cost = "" if call.cost_usd is None else f" {dollars(call.cost_usd)}"
         tokens = f"{call.usage.get('input_tokens', 0):,} + {call.usage.get('output_tokens', 0):,} tokens"
         parts.append((f"  {tokens}{cost}", "dim"))
-    if step.calls and step.outcome is not None:
+    if step.calls and step.took:
         parts.append((f"  {duration(step.took)}", "dim"))
     if label := step.lane.label:
         parts.append((f"  [{short(label.rpartition('<locals>.')[2], 40)}]", "magenta"))

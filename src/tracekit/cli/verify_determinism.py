@@ -117,7 +117,10 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
 )
 @click.option(
-    "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+    "--entry",
+    metavar="MODULE:FUNCTION",
+    callback=output.function_name,
+    help="Call this function with the recorded input instead of the program.",
 )
 @click.option("--replays", type=click.IntRange(2, 100), default=2, show_default=True, help="How many replays.")
 @click.option("--no-stdout", is_flag=True, help="Don't compare what the program prints.")
