@@ -221,7 +221,7 @@ def _doubts(figures: Figures, now: int) -> Iterator[Metric]:
     yield _labelled(
         _gauge,
         "tracekit_in_doubt_steps",
-        "Irreversible steps of which nobody knows whether they happened",
+        "Irreversible steps that may or may not have happened",
         ["declared"],
         counted,
     )
@@ -234,7 +234,7 @@ def _doubts(figures: Figures, now: int) -> Iterator[Metric]:
     )
     began = figures.oldest_running
     age = 0.0 if began is None else max(0.0, (now - began) / 1e9)
-    yield _gauge("tracekit_running_oldest_seconds", "Age of the oldest run that goes on; 0 if none does", age)
+    yield _gauge("tracekit_running_oldest_seconds", "Age of the oldest run that is going on; 0 if there is none", age)
 
 
 def _age(doubts: Iterable[StepInDoubt], now: int) -> float:

@@ -319,7 +319,7 @@ class SpanEmitter:
         try:
             self._look()
         except Exception:
-            _log.warning("the runs of %s can't be looked at; they are looked at again", self._store.root, exc_info=True)
+            _log.warning("the runs of %s can't be read; they will be read again", self._store.root, exc_info=True)
         for file in [*self._files.values()]:
             try:
                 for span in file.poll():

@@ -182,7 +182,7 @@ def test_anything_that_differs_is_found(which: int) -> None:
         del wrong[which].steps[run.id][seq]
         found = first_difference(wrong, recordings)
         assert found is not None
-        assert f"never came to step {seq}" in found.text
+        assert f"never reached step {seq}" in found.text
     for change, kind in (
         ({"results": {run.id: (b"1", "agent.py:3")}}, "result"),
         ({"end": {**right[0].end, "status": 3}}, "end"),  # type: ignore[dict-item]

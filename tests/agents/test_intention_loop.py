@@ -321,11 +321,11 @@ def test_a_responder_to_an_object_that_never_was_is_warned_of(models: Models) ->
         return Loop([slip], world=World("wrong")).run(create("page", {})).hash
 
     with pytest.warns(
-        RuntimeWarning, match=r"'slip' reads object\.created of 'pgae', and the world 'wrong' .*to 'page'"
+        RuntimeWarning, match=r"'slip' reads object\.created of 'pgae', and the world 'wrong' .* of 'page'"
     ):
         run, first = recorded(program)
     assert [one for one in run.warnings if "reads" in one] == [
-        "responder 'slip' reads object.created of 'pgae', and the world 'wrong' has no such object; nobody read what happened to 'page'"
+        "responder 'slip' reads object.created of 'pgae', and the world 'wrong' has no such object; nothing read the changes of 'page'"
     ]
     report, second = replayed(run, program)
     assert report.exact

@@ -470,7 +470,7 @@ def test_a_variable_of_a_replay_without_its_words_is_told_clearly(place: Place) 
     """What lacks in it is named, and where it comes from; nothing is done."""
     done = place.python("child.py", "alone", TRACEKIT_JOIN='{"mode": "replay"}')
     assert done.returncode == 1
-    assert "TRACEKIT_JOIN is none of tracekit's: it names a replay, and has no run_id, trace, lane" in done.stderr
+    assert "TRACEKIT_JOIN is not tracekit's: it names a replay, and has no run_id, trace, lane" in done.stderr
     assert place.effects == []
 
 

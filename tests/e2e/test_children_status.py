@@ -550,7 +550,7 @@ def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest
     monkeypatch.setenv("POLLS", "3")
     done = family.replay("POLLS")
     assert done.returncode == 1
-    assert "the program asks here how the process /process:waiting.py#1 stands" in done.stderr
+    assert "the program asks here for the state of the process /process:waiting.py#1," in done.stderr
     assert "parent.py:" in done.stderr
 
 

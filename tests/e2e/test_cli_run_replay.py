@@ -293,7 +293,7 @@ def work():
     assert replayed.returncode == 1
     said = replayed.stderr
     assert (said.count("[divergence]"), said.count("is not the recorded step"), said.count("  next: ")) == (1, 1, 1)
-    assert said.endswith("its program went on all the same\n") == (whose == "caught")
+    assert said.endswith("its program continued all the same\n") == (whose == "caught")
 
 
 def test_a_program_that_hangs_after_a_divergence(place: Place) -> None:

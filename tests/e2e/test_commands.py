@@ -527,7 +527,7 @@ def test_a_shell_that_does_more_than_one_program(command: str, side_effect: str,
 
 
 def test_a_wrong_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="is none of read_only, reversible, irreversible"):
+    with pytest.raises(ValueError, match="is not one of read_only, reversible, irreversible"):
         tracekit.instrument(processes={"git*": "harmless"})
 
 

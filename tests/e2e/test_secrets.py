@@ -92,7 +92,7 @@ def test_values(store: Path) -> None:
 
 
 def test_what_was_redacted_is_marked(store: Path) -> None:
-    """A step whose output was redacted says so in its entry, and the run warns that a replay hands on the placeholder."""
+    """A step whose output was redacted says so in its entry, and the run warns that a replay passes on the placeholder."""
 
     @record("marked", store=store)
     def program() -> None:

@@ -559,7 +559,7 @@ def test_a_killed_child_that_now_does_less(place: Place) -> None:
     done, told = verified(place)
     assert done.returncode == 1, done.stderr
     assert told["identical"] is False
-    assert "never came to step" in done.stderr
+    assert "never reached step" in done.stderr
 
 
 def test_a_program_without_a_fixed_hash_seed(place: Place) -> None:

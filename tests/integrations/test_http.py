@@ -61,7 +61,7 @@ def test_side_effects(provider: StubProvider) -> None:
 
 def test_wrong_class() -> None:
     """A class that does not exist is refused at once."""
-    with pytest.raises(ValueError, match="'harmless' is none of read_only, reversible, irreversible"):
+    with pytest.raises(ValueError, match="'harmless' is not one of read_only, reversible, irreversible"):
         tracekit.instrument(http_classes={"example.com": "harmless"})
     tracekit.uninstrument()
 

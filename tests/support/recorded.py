@@ -41,7 +41,7 @@ def record_scenarios(names: Iterable[str], store: Path) -> Recorded:
                 with warnings.catch_warnings():
                     # The server sets a cookie, whose value is in no log.
                     warnings.filterwarnings(
-                        "ignore", ".* was redacted: a replay hands on the placeholder", RuntimeWarning
+                        "ignore", ".* was redacted: a replay passes on the placeholder", RuntimeWarning
                     )
                     with tracekit.record(name, store=store) as run:
                         saw[name] = scenarios.run(name, url)

@@ -293,6 +293,6 @@ def test_a_step_that_ran_on_when_the_run_ended_is_not_where_its_process_ended() 
     with pytest.raises(TraceExhaustedError) as exhausted, replay(run):
         program()
     said = str(exhausted.value)
-    assert "the recorded run came to its end without an outcome of this step" in said
+    assert "the recorded run ended without an outcome of this step" in said
     assert "still running" in said
     assert "died" not in said

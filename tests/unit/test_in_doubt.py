@@ -270,7 +270,7 @@ def test_what_has_the_name_of_a_run_and_is_no_file_may_be_in_doubt(tmp_path: Pat
     for command, code in ((["in-doubt"], 1), (["recovery", "scan"], 2), (["list"], 0)):
         done = python("-m", "tracekit", *command, "--store", str(tmp_path))
         assert done.returncode == code, (command, done.stderr)
-        assert f"{run.path} has the name of a run and is no file" in done.stderr
+        assert f"{run.path} has the name of a run but is a broken link" in done.stderr
         assert "Nothing is in doubt" not in done.stderr
         assert "has ended" not in done.stderr
     registry = CollectorRegistry()
@@ -352,7 +352,7 @@ def test_the_command_has_running_ones_apart_and_names_what_is_damaged(tmp_path: 
     Path(run.path).write_bytes(b"".join(lines[:-1]) + lines[-1].replace(b"sorry", b"happy"))
     done = command("in-doubt", store=tmp_path)
     assert done.exit_code == 1
-    assert f"{run.path} can't be read whole" in done.stderr
+    assert f"{run.path} can't be read completely" in done.stderr
 
 
 def test_the_command_without_a_store_is_an_error(tmp_path: Path) -> None:

@@ -947,7 +947,7 @@ def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
     for said, line in ((sleeps, 13), (alone, 11), (left, 13)):
         assert "waits for step" in said
         assert f"program.py:{line}" in said
-    assert "'looks', which is none of the run's, at" in looks
+    assert "'looks', which is not one of the run's, at" in looks
     assert "program.py:19" in looks
 
 

@@ -104,7 +104,9 @@ def classify(classes: Mapping[str, str]) -> None:
     """
     for pattern, side_effect in classes.items():
         if side_effect not in _CLASSES:
-            raise ValueError(f"processes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible")
+            raise ValueError(
+                f"processes[{pattern!r}]: {side_effect!r} is not one of read_only, reversible, irreversible"
+            )
     _declared[:0] = classes.items()
     _side_effect_of.cache_clear()
 
@@ -226,7 +228,7 @@ def note_status(session: Session, scope: Scope, path: str, status: Any) -> None:
         tree, redacted = session.redactor.redact(to_json(status))
         if redacted:
             status = from_json(tree)
-            session.report.warn(f"the output of the process {path} was redacted: a replay hands on the placeholder")
+            session.report.warn(f"the output of the process {path} was redacted: a replay passes on the placeholder")
     session.clock_read(scope, f"{STATUS} {path}", lambda: status)
 
 
@@ -280,7 +282,7 @@ class ProcessSteps:
                     f"the program reads on in a pipe of the process {self.path}, or writes to it, where the log ends: that process is gone",
                     run_id=scope.session.run_id,
                     reason="a pipe of a process that has ended",
-                    next_action="abort the run, or start it anew",
+                    next_action="abort the run, or start it again",
                 )
             )
         return step

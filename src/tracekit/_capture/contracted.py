@@ -230,13 +230,11 @@ class Compensation:
         if captured.spec.side_effect is None or "generator" in captured.shape:
             raise impossible(tool, "compensate", f"{declared!r} is neither a function nor a traced tool")
         if captured.shape == "coroutine" and not asynchronous:
-            raise impossible(
-                tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none"
-            )
+            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is not")
         bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(declared) is not None
         needs_object = not bound and is_method(captured.inner)
         if needs_object and not method:
-            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a method, and the tool is none")
+            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a method, and the tool is not")
         taken, every = names_of(tool, "compensate", captured.inner if needs_object else declared, [*names, "output"])
         if "output" in names and "output" in taken:
             raise impossible(
@@ -532,9 +530,9 @@ class Terms:
         elif "generator" in captured.shape:
             problem = "it is a generator"
         elif captured.shape == "coroutine" and shape != "coroutine":
-            problem = "it is a coroutine function, and the tool is none"
+            problem = "it is a coroutine function, and the tool is not"
         elif one.needs_object and not is_method(function):
-            problem = "it is a method, and the tool is none"
+            problem = "it is a method, and the tool is not"
         else:
             problem = self.passing.misfit(captured, one.instance)
         if problem is not None:
@@ -586,7 +584,9 @@ class Terms:
             return None
         cost = self._asked("cost_units", self.cost, bound)
         if not is_number(cost) or cost < 0:
-            raise self._broken("cost_units", f"cost_units came to {shown(cost)}, which is no number from 0", None, cost)
+            raise self._broken(
+                "cost_units", f"cost_units came to {shown(cost)}, which is not a number of at least 0", None, cost
+            )
         return cost  # type: ignore[no-any-return]
 
     def _keyed(self, bound: Mapping[str, Any]) -> Any:
@@ -1408,7 +1408,7 @@ def _overdue(call: Invocation, step: Any, overdue: Overdue, in_doubt: bool) -> S
     goes_on = overdue.goes_on
     error = StepTimeoutError(
         f"{spec.name!r} took longer than its {limit} ms, and "
-        + ("is no longer waited for (its thread goes on)" if goes_on else "was interrupted")
+        + ("is no longer waited for (its thread continues)" if goes_on else "was interrupted")
         + ("; whether it took effect is not known" if in_doubt else ""),
         run_id=None if scope is None else scope.session.run_id,
         step=step.seq or None,

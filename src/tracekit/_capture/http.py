@@ -610,7 +610,7 @@ class Exchange:
         """Return the error to raise if the program sends another body than the recorded one."""
         return self._scope.session.fail(
             DivergenceError(
-                f"the program sends another body, piece by piece: the recorded one goes on with {_brief(recorded)}, "
+                f"the program sends another body, piece by piece: the recorded one continues with {_brief(recorded)}, "
                 f"this one with {_brief(actual)}",
                 run_id=self._scope.session.run_id,
                 step=self.step.seq,

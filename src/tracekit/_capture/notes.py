@@ -116,7 +116,7 @@ def validate(name: str, output: Any, schema: Any) -> None:
         run_id=None if scope is None else scope.session.run_id,
         step=seq,
         output=output,
-        next_action="ask the model for structured output of this shape, or mend the schema",
+        next_action="ask the model for structured output of this shape, or fix the schema",
     )
 
 

@@ -668,7 +668,7 @@ def classify(classes: Mapping[str, str]) -> None:
     for pattern, side_effect in classes.items():
         if side_effect not in ("read_only", "reversible", "irreversible"):
             raise ValueError(
-                f"http_classes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible"
+                f"http_classes[{pattern!r}]: {side_effect!r} is not one of read_only, reversible, irreversible"
             )
     _classes[:0] = classes.items()
     _routes.clear()

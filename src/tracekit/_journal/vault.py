@@ -159,7 +159,7 @@ class Vault:
             raise TraceError(
                 f"the vault {self.path} can't be read: {error}",
                 path=self.path,
-                next_action="let this user read it; or move it away, and a replay hands on placeholders",
+                next_action="let this user read it; or move it away, and a replay passes on placeholders",
             ) from error
         if len(data) > _MOST:
             raise self._damaged(f"it is larger than {_MOST >> 20} MiB")

@@ -57,10 +57,12 @@ _INTERRUPTED: Final = 0.1
 _IDLE: Final = 20
 
 
-_MEND: Final = "free space or mend the device, then resume this run or start a new one; what had been written is intact"
-_WAITS: Final = "free space or mend the device: what is kept is written first then, and the run goes on"
+_MEND: Final = (
+    "free space or repair the device, then resume this run or start a new one; what had been written is intact"
+)
+_WAITS: Final = "free space or repair the device: what is kept is then written first, and the run continues"
 _GONE: Final = (
-    "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
+    "leave the store, and descriptors that are not the program's own, alone while a run is going on; start a new one"
 )
 
 _stat: Final = _reality.stat

@@ -406,9 +406,9 @@ class _Policies:
             return found, "it names the action" + ("" if known else f", for {agent}; the call names no agent")
         if before and (near := before[-1]).answer == "allowed" and self._is_next(near, step):
             if near.action is None:
-                return near, "it stands before the action, and names none"
+                return near, "it precedes the action, and names none"
             if self._has_its_arguments(near, step):
-                return near, f"it stands before the action, and {near.action} has its arguments"
+                return near, f"it precedes the action, and {near.action} has its arguments"
         return None, None
 
     def _precedes(self, check: StepView, step: StepView) -> bool:
@@ -555,7 +555,7 @@ def _gaps(account: Account) -> Iterator[str]:
     if found.lost:
         yield f"{found.lost} entries could not be written when it was recorded"
     if found.seal is None:
-        yield "no seal was checked: whoever could write the file can have made all of it (tracekit verify --key)"
+        yield "no seal was checked: anyone who could write the file could have made all of it (tracekit verify --key)"
     elif found.seal["state"] == "unchecked":
         yield f"the seal was not checked: {found.seal['text']}"
     if account.identities:
@@ -566,7 +566,7 @@ def _gaps(account: Account) -> Iterator[str]:
     if not account.checks and any(action.effect for action in account.actions):
         yield "no policy was asked, as far as the run recorded it"
     if any(action.step.settled is not None for action in account.actions):
-        yield "what a person said of a step after the run had ended lies beside the trace, and neither chain nor seal covers it"
+        yield "what an operator stated about a step after the run had ended is beside the trace, and neither chain nor seal covers it"
     if not account.checks:  # otherwise they are findings
         yield from _unrecorded(view)
 

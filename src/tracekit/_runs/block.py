@@ -169,7 +169,7 @@ class Block(ABC, Generic[E]):
         if self._entered:
             raise RunStateError(
                 f"this {self.verb}() block was entered before",
-                next_action="call record() or replay() anew for each block",
+                next_action="call record() or replay() again for each block",
             )
         if process.forbidden is not None:
             process.forbidden(self.verb)

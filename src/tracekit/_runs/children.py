@@ -1167,7 +1167,7 @@ class ReplayedChildren:
             if own and not any(path == other or path.startswith((other + "/", other + "+")) for other in seen):
                 self.session.fail(
                     UnconsumedStepsError(
-                        f"the recorded run had a process {path} of its own, and the program has not started it",
+                        f"the recorded run had a process {path} of its own, and the program did not start it",
                         run_id=self.session.run_id,
                         next_action="look at what decides whether it is started; record again if the change is meant",
                         steps=[],

@@ -571,7 +571,7 @@ def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Differ
         for transcript, line in zip(replays, lines, strict=True):
             if line is None:
                 yield Difference(
-                    "step", f"{transcript} never came to step {seq}{_at(union[seq][1])}", seq, union[seq][1]
+                    "step", f"{transcript} never reached step {seq}{_at(union[seq][1])}", seq, union[seq][1]
                 )
             elif not recorded.matches(recorded_lines[seq], line[0]):
                 yield _step_difference(seq, "the recording", recorded_lines[seq], str(transcript), line)
@@ -599,7 +599,7 @@ def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recor
         for transcript in replays:
             for seq in sorted(expected_steps - transcript.steps.get(file, {}).keys()):
                 name = recorded.trace.entry(seq).get("name")
-                yield Difference("step", f"{transcript} never came to step {seq} ({name!r}) of the process {file}", seq)
+                yield Difference("step", f"{transcript} never reached step {seq} ({name!r}) of the process {file}", seq)
 
 
 def _results(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Difference]:
@@ -617,7 +617,7 @@ def _result_difference(one: str, was: bytes, transcript: Transcript, now: tuple[
     data, where = now or NOTHING
     found = labelled_differences(differences(loads(was), loads(data)), one, str(transcript))
     return Difference(
-        "result", f"{transcript} came to another result than {one}\n{found}{_at(where)}", None, where or None
+        "result", f"{transcript} gave another result than {one}\n{found}{_at(where)}", None, where or None
     )
 
 
@@ -648,7 +648,7 @@ def _lines(first: Transcript, transcript: Transcript) -> Difference:
         line = lines[number].decode("utf-8", "replace").rstrip("\n")[:400] if number < len(lines) else "(nothing)"
         sides.append(f"  {replay}:\n    {line}")
     where = _place(transcript if number < len(other) else first, number)
-    text = "\n".join([f"line {number + 1} of standard output is another one in {transcript} than in {first}", *sides])
+    text = "\n".join([f"line {number + 1} of standard output differs between {transcript} and {first}", *sides])
     return Difference("stdout", text + _at(where), None, where or None)
 
 

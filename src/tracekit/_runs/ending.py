@@ -116,8 +116,8 @@ def end_log(
         if not isinstance(error, LogWriteError):
             unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}")
             unwritten.next_action = (
-                "free space or mend the device before the next run: what had been written is intact. `tracekit in-doubt` lists the effects "
-                "of which the log does not say what became of them"
+                "free space or repair the device before the next run: what had been written is intact. `tracekit in-doubt` lists the "
+                "effects whose outcome is not in the log"
             )
             raise
     finally:

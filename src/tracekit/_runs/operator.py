@@ -195,7 +195,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
         tree, secret = redactor.redact(tree)
         if secret and digest is not None:
             raise no(
-                "this output holds a secret, which is not written down: the other runs could not be answered with it"
+                "this output contains a secret, which is not written down: the other runs could not be answered with it"
             )
         statement = {
             "hash": entry["hash"],
@@ -374,7 +374,7 @@ def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> 
         )
     if step.chunks and step.family != "tool":
         raise _refused(
-            decision, f"{what} gave pieces of a model's answer, which nobody can give by hand: abort the run"
+            decision, f"{what} gave pieces of a model's answer, which cannot be supplied by hand: abort the run"
         )
     if step.went_on and not done:
         raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")

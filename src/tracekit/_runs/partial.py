@@ -338,7 +338,7 @@ class BranchedReplay(Replay):
             self._live_differs(seq, spec.family, spec.name, found)
 
     def _live_differs(self, seq: int | None, family: str, name: str, found: list[dict[str, Any]]) -> None:
-        text = f"{family} {name!r} came to something else than the recorded step"
+        text = f"{family} {name!r} gave a different result than the recorded step"
         self.report.allow("live_differs", text, step=seq, family=family, name=name, differences=found)
 
 
@@ -452,7 +452,7 @@ class PartialReplay:
         anew = self.live.decides(type) and self._is_behind(scope, type)
         if anew:
             replay.may_leave = True
-            replay.report.allow("live", f"{type} {name!r} was decided anew")
+            replay.report.allow("live", f"{type} {name!r} was decided again")
         other = anew or (type in _OUTCOMES and bool(replay.report.differences))
         same = (lambda seq: True) if other else replay.is_same_note(scope, type, name, fields)
         if self._leaves(scope, type, same):
@@ -492,7 +492,7 @@ class PartialReplay:
             return _shifted(function, now, self._shift).date()
         value = _shifted(function, then, self._shift)
         if value is None:
-            text = f"{function} gives a text without saying of which format: it is that of the recorded hour"
+            text = f"{function} returns a text in an unknown format: it shows the recorded hour"
             self.replay.report.inexact("hour", text, name=function, where=caller())
             return then
         return value

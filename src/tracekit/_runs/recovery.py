@@ -287,7 +287,7 @@ def _of_the_log(
     if verdict.state == "broken":
         yield _damaged(verdict, accept_lost_tail)
     elif verdict.count == 0:
-        yield {"code": "no_entries", "text": "the log holds no entry: nothing says what was run"}
+        yield {"code": "no_entries", "text": "the log is empty: nothing says what was run"}
     else:
         finished = len(log.steps) - [step.state for step in steps].count("pending")
         text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
@@ -575,7 +575,7 @@ def in_doubt(store: Store) -> InDoubt:
     """
     if not os.path.isdir(store.runs):
         raise RunNotFoundError(
-            f"there is no store in {store.root} (it has no directory 'runs'), so nothing was looked at",
+            f"there is no store in {store.root} (it has no directory 'runs'), so nothing was examined",
             store=store.root,
             next_action="go to the directory that the program runs in, or name its store",
         )
@@ -747,7 +747,7 @@ _ADVICE: Final[dict[str, str]] = {
     "damaged": "put an undamaged copy of the file in its place, if there is one; `tracekit verify RUN` says what is wrong with this one",
     "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
     "format_newer": "upgrade tracekit",
-    "no_entries": "nothing of the program had run yet: start it anew, and delete the file",
+    "no_entries": "nothing of the program had run yet: start it again, and delete the file",
     "held": "wait until that process has ended",
     "elsewhere": "see that the process is dead, where it ran; then `tracekit recovery resume RUN --original-is-dead`",
     "segments": _BELOW,
@@ -881,7 +881,7 @@ def decided(
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     log = trace.collected(LogOfSteps)
     if log.imported_from is not None:
-        text = f"the run was imported from {log.imported_from}: there is no program that could go on with it"
+        text = f"the run was imported from {log.imported_from}: there is no program that could continue it"
         return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
     settlement_of = settlements(trace)
     decision = decide(

@@ -42,8 +42,8 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
     names = remote.names("runs")
     if not names:
         raise TraceError(
-            f"there is no store at {url} (it has no directory 'runs'), so nothing was looked at",
-            next_action="name the directory that holds 'runs' and 'heads'",
+            f"there is no store at {url} (it has no directory 'runs'), so nothing was examined",
+            next_action="name the directory that contains 'runs' and 'heads'",
         )
     root = _directory()
     last = None if run is None else before_last(run)

@@ -361,7 +361,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if last["type"] != "run.completed" or "output" not in last:
             return
         if self.ended_as is None:
-            session.divergences.end("result", "the program came to another result", last["seq"], value)
+            session.divergences.end("result", "the program gave another result", last["seq"], value)
         else:
             what = "the program ended with another exit status"
             session.divergences.end("exit_status", what, last["seq"], value, self.ended_at)
@@ -749,7 +749,7 @@ def join_replay(ticket: Mapping[str, Any]) -> None:
         missing = [key for key in _NEEDED if key not in ticket]
         if missing:
             raise ValueError(
-                f"{processes.VARIABLE} is none of tracekit's: it names a replay, and has no {', '.join(missing)}"
+                f"{processes.VARIABLE} is not tracekit's: it names a replay, and has no {', '.join(missing)}"
             )
         if os.stat(ticket["reports"]).st_uid != os.getuid():
             raise OSError("another user's")

@@ -86,7 +86,7 @@ def definitions(name: str) -> ModuleType:
         if not tried:
             raise RunStateError(
                 f"the module {name} can't be imported: {_error_text(error)}",
-                next_action="name it as Python imports it, from the directory that it lies in",
+                next_action="name it as Python imports it, from the directory that contains it",
             ) from error
     if tried:
         raise RecoveryRefusedError(

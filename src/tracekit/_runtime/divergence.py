@@ -410,7 +410,7 @@ def without_outcome(trace: Trace, run_id: str, seq: int, kind: str, name: str) -
 
 def _left(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     return TraceExhaustedError(
-        f"the recorded run came to its end without an outcome of this step: {kind} {name!r}",
+        f"the recorded run ended without an outcome of this step: {kind} {name!r}",
         run_id=run_id,
         step=seq,
         location=caller(),
@@ -435,7 +435,9 @@ def sleeps_too_often(run_id: str, sleeping: Sequence[Waiting]) -> DivergenceErro
     one = sleeping[0]
     what = f"the program sleeps here ({one.sleep}), and the recording has no such sleep at this point"
     if len(sleeping) > 1:
-        what = "everything in the program sleeps, and the recording has not all of these sleeps" + _lines_of(sleeping)
+        what = "everything in the program sleeps, and the recording does not have all of these sleeps" + _lines_of(
+            sleeping
+        )
     return DivergenceError(
         what,
         run_id=run_id,
@@ -573,14 +575,14 @@ def draw_of_another_size(run_id: str, function: str, recorded: int, now: int) ->
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:
     """The program checks a process's status where the recorded one did not."""
-    what = f"the program asks here how the process {process} stands, and the recorded one did not ask (again)"
+    what = f"the program asks here for the state of the process {process}, and the recorded one did not ask (again)"
     return _one_too_many(run_id, what, process)
 
 
 def clock_stands_still(run_id: str, function: str) -> TraceExhaustedError:
     """The program waits for a clock to advance of which the recording has no more reads here."""
     return TraceExhaustedError(
-        f"the program reads {function} here again and again, and the recording has no more readings of it before the next step",
+        f"the program keeps reading {function} here, and the recording has no more reads of it before the next step",
         run_id=run_id,
         location=caller(),
         next_action=_CHANGED,

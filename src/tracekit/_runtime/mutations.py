@@ -694,7 +694,7 @@ class ChangedArguments:
         called = self._called.pop(step, None)
         if called is None:
             value = from_json(tree, spec.hint())
-            self._leave(step, spec, "changed its arguments in the recording, and they are not looked at here")
+            self._leave(step, spec, "changed its arguments in the recording, and they are not compared here")
             return value
         if not self._done_again(step, spec, seq, called, about):
             about = {"output": {at: to for at, to in about.get("output", {}).items() if called.knows(to)}}
@@ -709,7 +709,7 @@ class ChangedArguments:
         other = [name for name, digest in was.items() if not self._as_then(step, spec, called, name, digest)]
         if other:
             names = ", ".join(other)
-            self._leave(step, spec, f"changed {names} in the recording, which was another one when it was called")
+            self._leave(step, spec, f"changed {names} in the recording, which was in another state when it was called")
             return False
         if all(called.untouched(name) for name in was):
             changed = called.apply(about.get("patch", []))
@@ -720,7 +720,7 @@ class ChangedArguments:
             return True  # something concurrent has already made exactly these changes
         names = ", ".join(was)
         if self._index.others_between(step.seq, seq):
-            how = f"changed {names} in the recording while others went on, who change it here: left as it is"
+            how = f"changed {names} in the recording while other lanes ran, which change it here: left as it is"
             self._report.remark("shared_argument", f"{self._shown(step, spec)} {how}", step=step.seq)
         else:
             self._leave(

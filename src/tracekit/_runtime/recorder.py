@@ -890,7 +890,7 @@ class Recording:
     def redacted_output(self, spec: Spec) -> None:
         if self.redactor.placeholders.vault is None:  # otherwise a replay has the value
             self.report.warn(
-                f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder"
+                f"the output of {spec.family} {spec.name!r} was redacted: a replay passes on the placeholder"
             )
 
     def error(self, error: BaseException, meta: dict[str, Any], own: Patterns | None = None) -> bytes:

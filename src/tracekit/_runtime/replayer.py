@@ -1353,7 +1353,7 @@ class Replay:
         """Remark, once, that the program was given a placeholder in the output of the step ``seq``."""
         sentence = f"step {seq}'s output was redacted: the program was given a placeholder"
         if self.originals.locked:
-            sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for what it stands for)"
+            sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for the value behind it)"
         if seq not in self._handed_on:
             self._handed_on.add(seq)
             self.report.remark("redacted", sentence, step=seq)
@@ -1516,7 +1516,7 @@ class Replay:
                 what = f"entry {seq} ({entry.get('name')!r}) came in the recording, and never did in the replay"
             self.report.inexact("undelivered", what, step=seq)
         for seq in self.schedule.passed:
-            what = f"nothing else could go on before entry {seq}: what should have waited for it went past its place"
+            what = f"nothing else could move before entry {seq}: what should have waited for it went beyond its place"
             self.report.remark("place", what, step=seq)
 
     def finish(self) -> None:

@@ -341,8 +341,8 @@ class SignalCalls:
         if call.at == "between":
             self._report.remark(
                 "signal",
-                f"the handler of {call.name} (entry {call.seq}) was called when the program first came to {call.line} after what was "
-                "recorded before: it may have come there more than once",
+                f"the handler of {call.name} (entry {call.seq}) was called when the program first reached {call.line} after what was "
+                "recorded before: it may have reached that line more than once",
                 step=call.seq,
             )
         self._take(call)

@@ -689,7 +689,7 @@ class ThreadMonitor:
         """Return the threads that don't belong to the run but run user code, each with its line."""
         frames = _frames()
         return [
-            Waiting(f"thread {thread.name!r}, which is none of the run's,", line, None)
+            Waiting(f"thread {thread.name!r}, which is not one of the run's,", line, None)
             for ident, thread in _known_threads()
             if thread.native_id not in self._members
             and thread.native_id not in process.observers

@@ -180,7 +180,7 @@ class ReplayVerdict:
         codes = dict.fromkeys(reason.code for reason in reasons)
         return ", ".join(f"{self.counts[code]} {_words(code, self.counts[code])}" for code in codes)
 
-    def error(self, run_id: str, what: str = "the replay came to its end and was not exact") -> InexactReplayError:
+    def error(self, run_id: str, what: str = "the replay ended and was not exact") -> InexactReplayError:
         """Return the error that an inexact replay raises."""
         shown = [f"\n  {one.code}: {one.text}{_place(one)}" for one in self.reasons[:_SHOWN]]
         left = sum(self.counts[code] for code in {one.code for one in self.reasons}) - len(shown)
@@ -460,7 +460,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield None, Reason("incomplete", text, {"entries": cut_off})
     redacted = [place for one in read for place in one.redacted]
     if redacted:
-        text = "a replay hands on placeholders where values were redacted"
+        text = "a replay passes on placeholders where values were redacted"
         yield None, Reason("redacted", text, {"entries": redacted})
     not_kept = {name: place for one in read for name, place in one.not_kept.items()}
     if not_kept:
@@ -486,7 +486,7 @@ def _lacking(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
         if crossing.status == "refused":
             yield False, Reason("refused", f"{crossing.text} was refused", facts)
         elif crossing.unattributed:
-            text = f"{crossing.text} was not captured, and nobody knows whether it was this run's"
+            text = f"{crossing.text} was not captured, and it is unknown whether it was this run's"
             yield None, Reason("unattributed", text, facts)
         else:
             why = "did not join the run" if crossing.lane is not None else "was not captured"
@@ -514,7 +514,7 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
         yield False, Reason("damaged", "the trace is damaged, so what was done after its last good entry is not known")
         return
     if not read[0].first:
-        yield None, Reason("no_entries", "the file holds no entry, so what its process did is not known")
+        yield None, Reason("no_entries", "the file is empty, so what its process did is not known")
         return
     made = [
         (one, step)

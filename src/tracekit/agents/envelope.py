@@ -381,7 +381,7 @@ def _wrong(key: str, what: str, value: object) -> EnvelopeError:
 
 
 def _not_json(error: BaseException) -> EnvelopeError:
-    return EnvelopeError(f"an envelope holds JSON values only: {error}", key=None, next_action=_NEXT)
+    return EnvelopeError(f"an envelope contains JSON values only: {error}", key=None, next_action=_NEXT)
 
 
 def _json(key: str, value: Any) -> None:
@@ -391,7 +391,7 @@ def _json(key: str, value: Any) -> None:
         _strictly(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise EnvelopeError(
-            f"`{key}` of an envelope holds JSON values only: {error}", key=key, next_action=_NEXT
+            f"`{key}` of an envelope contains JSON values only: {error}", key=key, next_action=_NEXT
         ) from None
 
 

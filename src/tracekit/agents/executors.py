@@ -493,7 +493,7 @@ class ToolExecutor(Executor):
                 made.close()
             raise IntentionError(
                 f"{self.name_of(request)!r} returned a {type(made).__name__}, which nothing would run to its end",
-                next_action="give the coroutine function itself; or let the tool return what it came to, a list for a generator",
+                next_action="give the coroutine function itself; or let the tool return its result, a list for a generator",
             )
         return {"output": made}
 

@@ -95,7 +95,7 @@ class Agentloom(Form):
         found += [view.line(event) for event in recording.events or ()]
         if not found:
             raise TraceError(
-                f"{path} holds no answer and no event: nothing is recorded in it",
+                f"{path} contains no answer and no event: nothing is recorded in it",
                 path=path,
                 next_action="name a trace, a recording of agentloom or a file of inter-agent events",
             )

@@ -399,7 +399,7 @@ def _described(first: Event | None, second: Event | None) -> str:
 
 def _event_text(event: Event | None) -> str:
     if event is None:
-        return "nothing that the other has not"
+        return "nothing that the other does not have"
     about = {
         key: value
         for key, value in sorted(event.items())

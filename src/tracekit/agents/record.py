@@ -641,7 +641,7 @@ def _advice(record: ExecutionRecord, path: str) -> str | None:
         return _unrecorded(record.final_response)
     with indexed(path) as (trace, _):
         if trace.status.state == "complete":
-            return "its run has ended, so that nothing goes on with it: route the request again"
+            return "its run has ended, so nothing continues it: route the request again"
     return "`tracekit recovery scan` says whether its run may be resumed"
 
 
@@ -659,7 +659,7 @@ def _verify(record: ExecutionRecord) -> None:
     if actual != header.envelope_hash:
         if not_serialisable(record.envelope) is not None:
             raise NotReplayableError(
-                f"the request of execution {header.execution_id} could not be recorded whole, so that it can't be hashed again",
+                f"the request of execution {header.execution_id} could not be recorded completely, so it can't be hashed again",
                 run_id=header.run_id,
                 reason="the request was too large, or nested too deep",
                 next_action="compare an envelope, or its hash: verify_envelope=ENVELOPE",

@@ -324,7 +324,7 @@ def _no_generator(name: str, handler: Any) -> None:
         raise RegistryError(
             f"the handler of agent {name!r} is a{'n' if found[0] == 'a' else ''} {found}: an agent has one answer, not pieces of one",
             agent=name,
-            next_action="return the whole of it (a list, a text) from a function or a coroutine function",
+            next_action="return the complete answer (a list, a text) from a function or a coroutine function",
         )
 
 

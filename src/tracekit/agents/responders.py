@@ -224,7 +224,7 @@ class Readings:
             if responder.of is not None and responder.of not in self._world and kinds.intersection(responder.kinds):
                 _warn(
                     f"responder {responder.name!r} reads {responder.reads}, and the world {self._world.name!r} has no such object; "
-                    f"nobody read what happened to {', '.join(sorted(self._passed_by(responder))[:_MAX_NAMED])}"
+                    f"nothing read the changes of {', '.join(sorted(self._passed_by(responder))[:_MAX_NAMED])}"
                 )
 
     def _passed_by(self, responder: Responder[Any]) -> set[str]:

@@ -236,7 +236,7 @@ class Routing:
             return _NOT_OVER if attempt.below.in_doubt else ""
         attempt.failure = StructuredFailure(
             type=FailureType.IRREVERSIBLE_STEP_FAILED,
-            reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may replace it",
+            reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: no agent may replace it",
             run_id=attempt.run_id,
             agent=attempt.agent.name,
             caused_by=attempt.failure,

@@ -732,7 +732,8 @@ class Adapter:
         own = [number for number, one in enumerate(at.frames) if one.own]
         if len(own) <= frame:
             raise RefusedError(
-                "there is no line of your program here that goes on from this step", "go to the next step, or continue"
+                "there is no line of your program here that continues from this step",
+                "go to the next step, or continue",
             )
         lines = self._connected()
         self._go(lambda: self._traced(lines, own[frame]))
@@ -858,7 +859,9 @@ class Adapter:
             return self._lines.ask("variables", variablesReference=reference, **found)
         self._stopped()
         if not 1 <= reference <= len(self._values):
-            raise RefusedError(f"there is no variablesReference {reference}", "they hold until the replay goes on")
+            raise RefusedError(
+                f"there is no variablesReference {reference}", "they are valid until the replay continues"
+            )
         value = self._values[reference - 1]
         if isinstance(value, _Members):
             asked = self._replay.ask(do="variables", **value.question)["variables"]

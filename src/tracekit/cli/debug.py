@@ -521,7 +521,7 @@ class DebuggedReplay:
         """Replay the run to its end with these kinds of steps live from step ``since`` on, which writes a new run."""
         if not isinstance(since, int):
             raise RunStateError(
-                "what-if goes on from a step of the program's own process",
+                "what-if continues from a step of the program's own process",
                 next_action=f"step {since} is a child process's",
             )
         options = {**self._found.instructions["options"], "live": dict(live)}
@@ -810,7 +810,7 @@ class Shell(cmd.Cmd):
             self._show_end()
         except KeyboardInterrupt:
             self.replay.close()
-            self._say("\ninterrupted; the replay was ended: `goto N` starts it anew")
+            self._say("\ninterrupted; the replay was ended: `goto N` starts it again")
         return True
 
     # -- where it stands -------------------------------------------------------------------------------------------------
@@ -841,7 +841,7 @@ class Shell(cmd.Cmd):
 
     def _show_end(self) -> None:
         if self.replay.left:
-            self._say("the replay was left in pdb; `goto N`, `first` or `last` starts it anew")
+            self._say("the replay was left in pdb; `goto N`, `first` or `last` starts it again")
         else:
             self._say(f"the replay has come to its end (exit code {self.replay.status}); `back` goes to its last step")
 

@@ -442,7 +442,8 @@ def _print(found: _Examination, findings: Sequence[Finding]) -> None:
         for text in dict.fromkeys(found.stopped):
             console.print(
                 Text(
-                    f"the replays could not go on after this, mend it and ask again: {printable(text)}", style="yellow"
+                    f"the replays could not continue after this; fix it and run the command again: {printable(text)}",
+                    style="yellow",
                 ),
                 soft_wrap=True,
             )

@@ -426,7 +426,7 @@ class FollowedRuns(ProcessRole):
             from .._runtime.divergence import headline
 
             print(
-                f"tracekit: {headline(failure)}, as reported above; its program went on all the same", file=sys.stderr
+                f"tracekit: {headline(failure)}, as reported above; its program continued all the same", file=sys.stderr
             )
 
 
@@ -590,7 +590,7 @@ class Watchdog:
             waited = waited + 0.25 if failure is not None else 0.0
             if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _debugged():
                 self._end(
-                    "nobody in the program has moved for so long that it is ended; whether the replay is exact is not known",
+                    "nothing in the program has moved for so long that it is ended; whether the replay is exact is not known",
                     3,
                 )
             if failure is not None and waited >= self._grace:

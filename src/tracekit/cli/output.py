@@ -375,7 +375,7 @@ def named(store: str | None, *, existing: bool = False) -> Store:
     found = Store(store)
     if existing and not _is_directory(found.runs):
         raise click.UsageError(
-            f"there is no store in {found.root} (it has no directory 'runs'), so nothing was looked at: go to the directory that the "
+            f"there is no store in {found.root} (it has no directory 'runs'), so nothing was examined: go to the directory that the "
             "program runs in, or name its store with --store or TRACEKIT_DIR"
         )
     if (store is not None or os.environ.get("TRACEKIT_DIR")) and not os.path.isdir(found.root):
@@ -386,9 +386,7 @@ def named(store: str | None, *, existing: bool = False) -> Store:
 
 def no_files(store: Store) -> dict[str, str]:
     """What has the name of a run and is no file that could be read, by its path; with what to say of it."""
-    what = (
-        "has the name of a run and is no file, but a link to nothing, a directory or a pipe: that run was not looked at"
-    )
+    what = "has the name of a run but is a broken link, a directory or a pipe: that run was not examined"
     return {path: f"{printable(path)} {what}" for path in store.no_files()}
 
 

@@ -269,7 +269,8 @@ def in_doubt(store: str | None, as_json: bool) -> None:
             output.message(
                 no_files[path]
                 if path in no_files
-                else f"{printable(path)} can't be read whole, and may have more: `tracekit verify {printable(shown_as(path))}` says why"
+                else f"{printable(path)} can't be read completely, and may have more: "
+                f"`tracekit verify {printable(shown_as(path))}` says why"
             )
         sys.exit(output.DIFFERENT if found.in_doubt or found.unreadable else output.RIGHT)
 
@@ -474,7 +475,7 @@ def _tree(file: BinaryIO) -> Any:
     except ValueError as error:
         raise click.BadParameter(f"it is no JSON: {error}", param_hint="--done") from None
     if not_serialisable(tree) is not None:
-        raise click.BadParameter("it holds a value that was not recorded", param_hint="--done")
+        raise click.BadParameter("it contains a value that was not recorded", param_hint="--done")
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -360,7 +360,7 @@ def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
         summary["result"] = trace.expand(last.get("output"))
     else:
         summary |= {"error": last.get("error"), "end": last["type"]}
-        message("tracekit: the recorded run came to no result")
+        message("tracekit: the recorded run has no result")
     if as_json:
         emit({**summary, "can_be_replayed": answer.as_dict()})
     else:

@@ -456,7 +456,7 @@ def _ending(file: FileView) -> Iterator[Text]:
     if found.state == "complete":
         yield styled((f"complete, {_entries(found.count)}, tip hash {found.head[:16]}…", "green"))
     elif found.state == "incomplete" and file.live:
-        yield styled((f"running: {_entries(found.count)} so far (--follow goes on with it)", "cyan"))
+        yield styled((f"running: {_entries(found.count)} so far (--follow follows it)", "cyan"))
     else:
         yield styled(
             (f"{found.state}: {found.problem or ''}", "bold red" if found.state == "broken" else "bold yellow")
@@ -758,7 +758,7 @@ def _what_happened(view: RunView) -> Answer:
     ]
     made = ", ".join(parts) or "no step"
     if not view.own.first:
-        return "Unknown: the file holds no entry.", []
+        return "Unknown: the file is empty.", []
     head = f"Run {view.name!r} "
     first, last = view.own.first.get("seq", 0), view.own.last.get("seq", 0)
     open_ = [step for step in view.own.steps.values() if step.calls and step.outcome is None]

@@ -359,7 +359,7 @@ def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
         "the order of its threads or tasks, or from " if any(one.is_concurrent for one in recordings.values()) else ""
     )
     return (
-        f"with the recording's own hash seed ({seed}) all is identical, four times, and with another one it differs in the same way "
+        f"with the recording's own hash seed ({seed}) all is identical, four times, and with another seed it differs in the same way "
         f"each time: what differs may come from {order}the order of a set (sort it), or from hash()"
     )
 

@@ -114,7 +114,7 @@ def _targets(path: str, to: str | None, store: str | None) -> Iterator[tuple[str
         yield cassette, target
     if none:
         raise RunStateError(
-            f"{path} holds no cassette: no file that ends in .yaml, .yml or .json",
+            f"{path} contains no cassette: no file that ends in .yaml, .yml or .json",
             next_action="name the directory `cassettes` beside the tests",
         )
 

@@ -176,7 +176,7 @@ def _load(path: str) -> Any:
 
 def _unusable(path: str, problem: str, action: str = "") -> TraceError:
     return TraceError(
-        f"{path} {problem}", next_action=action or "name a cassette as vcrpy writes it, whole and unchanged"
+        f"{path} {problem}", next_action=action or "name a cassette as vcrpy writes it, complete and unchanged"
     )
 
 

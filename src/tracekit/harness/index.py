@@ -161,7 +161,7 @@ class TraceIndex(Line):
         self.events: Final = list(events)
         if not self.events:
             raise RunStateError(
-                "the trace holds no event: there is nothing to replay",
+                "the trace contains no event: there is nothing to replay",
                 next_action="record again, and make the calls through the traced clients",
             )
         replay = self._replay = OpenReplay(self.events[0].trace, on_divergence=on_divergence, redact=redact)
