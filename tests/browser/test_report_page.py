@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import tracekit
 from tests.support.browser import Page, chromium
 from tests.support.reported import HOSTILE, hostile, shop
 from tracekit import record
@@ -57,10 +59,26 @@ def test_it_shows_the_run_and_goes_by_keys(page: Page, tmp_path: Path) -> None:
     assert page.text(".count") == "1 of 16 steps"
     page.press("j")
     assert "ValueError: -1 is no amount" in page.text(".details")
+    assert "reported.py:" in page.text(".details")
+    assert 'in charge: raise ValueError(f"{cents} is no amount")' in page.text(".details")
     page.press("f", "g", "Enter")
     assert page.value("document.activeElement.className") == "details"
     assert page.text(".row[aria-selected=true]").split()[0] == "2"
     assert page.value("document.querySelectorAll('.row').length") == 13
+
+
+def test_the_time_line_begins_where_something_happens(page: Page, tmp_path: Path) -> None:
+    """A run that waits for most of its time, and then works, is shown from its first step on; t shows all of it."""
+    with record("late", store=tmp_path / "store") as run:
+        began = time.monotonic()
+        tracekit.traced_tool(side_effect="read_only", name="first")(lambda: None)()
+        worked = time.monotonic() - began
+        while time.monotonic() - began < 5 * worked:
+            pass
+    page.open(written(tmp_path, run.path))
+    assert page.value("document.querySelector('.reset').hidden") is False
+    page.press("t")
+    assert page.value("document.querySelector('.reset').hidden") is True
 
 
 def test_a_prompt_shows_what_changed_and_all_of_it(page: Page, tmp_path: Path) -> None:

@@ -466,6 +466,20 @@
         const at = this.time(this.x(event)), scale = event.deltaY > 0 ? 1.25 : 0.8;
         this.zoom(Math.max(0, at - (at - this.from) * scale), Math.min(this.end, at + (this.to - at) * scale));
       }, { passive: false });
+      this.shorten();
+    }
+    // A program that imports for seconds and then works for a tenth of one: begin with the part in which something happens.
+    shorten() {
+      let [from, to] = [this.end, 0];
+      for (const step of this.view.run.steps) {
+        if (step.quiet) continue;
+        [from, to] = [Math.min(from, step.t), Math.max(to, step.t + (step.took || 0))];
+      }
+      const aside = (to - from) / 30;
+      if (to - from >= 1000 && to - from < this.end / 2) {
+        [this.from, this.to] = [Math.max(0, from - aside), Math.min(this.end, to + aside)];
+        this.reset.hidden = false;
+      }
     }
     x(event) { return event.clientX - this.canvas.getBoundingClientRect().left; }
     time(x) { return this.from + ((x - this.left) / (this.width - this.left - 10)) * (this.to - this.from); }

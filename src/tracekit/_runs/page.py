@@ -60,6 +60,7 @@ from .wording import (
     local_time,
     plural,
     printable,
+    raised_lines,
     result_text,
     short,
     usage_text,
@@ -519,6 +520,9 @@ class _Data:
             about["error"] = self.value(step.error or "")
             if isinstance(failure := step.ended_with.get("failure"), Mapping):
                 about["facts"] += [[name, self.value(plain(failure[name]))] for name in _OF_FAILURES if name in failure]
+            about["facts"] += [
+                ["" if number else "raised at", self.value(line)] for number, line in enumerate(raised_lines(step))
+            ]
         if call is not None:
             about["call"] = self._call(call, turns, number)
         elif step.input is not None:

@@ -25,6 +25,7 @@ __all__ = [
     "local_time",
     "plural",
     "printable",
+    "raised_lines",
     "related_text",
     "request_text",
     "result_text",
@@ -254,6 +255,19 @@ def usage_text(call: ModelCall) -> str:
 
 #: Entries with which a run, or a process of it, begins and ends, and what is kept besides its steps.
 FRAME: Final = frozenset(("run.started", "run.completed", "run.failed", "run.aborted", "blob"))
+
+
+#: At most this many frames of a traceback are shown, the innermost.
+_FRAMES: Final = 8
+
+
+def raised_lines(step: StepView) -> list[str]:
+    """The innermost frames of the recorded traceback of a failed step, a line each, the innermost last."""
+    lines = []
+    for frame in step.raised_at[-_FRAMES:]:
+        code = f": {frame['code']}" if frame.get("code") else ""
+        lines.append(printable(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}{code}"))
+    return lines
 
 
 def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,7 @@ from .._runs.wording import (
     asked_text,
     facts_of,
     plural,
+    raised_lines,
     related_text,
     request_text,
     result_text,
@@ -663,23 +664,12 @@ def _print_value(console: Console, what: str, value: Any) -> None:
     )
 
 
-#: At most this many frames of a traceback are shown, the innermost.
-_FRAMES: Final = 8
-
-
 def _print_error(console: Console, step: StepView) -> None:
     from rich.text import Text
 
     console.print(Text("\nerror", style="bold") + Text(f"  {printable(step.error or '')}", style="red"), soft_wrap=True)
-    frames = step.raised_at
-    for number, frame in enumerate(frames[-_FRAMES:]):
-        place = f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"
-        console.print(
-            Text("    at  " if number == 0 else "        ", style="dim")
-            + Text(printable(place))
-            + Text(f": {printable(frame['code'])}" if frame.get("code") else "", style="dim"),
-            soft_wrap=True,
-        )
+    for number, line in enumerate(raised_lines(step)):
+        console.print(Text("        " if number else "    at  ", style="dim") + Text(line), soft_wrap=True)
     failure = step.ended_with.get("failure")
     if isinstance(failure, Mapping):
         facts = [
