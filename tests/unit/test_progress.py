@@ -1009,3 +1009,38 @@ def test_a_loops_exception_handler_is_in_the_run_of_the_callback(tmp_path: Path,
     seen, _ = twice(tmp_path, loop, program)
     assert alerts == ["soon", "later", "thread"]
     assert len(seen) == 3
+
+
+def test_a_callback_that_waits_for_a_thread_is_seen_to_wait(tmp_path: Path) -> None:
+    """In a replay a timer's callback that holds up its loop until a thread has come to something is one more that waits.
+
+    The thread gets its events meanwhile; and where the thread never comes, nothing moves, and the replay fails.
+    """
+    ends = [True]
+
+    async def program() -> Any:
+        running, done, seen = asyncio.get_running_loop(), threading.Event(), list[Any]()
+
+        def work() -> None:
+            time.sleep(0.001)
+            if ends[0]:
+                done.set()
+
+        def wait() -> None:
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            seen.append(done.wait())
+            thread.join()
+
+        running.call_later(0.001, wait)
+        await asyncio.sleep(0.01)
+        return seen
+
+    with record("program", store=tmp_path) as run:
+        assert asyncio.run(program()) == [True]
+    with replay(run) as session:
+        assert asyncio.run(program()) == [True]
+    assert session.report.exact
+    ends[0] = False
+    with pytest.raises(ReplayError), replay(run):
+        asyncio.run(program())

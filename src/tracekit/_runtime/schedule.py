@@ -489,11 +489,16 @@ class Schedule:
                 due = self._take(ticket.seq)
             rest = bool(self._asked or self._never or self.held_calls)
         if due is not None:
-            try:
-                self._deliver(queue, due)
-            finally:
+            if due.future is None:  # it runs a callback of the program, which may wait
                 with self._lock:
                     self.threads.woken()
+                self._deliver(queue, due)
+            else:
+                try:
+                    self._deliver(queue, due)
+                finally:
+                    with self._lock:
+                        self.threads.woken()
             if self.signals is not None:
                 self.signals.passed()
         elif rest:
