@@ -1044,3 +1044,24 @@ def test_a_callback_that_waits_for_a_thread_is_seen_to_wait(tmp_path: Path) -> N
     ends[0] = False
     with pytest.raises(ReplayError), replay(run):
         asyncio.run(program())
+
+
+@LOOPS
+def test_asyncio_wait_gives_the_tasks_of_a_set_in_the_order_of_their_making(tmp_path: Path, loop: Loop) -> None:
+    """Sets of tasks and of calls in threads are iterated by address; what ``asyncio.wait`` returns of them is in one order."""
+
+    async def program() -> Any:
+        running, seen = asyncio.get_running_loop(), []
+        for _ in range(4):
+            tasks = {asyncio.create_task(on_loop(i, 0.001), name=f"{i}") for i in range(12)}
+            await asyncio.wait(set(tasks))
+            done, _ = await asyncio.wait(tasks | set())
+            seen.append([task.get_name() for task in done])
+            calls = {running.run_in_executor(None, in_thread, i, 0): i for i in range(6)}
+            await asyncio.wait(set(calls))
+            done, _ = await asyncio.wait({*calls})
+            seen.append([calls[call] for call in done])
+        return seen
+
+    seen, _ = twice(tmp_path, loop, program)
+    assert seen == [[f"{i}" for i in range(12)], [*range(6)]] * 4

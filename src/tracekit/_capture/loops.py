@@ -28,7 +28,18 @@ from .._runtime.session import Scope, current, enter
 from .callers import by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
 from .signals import called_in_loop
-from .threads import ASYNCIO, Entered, InOrder, enclose, entered, name_of, parent_lane, started_by_user
+from .threads import (
+    ASYNCIO,
+    Entered,
+    InOrder,
+    enclose,
+    entered,
+    in_order,
+    name_of,
+    numbered,
+    parent_lane,
+    started_by_user,
+)
 from .timers import scope_of_timers
 
 __all__ = ["patches"]
@@ -79,7 +90,7 @@ def patches(switch: Switch) -> list[Patch]:
 
 def _set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
     """Replacement of ``set`` in ``asyncio.tasks``: ordered inside a run."""
-    return set(*elements) if current.get() is None else InOrder(*elements)
+    return set(*elements) if current.get() is None else InOrder(*map(in_order, elements))
 
 
 def _create_task(original: Any) -> Any:
@@ -106,6 +117,7 @@ def _create_task(original: Any) -> Any:
         finally:
             current.reset(token)
         lane.owner = id(task)
+        numbered(task)
         _created(scope, task)
         if hasattr(task, "add_done_callback"):
             task.add_done_callback(_AtEnd(scope, lambda _: _ended(lane, before)), context=Context())
@@ -170,6 +182,7 @@ def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context
     except BaseException:
         give_back()
         raise
+    numbered(task)
     me = lane.owner = id(task)
     lane.owned[me] = lane
     _created(scope, task)
@@ -590,6 +603,7 @@ def _chain(original: Any) -> Any:
         scope = _ordered_scope() if isinstance(source, CallFuture) and isfuture(destination) else None
         if scope is None:
             return original(source, destination)  # type: ignore[no-any-return]
+        numbered(destination)
         _Arrival(source, destination, scope).expect()
         return None
 

@@ -40,8 +40,10 @@ __all__ = [
     "entered",
     "handed_over_in",
     "handover_patches",
+    "in_order",
     "kept_to_itself",
     "name_of",
+    "numbered",
     "parent_lane",
     "refuse_uncovered",
     "started_by_user",
@@ -309,10 +311,18 @@ def begin(scope: Scope) -> Any:
     return session.arm(scope, "future.begin", 0)
 
 
+def numbered(future: Any) -> None:
+    """Give a future or task its place among those of a set."""
+    try:
+        future._tracekit_n = next(_numbers)
+    except AttributeError:  # a task of another library's
+        pass
+
+
 def submitted(future: Any, call: Entered) -> None:
     """Connect ``future``, which the caller of ``submit`` gets, with ``call``."""
     future._tracekit_call = call
-    future._tracekit_n = next(_numbers)
+    numbered(future)
     turn = call.turn
     if turn is None or turn.live:
         return
@@ -704,7 +714,7 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     scope = scope_of()
     if scope is None or not _by_user():
         return original(fs, timeout, return_when)
-    futures = _in_order(fs)
+    futures = in_order(fs)
     from concurrent.futures._base import DoneAndNotDoneFutures
 
     # Waiting until all are done always gives the same result: not an event, so the program may wait here or find them
@@ -736,7 +746,7 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
     scope = scope_of()
     if scope is None or not _by_user():
         return original(fs, timeout)
-    futures = _in_order(fs)
+    futures = in_order(fs)
     token = current.set(None)
     try:
         found = original(futures, timeout)
@@ -792,8 +802,8 @@ def _next_replayed(turn: Any, threads: Any, left: dict[int, Any]) -> int | None:
     return chosen
 
 
-def _in_order(fs: Any) -> list[Any]:
-    """Return the futures once each: as given, or those of a set in the order of submission."""
+def in_order(fs: Any) -> list[Any]:
+    """Return the futures or tasks once each: as given, or those of a set in the order in which they were made."""
     futures_ = list(dict.fromkeys(fs))
     if isinstance(fs, (set, frozenset)) and not isinstance(fs, InOrder):
         futures_.sort(key=lambda future: getattr(future, "_tracekit_n", 0))
