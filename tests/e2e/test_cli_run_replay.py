@@ -45,6 +45,15 @@ def test_a_program_as_it_is(place: Place) -> None:
     assert place.effects() == 1
 
 
+def test_a_run_has_the_name_of_its_script(place: Place) -> None:
+    """Without ``--name`` it is the file's name, not its path: short in lists, and the same on every machine."""
+    script = place.program("print('done')\n")
+    assert os.path.isabs(script)
+    assert place.cli("run", script).returncode == 0
+    listed = json.loads(place.cli("list", "--json").stdout)
+    assert listed["name"] == "agent.py"
+
+
 def test_the_hash_seed_is_that_of_the_recording(place: Place) -> None:
     """The order of a set of strings is reproduced whatever seed the process that replays was given."""
     script = place.program(TOOL + "charge(1); print(list({str(i) for i in range(50)}))\n")

@@ -997,7 +997,8 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
         from ..otel import emit_spans
 
         emit_spans()
-    block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
+    name = instructions.get("name") or program.module or os.path.basename(program.script or "") or "run"
+    block = RecordBlock.of_program(name, program, role)
     block.__enter__()
     end = _EndOfRecording(block)
     ending.on_os_exit(end.by_os_exit)

@@ -109,7 +109,7 @@ class LikePython(click.Command):
 
 @click.command(cls=LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", help="Run a module, as python -m does.")
-@click.option("--name", help="The run's name; the script or module by default.")
+@click.option("--name", help="The run's name; by default that of the script or module.")
 @click.option(
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
 )
