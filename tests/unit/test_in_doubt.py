@@ -101,7 +101,7 @@ def test_a_step_of_a_run_that_has_ended_is_settled_beside_it(tmp_path: Path, tol
     (said,) = (tmp_path / "settled").iterdir()
     said.write_text('{"run_id":"x","seq":"5"}')
     assert len(doubts(tmp_path)) == 1
-    with pytest.raises(TraceError, match=f"{said} is no settlement .its 'seq' is text, not a number"):
+    with pytest.raises(TraceError, match=f"{said} is not a settlement .its 'seq' is text, not a number"):
         recovery.settle(run.id, step, reason="again", store=tmp_path, **told)
     # What is said of one run is not said of another that takes its name.
     Path(run.path).unlink()

@@ -318,7 +318,7 @@ def test_a_process_before_the_end_of_the_log_is_a_step_that_it_lacks(tmp_path: P
         look(1), look(2)
     started = tmp_path / "started"
     with (
-        pytest.raises(tracekit.DivergenceError, match=r"the program comes to a later step, and tool\.call 'look'"),
+        pytest.raises(tracekit.DivergenceError, match=r"the program reaches a later step, and tool\.call 'look'"),
         resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
     ):
         subprocess.run(["touch", str(started)], check=True)

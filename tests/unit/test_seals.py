@@ -224,7 +224,7 @@ def test_a_seal_of_another_form_is_not_taken_for_none(sealed: Path, was: bytes, 
     seal.write_bytes(seal.read_bytes().replace(was, now, 1))
     done = call("verify", sealed)
     assert done.exit_code == 1
-    assert f"line 1 of {seal} is no seal: {what}" in done.output
+    assert f"line 1 of {seal} is not a seal: {what}" in done.output
 
 
 def test_a_key_that_cannot_be_used_is_an_error(

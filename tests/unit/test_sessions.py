@@ -640,7 +640,7 @@ def test_an_agent_with_another_identity_is_a_divergence(now: Any) -> None:
             look()
 
     run, _ = recorded(lambda: program(SPIFFE))
-    with pytest.raises(DivergenceError, match="not who it was") as failure, replay(run):
+    with pytest.raises(DivergenceError, match="has another identity than") as failure, replay(run):
         program(now)
     assert "config_hash" in str(failure.value)
 

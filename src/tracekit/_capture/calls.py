@@ -368,7 +368,7 @@ def _remaining_items(step: Any, output: Any, count: int) -> Any:
     if type(output) is not list or len(output) < count:
         raise step.session.fail(
             NotReplayableError(
-                "what a person said that a generator gave is no list of its items",
+                "the output that was supplied for a generator is not a list of its items",
                 run_id=step.session.run_id,
                 step=step.seq,
                 location=caller(),

@@ -625,7 +625,7 @@ class Terms:
             contract=field,
             limit=limit,
             actual=actual,
-            next_action="call it otherwise, or change the contract where the tool is declared",
+            next_action="change the call, or change the contract where the tool is declared",
         )
 
 

@@ -245,7 +245,7 @@ def bytes_of(text: str) -> int:
     """Return a human-readable size (``256K``, ``4MiB``, ``0``) in bytes; raise ``ValueError`` if it is invalid."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no size: say a number of bytes, or one with K, M or G")
+        raise ValueError(f"{text!r} is not a size: give a number of bytes, or one with K, M or G")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
 
 

@@ -228,7 +228,7 @@ class Keys:
         try:
             facts = settlement_in(content)
         except ValueError as error:
-            raise self._damaged(name, f"is no settlement ({error})") from None
+            raise self._damaged(name, f"is not a settlement ({error})") from None
         # otherwise it is about an earlier call, which was not made
         return facts if (facts["run_id"], facts.get("segment"), facts["seq"]) == of else None
 

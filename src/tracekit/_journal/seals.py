@@ -305,7 +305,7 @@ def _parsed(line: bytes, path: str, number: int) -> Seal:
                 raise ValueError(f"it does not say what the segment {name} holds")
         signature = b64decode(facts["signature"], validate=True)
     except ValueError as error:
-        raise ValueError(f"line {number} of {path} is no seal: {error}") from None
+        raise ValueError(f"line {number} of {path} is not a seal: {error}") from None
     return Seal(
         facts["run_id"],
         facts.get("segment"),

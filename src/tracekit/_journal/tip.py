@@ -64,7 +64,7 @@ def read_tip(path: str) -> KeptTip | None:
     except OSError as error:
         raise ValueError(f"{path} can't be read ({error.strerror})") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no kept tip of this version of tracekit: {error}") from None
+        raise ValueError(f"{path} is not a kept tip of this version of tracekit: {error}") from None
     if facts["run_id"] != os.path.basename(path):
         raise ValueError(f"{path} is the kept tip of another run, {facts['run_id']}")
     return KeptTip(facts["count"], facts["head"], facts["kept_at"])

@@ -214,7 +214,8 @@ def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
         ) from None
     if not callable(found):
         raise RunStateError(
-            f"{named} is to decide each {kind}, and is no function", next_action="name a function, as module:function"
+            f"{named} is to decide each {kind}, and is not a function",
+            next_action="name a function, as module:function",
         )
     return found  # type: ignore[no-any-return]
 

@@ -975,7 +975,7 @@ def _check_settlement(path: str) -> None:
             settlement_in(file.read())
     except ValueError as error:
         raise TraceError(
-            f"{path} is no settlement ({error}): the step is in doubt still",
+            f"{path} is not a settlement ({error}): the step is still in doubt",
             path=path,
             next_action="remove that file, and settle the step again",
         ) from None

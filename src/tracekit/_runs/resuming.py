@@ -278,7 +278,7 @@ class ResumeBlock(RecordBlock):
     def _outside(self, family: str, name: str) -> None:
         raise self.session.replay.fail(
             LiveCallBlockedError(
-                f"{family} {name!r} was called outside the resumed run before that had come to the end of its log; "
+                f"{family} {name!r} was called outside the resumed run before that had reached the end of its log; "
                 "it was not executed",
                 run_id=self.session.run_id,
                 location=caller(),

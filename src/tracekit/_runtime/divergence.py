@@ -379,7 +379,8 @@ def not_answered(
     may = "it is never made in a replay" if side_effect == "irreversible" else f"let it go live, if it may: {named}"
     other = "" if near is None else f" (step {near} differs in {', '.join(one['path'] for one in found[:3])})"
     return TraceExhaustedError(
-        f"the program goes another way than the recorded one, and its {kind} {name!r} is not in the recording{other}: it was not executed",
+        f"the program takes another path than the recorded one, and its {kind} {name!r} "
+        f"is not in the recording{other}: it was not executed",
         run_id=run_id,
         step=near,
         location=caller(),
@@ -489,7 +490,7 @@ def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedSteps
         run_id=run_id,
         step=first["seq"],
         steps=steps,
-        next_action="the program now ends earlier or takes another way; record again if the change is meant",
+        next_action="the program now ends earlier or takes another path; record again if the change is meant",
     )
 
 
@@ -526,7 +527,7 @@ def nothing_recorded(run_id: str) -> NotReplayableError:
 def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
     """The program makes a step although an earlier recorded one of its lane has not been made."""
     return DivergenceError(
-        f"the program comes to a later step, and {entry['type']} {entry.get('name')!r} (step {entry['seq']}) "
+        f"the program reaches a later step, and {entry['type']} {entry.get('name')!r} (step {entry['seq']}) "
         "was recorded before it",
         run_id=entry["run_id"],
         step=entry["seq"],
@@ -618,7 +619,7 @@ def another_identity(
 ) -> DivergenceError:
     """An agent acts under another identity than recorded."""
     return DivergenceError(
-        f"the agent {agent!r} is not who it was in the recording\n" + describe(found),
+        f"the agent {agent!r} has another identity than in the recording\n" + describe(found),
         run_id=run_id,
         step=seq,
         location=caller(),

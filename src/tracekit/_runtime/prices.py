@@ -136,7 +136,7 @@ class Prices:
             return self._own.get(model)
         price = None if self._own is None else self._own(model)
         if price is not None and not isinstance(price, Price):
-            raise TypeError(f"prices({model!r}) returned {price!r}, which is no Price")
+            raise TypeError(f"prices({model!r}) returned {price!r}, which is not a Price")
         if price is not None:
             self._used[model] = price
         return price or self._logged.get(model)

@@ -518,7 +518,7 @@ class RecordedStep(Step):
             session.report.warn("the log could not be written for a while: outcomes are missing from it")
             return
         session.report.warn(
-            "the log could not be written for a while: callers of effects got an error in place of what came of them"
+            "the log could not be written for a while: callers of effects got an error instead of the outcome"
         )
         doubt = ""
         if spec.side_effect == "irreversible" and executed:

@@ -768,7 +768,7 @@ class ResumedRuns(FollowedRuns):
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside the resumed run before its log has been replayed: it would be repeated."""
         error = LiveCallBlockedError(
-            f"{family} {name!r} was called outside the resumed run, before that had come to the end of its log",
+            f"{family} {name!r} was called outside the resumed run, before that had reached the end of its log",
             operation=f"{family} {name}",
             next_action="move the call inside the record() block; or resume with --entry module:function",
         )
