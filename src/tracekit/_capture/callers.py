@@ -121,6 +121,8 @@ _libraries: dict[str, Any] = {}
 _askers: dict[str, Any] = {}
 #: A cache of ``reader`` by file name: for files that decide alone, whoever calls them, and for transparent ones.
 _readers: dict[str, Any] = {}
+#: A cache of ``importing`` by file name: false for user code outside installed packages; code that is none is transparent.
+_importers: dict[str, Any] = {}
 _THROUGH: Final = object()
 
 
@@ -141,12 +143,17 @@ def is_user_frame(frame: FrameType) -> bool:
 def importing() -> bool:
     """Return whether the nearest user code above the caller's caller is an installed package being imported, which
     happens once per process."""
+    if nearest(_importers, _THROUGH, 3) is False:
+        return False
     frame = _getframe(2).f_back
-    while frame is not None:
-        kind = _known(frame.f_code.co_filename)
-        if kind is True or (kind is None and _kind_of(frame) is True):
-            break
+    while frame is not None and not is_user_frame(frame):
+        if frame.f_code.co_filename in _kinds:
+            _importers[frame.f_code.co_filename] = _THROUGH
         frame = frame.f_back
+    if frame is not None and not packaged(frame.f_code.co_filename):
+        if frame.f_code.co_filename in _kinds:
+            _importers[frame.f_code.co_filename] = False
+        return False
     while frame is not None and packaged(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
             return True
@@ -347,6 +354,7 @@ def _reclassify() -> None:
     _libraries.clear()
     _readers.clear()
     _askers.clear()
+    _importers.clear()
     callers_by_file.clear()
     movers_by_file.clear()
 

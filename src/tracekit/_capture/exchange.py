@@ -23,7 +23,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from threading import get_ident, local
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -100,6 +100,7 @@ class Unsupported(Exception):
     """The memory layout of this function is unknown; nothing was touched."""
 
 
+@cache
 def _address(name: str) -> int:
     return ctypes.cast(getattr(_api, name), _pointer).value or 0
 
