@@ -1,7 +1,7 @@
-"""The transport seam of ``aiohttp``'s client: every request that a session sends is a step.
+"""The transport seam of ``aiohttp``'s client: every request of a session is a step.
 
-It lies below what the library parses and above the transport of the event loop, so that in a replay its own code reads recorded bytes.
-See README.md beside this file.
+It is below the library's parsing and above the transport of the event loop, so that in a replay the library's own code
+reads recorded bytes. See README.md in this directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _reported(original: Any) -> Any:
     return reported(original)
 
 
-#: What the library calls on the protocol of a connection, and what its event loop does.
+#: What the library, and what its event loop, calls on the protocol of a connection.
 _PROTOCOL = ("set_parser", "set_response_params", "_reschedule_timeout", "_on_read_timeout")
 _REPORTED = (
     ("aiohttp.client_proto", "ResponseHandler.data_received"),

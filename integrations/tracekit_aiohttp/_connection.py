@@ -1,8 +1,9 @@
-"""The transport of a connection while a request of a run is under way.
+"""The transport of a connection during a request of a run.
 
-A session gets a connection for each request from ``BaseConnector.connect``: there the step of the request begins, before anything is
-opened. While it is recorded, the protocol of the connection gets what was received when that is in the log (``Observed``). In a replay
-there is no connection: the protocol gets the recorded bytes where they came (``Replayed``).
+A session gets a connection for each request from ``BaseConnector.connect``: there the step of the request begins,
+before anything is opened. While recording, the protocol of the connection gets received data once that is in the log
+(``Observed``). In a replay there is no connection: the protocol gets the recorded bytes at their recorded places
+(``Replayed``).
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ __all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 # -- a request begins --------------------------------------------------------------------------------------------------------
 
 
-#: The attribute of a connector that says that it has only carried what a seam above has caught.
+#: Marks a connector that has only carried requests captured by a seam above.
 _ONLY_BELOW = "_tracekit_only_below"
 
 
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``BaseConnector.connect``."""
+    """Wrap ``BaseConnector.connect``."""
 
     @wraps(original)
     async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,11 +106,11 @@ async def _live(exchange: Exchange, asked: Asked, req: Any, connecting: Any) -> 
 
 
 def _replaced(connector: Any, req: Any, transport: Callable[[Any], Any]) -> Any:
-    """A connection that leads nowhere: ``transport`` makes the transport of its protocol."""
+    """Return a connection to nowhere; ``transport`` creates the transport of its protocol."""
     library: Any = sys.modules["aiohttp.connector"]
     proto = connector._factory()
     proto.connection_made(transport(proto))
-    proto.force_close()  # nobody else is to have it
+    proto.force_close()  # no other request may reuse it
     return library.Connection(connector, req.connection_key, proto, connector._loop)
 
 
@@ -117,7 +118,7 @@ def _replaced(connector: Any, req: Any, transport: Callable[[Any], Any]) -> Any:
 
 
 class Observed(ObservedTransport):
-    """The transport of a connection, as long as one request and its answer take."""
+    """The transport of a connection, for one request and its answer."""
 
     def __init__(self, proto: Any, exchange: Exchange, asked: Asked) -> None:
         self._conversation: Final = Conversation(exchange, brought=True, parts=True) if asked.websocket else None
@@ -135,7 +136,7 @@ class Observed(ObservedTransport):
             self._conversation.sent(data)
 
     def data_received(self, data: bytes) -> None:
-        if data:  # else the protocol goes on with what it has
+        if data:  # otherwise the protocol processes what it has
             super().data_received(data)
             self._look()
 
@@ -157,7 +158,7 @@ class Observed(ObservedTransport):
 
 
 class Upload:
-    """Reads the body of a request out of what is sent: the pieces, and whether that is all of it."""
+    """Reads the body of a request from what is sent: the pieces, and whether that is all of it."""
 
     __slots__ = ("_asked", "_chunks", "_head", "_left")
 
@@ -191,7 +192,7 @@ class Upload:
 
 
 class Replayed(ReplayedTransport):
-    """The transport of a connection of a replay."""
+    """The transport of a connection in a replay."""
 
     def __init__(self, proto: Any, exchange: Exchange, asked: Asked) -> None:
         super().__init__(proto, proto._loop, exchange.scope if asked.websocket else None)
@@ -205,7 +206,7 @@ class Replayed(ReplayedTransport):
         self.arrivals.flow = self.flow
 
     def ready(self) -> None:
-        """The library has said how it wants the answer."""
+        """Start the answer: the library has set how it wants it."""
         self.arrivals.ask()
 
     def write(self, data: Any) -> None:
@@ -227,7 +228,7 @@ class Replayed(ReplayedTransport):
 
 
 def _fail(proto: Any, error: BaseException) -> None:
-    """Whoever waits for something to come gets ``error``."""
+    """Raise ``error`` in the code that waits for data."""
     payload = proto._payload
     proto.set_exception(error)
     if payload is not None and not payload.is_eof():
@@ -263,7 +264,7 @@ def set_response_params(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def set_parser(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Who reads from now on gets what the protocol has kept for him."""
+    """Wrap ``set_parser``: the new reader gets what the protocol has kept for it."""
 
     @wraps(original)
     def set_parser(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +278,7 @@ def set_parser(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reschedule_timeout(original: Callable[..., Any]) -> Callable[..., Any]:
-    """How long nothing may come: no timer of the program's, and in a replay none at all."""
+    """Wrap the read timeout: no timer of the program, and in a replay none at all."""
 
     @wraps(original)
     def _reschedule_timeout(self: Any) -> None:
@@ -307,7 +308,7 @@ def _on_read_timeout(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def release(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``BaseConnector._release``: a connection goes back to its pool, which looks after it with timers of its own."""
+    """Wrap ``BaseConnector._release``: a connection returns to its pool, which manages it with timers of its own."""
 
     @wraps(original)
     def _release(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -320,9 +321,10 @@ def release(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``ClientSession.close``, which may wait until connections are closed; there is none in a replay.
+    """Wrap ``ClientSession.close``, which may wait until connections are closed; there are none in a replay.
 
-    A session that has only carried what a seam above it has caught is not even made in a replay: its end is no event.
+    A session that has only carried requests captured by a seam above is not even created in a replay: its end is no
+    event.
     """
 
     @wraps(original)

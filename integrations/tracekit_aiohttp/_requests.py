@@ -1,4 +1,4 @@
-"""Requests of aiohttp as a step needs them, and what opening a connection for one raises."""
+"""Requests of aiohttp in the form that a step needs, and the exceptions of opening a connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tracekit.integration import Answer, Exchange
 
 __all__ = ["Asked", "raised", "report", "rewrite"]
 
-#: The boundary between the parts of a body that is sent as it is produced: in the log it is always this one.
+#: The boundary between the parts of a body that is sent as it is produced; always this one in the log.
 _BOUNDARY: Final = b"boundary"
 
 
 class Asked:
-    """A request: ``parts`` as ``begin`` takes them. ``streamed``: its body is sent as it is produced."""
+    """A request: ``parts`` are the arguments of ``begin``. ``streamed``: its body is sent as it is produced."""
 
     __slots__ = ("_boundary", "codings", "method", "parts", "streamed", "websocket")
 
@@ -23,7 +23,7 @@ class Asked:
         self.streamed: Final = content is None
         self._boundary: Final = _boundary(req.headers.get("content-type", "")) if content is None else b""
         self.codings: Final[str] = req.headers.get("accept-encoding", "").lower()
-        #: Whether it asks for a websocket.
+        #: Whether it requests a websocket.
         self.websocket: Final = req.headers.get("upgrade", "").lower() == "websocket"
         url = req.url
         headers = [(name.encode(), value.encode()) for name, value in req.headers.items()]
@@ -43,7 +43,7 @@ class Asked:
         return cls(req, await _content(req))
 
     def masked(self, data: bytes) -> bytes:
-        """``data`` with the boundary that the log has: the library draws another one each time."""
+        """Return ``data`` with the log's boundary: the library generates another one each time."""
         return data.replace(self._boundary, _BOUNDARY) if self._boundary else data
 
 
@@ -71,7 +71,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 async def _content(req: Any) -> bytes | None:
-    """The body, where it is in memory; else ``None``."""
+    """Return the body if it is in memory; else ``None``."""
     body = req.body
     if isinstance(body, bytes | bytearray):
         return bytes(body)
@@ -92,7 +92,7 @@ async def _content(req: Any) -> bytes | None:
 
 
 async def rewrite(req: Any, content: bytes) -> None:
-    """Give a request that has not been sent another body."""
+    """Give an unsent request another body."""
     if hasattr(req, "update_body"):  # from 3.12 on
         await req.update_body(content)
     else:
@@ -101,7 +101,7 @@ async def rewrite(req: Any, content: bytes) -> None:
 
 
 class _Memory:
-    """Where a body that is in memory is written to, to be read."""
+    """A writer for a body that is in memory, to read it."""
 
     def __init__(self) -> None:
         self.content: Final = bytearray()
@@ -114,8 +114,11 @@ class _Memory:
 
 
 def report(exchange: Exchange, error: BaseException, *, suspended: bool) -> None:
-    """No connection came about. What hangs on an exception of the library (its key of the connection, with the credentials of a proxy; the
-    request with its headers) stays out of the log."""
+    """Record that no connection could be opened.
+
+    The attributes of a library's exception (the connection's key, with credentials of a proxy; the request with its
+    headers) are kept out of the log.
+    """
     library: Any = sys.modules["aiohttp.client_exceptions"]
     kind = type(error).__name__
     if getattr(library, kind, None) is not type(error):
@@ -138,7 +141,7 @@ def report(exchange: Exchange, error: BaseException, *, suspended: bool) -> None
 
 
 def raised(answer: Answer, req: Any) -> BaseException:
-    """What the library made of the recorded failure."""
+    """Return the library's exception for the recorded failure."""
     error = answer.error or ConnectionError(answer.text)
     kind, _, host = (answer.raised or "").partition(" ")
     library: Any = sys.modules["aiohttp.client_exceptions"]
@@ -155,7 +158,7 @@ def raised(answer: Answer, req: Any) -> BaseException:
 
 
 def _asked_of_proxy(req: Any) -> Any:
-    """What the library says of the request for a tunnel."""
+    """Return the library's description of the request for a tunnel."""
     library: Any = sys.modules["aiohttp.client_reqrep"]
     asked = req.request_info
     return library.RequestInfo(asked.url, "CONNECT", asked.headers, req.proxy)
@@ -167,7 +170,7 @@ def _headers(answer: Answer) -> Any:
 
 
 def _key(req: Any, host: str) -> Any:
-    """The key of the connection that failed: that of the proxy, where it was the proxy's."""
+    """Return the key of the connection that failed: the proxy's, if the proxy failed."""
     key = req.connection_key
     if not host or host == key.host or req.proxy is None:
         return key

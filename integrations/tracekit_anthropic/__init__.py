@@ -1,4 +1,4 @@
-"""Anthropic: the dialect of its Messages API, and ``wrap(client)`` for one client. See README.md beside this file."""
+"""Anthropic: the dialect of its Messages API, and ``wrap(client)`` for one client. See README.md in this directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "v1/messages", "read_only"),
     Endpoint("POST", "v1/messages/count_tokens", "read_only"),
@@ -44,9 +44,10 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one client (``Anthropic``, ``AsyncAnthropic`` …), and of those derived from it; returns it.
+    """Capture the calls of this one client (``Anthropic``, ``AsyncAnthropic`` …), and of those derived from it; return
+    it.
 
-    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured too.
+    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured, too.
     """
     register(integration)
     attach(client._client)  # type: ignore[attr-defined]
@@ -54,6 +55,6 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     detach(client._client)  # type: ignore[attr-defined]
     return client

@@ -1,4 +1,4 @@
-"""The Messages API, as Anthropic, Bedrock and Vertex serve it."""
+"""The Messages API, as served by Anthropic, Bedrock and Vertex."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracekit.integration import Claim, Reading, answer_meta, event_data, json_v
 
 __all__ = ["Messages"]
 
-#: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
+#: Parameters for decoding or safety that are single values; the rest is compared with the body.
 _PARAMETERS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier")
-#: Where the path names the model: Bedrock and Vertex.
+#: Paths that name the model: Bedrock and Vertex.
 _BEDROCK: Final = r"/model/([^/]+)/invoke(?:-with-response-stream)?$"
 _VERTEX: Final = r"/models/([^/:]+):(?:stream)?[rR]awPredict$"
 _DELTA: Final = b"event: message_delta"
-#: How the last event begins where it is inside a binary one.
+#: The begin of the last event inside a binary one.
 _STOP: Final = b64encode(b'{"type":"message_stop')
 
 
@@ -41,7 +41,7 @@ class Messages:
             model, info = body.get("model"), None
         elif "anthropic_version" in body:
             model, info = body.get("model") or place[0], {"provider": place[1]}
-        else:  # another maker's model
+        else:  # another vendor's model
             return None
         if not isinstance(model, str):
             return None
@@ -78,7 +78,7 @@ class Messages:
 
 
 def _place(path: str) -> tuple[str, str] | None:
-    """The model that a path names, and whose service that is."""
+    """Return the model that a path names, and the service that it belongs to."""
     for form, provider in ((_BEDROCK, "aws.bedrock"), (_VERTEX, "gcp.vertex_ai")):
         found = re.search(form, path)
         if found is not None:
@@ -88,7 +88,7 @@ def _place(path: str) -> tuple[str, str] | None:
 
 def _meta(message: Mapping[str, Any], reason: object, counts: Mapping[str, Any]) -> dict[str, Any]:
     read, written = counts.get("cache_read_input_tokens"), counts.get("cache_creation_input_tokens")
-    asked = counts.get("input_tokens")  # counted apart from what was read from the cache or written to it
+    asked = counts.get("input_tokens")  # excludes what was read from the cache or written to it
     usage = token_usage(
         input=asked + (read or 0) + (written or 0) if isinstance(asked, int) else None,
         output=counts.get("output_tokens"),
@@ -99,7 +99,7 @@ def _meta(message: Mapping[str, Any], reason: object, counts: Mapping[str, Any])
 
 
 def _events(stream: bytes) -> Iterator[dict[str, Any]]:
-    """The events of a stream: each says its type."""
+    """Yield the events of a stream; each contains its type."""
     for data in event_data(stream):
         event = json_value(data)
         if isinstance(event, dict):
@@ -107,12 +107,12 @@ def _events(stream: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _first(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The first event of that type, or nothing."""
+    """Return the first event of that type, or an empty dictionary."""
     return next((event for event in found if event.get("type") == kind), {})
 
 
 def _blocks(stream: bytes) -> list[dict[str, Any]]:
-    """The content blocks of a streamed message, put together."""
+    """Return the content blocks of a streamed message, assembled."""
     blocks: dict[int, dict[str, Any]] = {}
     for event in _events(stream):
         if event.get("type") == "content_block_start":

@@ -1,4 +1,4 @@
-"""Amazon Bedrock: the dialects of Converse and InvokeModel, streams included. See README.md beside this file."""
+"""Amazon Bedrock: the dialects of Converse and InvokeModel, including streams. See README.md in this directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tracekit.integration import Dialect, Endpoint, Integration
 
 __all__ = ["integration"]
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "model/*/converse", "read_only"),
     Endpoint("POST", "model/*/converse-stream", "read_only"),

@@ -1,4 +1,4 @@
-"""Bedrock's runtime: Converse, which is the same for every model, and InvokeModel, whose bodies are the models' own."""
+"""Bedrock's runtime: Converse, which is the same for every model, and InvokeModel, whose bodies are model-specific."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Converse", "Invoke"]
 
 _CONVERSE: Final = r"/model/([^/]+)/converse(-stream)?$"
 _INVOKE: Final = r"/model/([^/]+)/invoke(-with-response-stream)?$"
-#: Parameters that are single values, by the names that the makers of models give them.
+#: Parameters that are single values, by the vendors' names.
 _PARAMETERS: Final = {
     "temperature": "temperature",
     "topP": "top_p",
@@ -46,7 +46,7 @@ _PARAMETERS: Final = {
     "dimensions": "dimensions",
     "input_type": "input_type",
 }
-#: Where a body holds its parameters, if not beside the rest.
+#: The objects in a body that may contain the parameters.
 _INSIDE: Final = ("inferenceConfig", "textGenerationConfig", "generationConfig")
 
 
@@ -91,7 +91,8 @@ class Converse:
 
 
 class Invoke:
-    """``POST /model/NAME/invoke`` and ``/model/NAME/invoke-with-response-stream``; Anthropic's messages have a dialect of their own."""
+    """``POST /model/NAME/invoke`` and ``/model/NAME/invoke-with-response-stream``; Anthropic's messages have a dialect
+    of their own."""
 
     name = "bedrock.invoke"
     provider = "aws.bedrock"
@@ -139,10 +140,10 @@ class Invoke:
         else:
             chunks = [body] if isinstance(body, dict) else []
             meta = self.response(body, {})
-        if any("contentBlockDelta" in chunk or "output" in chunk for chunk in chunks):  # Nova, as Converse
+        if any("contentBlockDelta" in chunk or "output" in chunk for chunk in chunks):  # Nova, like Converse
             blocks = _streamed_blocks(chunks) or [block for chunk in chunks for block in _blocks(chunk)]
             return _blocks_reading(blocks, meta)
-        if any("choices" in chunk for chunk in chunks):  # as OpenAI's chat completions
+        if any("choices" in chunk for chunk in chunks):  # like OpenAI's chat completions
             return completion_reading(chunks, meta)
         return Reading(text="".join(text for chunk in chunks for text in _texts(chunk)), meta=meta)
 
@@ -158,7 +159,7 @@ def _converse_meta(stopped: object, counted: object) -> dict[str, Any]:
 
 
 def _converse_usage(usage: object) -> dict[str, int]:
-    """``inputTokens`` leaves out what was read from a cache or written to it."""
+    """Return the usage; ``inputTokens`` excludes what was read from a cache or written to it."""
     if not isinstance(usage, dict):
         return {}
     read, written = (
@@ -174,7 +175,7 @@ def _converse_usage(usage: object) -> dict[str, int]:
     )
 
 
-#: What is counted, as headers name it.
+#: The counts, as named in headers.
 _COUNTED: Final = ("input", "output", "cache-read-input", "cache-write-input")
 
 
@@ -197,7 +198,7 @@ def _blocks(body: object) -> list[dict[str, Any]]:
 
 
 def _streamed_blocks(pieces: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks that the events of a stream make, each event under its name."""
+    """Return the blocks assembled from the events of a stream, each event under its name."""
     blocks: dict[int, dict[str, Any]] = {}
     for piece in pieces:
         start, delta = piece.get("contentBlockStart"), piece.get("contentBlockDelta")
@@ -247,7 +248,7 @@ def _operation(model: str, body: Mapping[str, Any]) -> str:
     return "chat" if "messages" in body else "text_completion"
 
 
-#: How the header that names a binary event begins, and how far it is from the beginning of that event.
+#: The begin of the header that names a binary event, and its distance from the begin of that event.
 _FRAME: Final = b"\x0b:event-type"
 _TO_FRAME: Final = 12
 
@@ -257,7 +258,7 @@ def _chunks(stream: bytes) -> list[dict[str, Any]]:
 
 
 def _texts(chunk: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of an answer, or of a piece of one, by the names that the makers of models give them."""
+    """Yield the texts of an answer, or of a piece of one, by the vendors' names."""
     for name in ("generation", "completion", "outputText", "text"):  # Llama, Claude 2, Titan, Cohere
         if isinstance(chunk.get(name), str):
             yield chunk[name]
@@ -286,7 +287,7 @@ def _reasons(chunk: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _metrics(chunks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """What the service adds to the last chunk of a stream."""
+    """Return the metrics that the service adds to the last chunk of a stream."""
     for chunk in chunks[::-1]:
         found = chunk.get("amazon-bedrock-invocationMetrics")
         if isinstance(found, dict):
@@ -302,7 +303,7 @@ def _metrics(chunks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _usage(chunks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """What the model itself counts, by the names that the makers of models give it."""
+    """Return the model's own counts, by the vendors' names."""
     for chunk in chunks[::-1]:
         usage = chunk.get("usage") or (chunk.get("metadata") or {}).get("usage")
         if isinstance(usage, dict):

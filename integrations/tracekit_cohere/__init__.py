@@ -1,4 +1,4 @@
-"""Cohere: the dialects of its API, and ``wrap(client)`` for one client. See README.md beside this file."""
+"""Cohere: the dialects of its API, and ``wrap(client)`` for one client. See README.md in this directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = tuple(
     Endpoint("POST", f"{version}/{path}", "read_only")
     for version, paths in {
@@ -51,13 +51,14 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one client (``Client``, ``AsyncClient``, ``ClientV2`` …); returns it. Nothing is patched globally."""
+    """Capture the calls of this one client (``Client``, ``AsyncClient``, ``ClientV2`` …); return it. Nothing is patched
+    globally."""
     register(integration)
     attach(client._client_wrapper.httpx_client.httpx_client)  # type: ignore[attr-defined]
     return client
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     detach(client._client_wrapper.httpx_client.httpx_client)  # type: ignore[attr-defined]
     return client

@@ -1,4 +1,4 @@
-"""Cohere's protocol, both versions of it: the second streams events, the first lines of JSON (or events, to who asks for them)."""
+"""Cohere's protocol in both versions: the second streams events, the first JSON lines (or events, on request)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracekit.integration import (
 
 __all__ = ["Chat", "Embed", "FirstChat", "Generate", "Rerank"]
 
-#: Parameters that steer decoding or safety and are single values, ``k`` and ``p`` under the names that others give them.
+#: Parameters for decoding or safety that are single values, ``k`` and ``p`` under their usual names.
 _PARAMETERS: Final = {
     "stream": "stream",
     "temperature": "temperature",
@@ -40,11 +40,11 @@ _PARAMETERS: Final = {
 
 
 class _Cohere:
-    """What is the same for every endpoint."""
+    """The common part of all endpoints."""
 
     provider = "cohere"
     paths: tuple[str, ...] = ()
-    #: What the body holds: one of these beside a model.
+    #: The content of the body: one of these besides a model.
     content: tuple[str, ...] = ()
 
     def claims(self, method: str, path: str, own: bool) -> bool:
@@ -152,7 +152,7 @@ class Embed(_Cohere):
 
 
 class Rerank(_Cohere):
-    """``POST /v1/rerank`` and ``/v2/rerank`` with ``documents``; it is counted in searches, not in tokens."""
+    """``POST /v1/rerank`` and ``/v2/rerank`` with ``documents``; counted in searches, not in tokens."""
 
     name = "cohere.rerank"
     operation = "rerank"
@@ -161,7 +161,7 @@ class Rerank(_Cohere):
 
 
 def _events_in(stream: bytes, *wanted: bytes) -> list[dict[str, Any]]:
-    """The events of a stream; with ``wanted`` only those that have one of these texts in them."""
+    """Return the events of a stream; with ``wanted`` only those that contain one of these texts."""
     found = (json_value(data) for _, data in events(stream) if not wanted or any(text in data for text in wanted))
     return [event for event in found if isinstance(event, dict)]
 
@@ -171,7 +171,7 @@ def _of_type(found: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def _message(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The message that the events of a stream make."""
+    """Return the message assembled from the events of a stream."""
     contents: dict[int, dict[str, Any]] = {}
     calls: dict[int, dict[str, Any]] = {}
     for event in found:
@@ -212,12 +212,12 @@ def _reading(message: Mapping[str, Any], meta: Mapping[str, Any]) -> Reading:
 
 
 def _refusal(text: str, answer: Mapping[str, Any]) -> str | None:
-    """The service ends an answer that it finds harmful with a reason of its own."""
+    """Return the refusal, if any: the service ends a harmful answer with a reason of its own."""
     return text or "ERROR_TOXIC" if answer.get("finish_reason") == "ERROR_TOXIC" else None
 
 
 def _whole(stream: bytes) -> dict[str, Any]:
-    """The answer of the first version that ends its stream; before the end, the texts so far."""
+    """Return the final answer of a stream in the first version; before the end, the texts so far."""
     sse = stream.lstrip()[:1] != b"{"
     lines = [line for line in (_events_in(stream) if sse else json_lines(stream)) if isinstance(line, dict)]
     for line in lines[::-1]:
@@ -227,7 +227,8 @@ def _whole(stream: bytes) -> dict[str, Any]:
 
 
 def _meta(answer: object) -> dict[str, Any]:
-    """What is billed is what counts, as OpenTelemetry's conventions want it; the first version says it in ``meta``."""
+    """Return the metadata: the billed counts, as OpenTelemetry's conventions require; the first version has them in
+    ``meta``."""
     if not isinstance(answer, dict):
         return {}
     counts = answer.get("usage") or answer.get("meta")

@@ -1,7 +1,8 @@
-"""The agent frameworks: which packages count as user code, which code only sends telemetry, and which schedulers no run covers.
+"""The agent frameworks: which packages count as user code, which code only sends telemetry, and which schedulers are
+not supported.
 
-A framework makes ids and dates that reach prompts and results, so its clock readings and random numbers belong to the run. What
-exporters send, and the threads that they do it in, do not.
+A framework creates ids and dates that reach prompts and results, so its clock readings and random numbers belong to the
+run. What exporters send, and the threads in which they do it, do not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ integration = Integration(
         "langgraph",
         "agents",
         "pydantic_ai",
-        # Not pydantic_graph: all that it draws is names of nodes in a graph that is built once a process.
+        # Not pydantic_graph: it only draws names of nodes in a graph that is built once per process.
         "instructor",
         "litellm",
         "crewai",
@@ -40,19 +41,19 @@ integration = Integration(
         "google.adk",
         "haystack",
         "semantic_kernel",
-        # Those that work by a shell, or by a program that they speak with.
+        # Frameworks that work by a shell, or by a program with which they communicate.
         "claude_agent_sdk",
         "minisweagent",
         "aider",
         "gptme",
         "posthog.request",
     ),
-    # What looks for calls that block an event loop.
+    # Detectors of calls that block an event loop.
     wrappers=("blockbuster",),
     telemetry=SENDERS,
     ambient=ENDPOINTS,
     schedulers=SCHEDULERS,
-    # By which the threads of a graph hand on what a stream gives.
+    # The queue with which the threads of a graph pass on the items of a stream.
     queues=(QueueClass("langgraph._internal._queue", "SyncQueue", wait="wait"),),
     traceparent=traceparent,
 )

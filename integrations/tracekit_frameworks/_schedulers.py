@@ -1,4 +1,5 @@
-"""Schedulers of tasks and greenlets beside asyncio: how they are started, and how code that runs in one is known."""
+"""Schedulers of tasks and greenlets other than asyncio: how they are started, and how code that runs in one is
+recognised."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["SCHEDULERS"]
 
 
 def _module(name: str) -> Any:
-    """A module of the scheduler, which is loaded as far as the program has imported it."""
+    """Return a module of the scheduler, which the program has imported."""
     return sys.modules.get(name)
 
 
@@ -21,7 +22,8 @@ def _in_trio() -> bool:
 
 
 def _in_gevent() -> bool:
-    """Patched threads are greenlets; the main one of a process without them is a line of execution like any other."""
+    """Return whether the code runs in a greenlet: patched threads do; the main greenlet of an unpatched process is a
+    normal thread."""
     gevent, monkey = _module("gevent"), _module("gevent.monkey")
     patched = monkey is not None and (monkey.is_module_patched("threading") or monkey.is_module_patched("_thread"))
     return patched or isinstance(gevent.getcurrent(), gevent.Greenlet)

@@ -1,7 +1,7 @@
-"""Which code sends telemetry: of observability packages, and of frameworks that report on their own use.
+"""Code that sends telemetry: of observability packages, and of frameworks that report on their own use.
 
-What is named here only sends. A package's other parts read things for the program (prompts, feature flags, data sets), or stand around
-what the program does (decorators, instrumented clients, evaluations); these belong to the run.
+The code named here only sends. A package's other parts read things for the program (prompts, feature flags, data sets),
+or wrap the program's own calls (decorators, instrumented clients, evaluations); these belong to the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["ENDPOINTS", "SENDERS", "traceparent"]
 
 
 def traceparent() -> str | None:
-    """The span of OpenTelemetry in which the program is, where it has loaded that: a run that begins now belongs there."""
+    """Return the current span of OpenTelemetry, if the program has loaded that: a run that begins now belongs to it."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -75,7 +75,7 @@ SENDERS = (
             *(f"posthog.{name}" for name in ("metrics_capture", "request:batch_post", "tracing")),
             "posthog.client:Client._start_span_flush",
         ),
-        # Not `posthog.request`: its instants are in what it asks for.
+        # Not `posthog.request`: its requests contain times.
         packages=tuple(f"posthog.{name}" for name in ("client", "consumer", "capture_v1", "tracing", "async_client")),
     ),
     Telemetry(
@@ -103,7 +103,7 @@ SENDERS = (
     Telemetry("Hugging Face", ("huggingface_hub.utils._telemetry",)),
 )
 
-#: Where telemetry goes, whoever sends it.
+#: The destinations of telemetry, whoever sends it.
 ENDPOINTS = (
     *(
         Ambient(host, path, methods=("POST",), variable=variable)

@@ -1,4 +1,5 @@
-"""Google: the dialects of the Gemini API, in AI Studio and on Vertex AI, and ``wrap(client)`` for one client. See README.md."""
+"""Google: the dialects of the Gemini API, in AI Studio and on Vertex AI, and ``wrap(client)`` for one client. See
+README.md."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "*:countTokens", "read_only"),
     Endpoint("POST", "*:computeTokens", "read_only"),
@@ -49,7 +50,8 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one ``google.genai.Client``, its ``aio`` side included where that sends through httpx; returns it.
+    """Capture the calls of this one ``google.genai.Client``, including its ``aio`` side if that sends through httpx;
+    return it.
 
     Nothing is patched globally.
     """
@@ -60,7 +62,7 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     for transport in _transports(client):
         detach(transport)
     return client

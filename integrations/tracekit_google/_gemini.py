@@ -1,4 +1,4 @@
-"""The Gemini API: the same bodies in AI Studio and on Vertex AI; the path names the model and what is asked of it."""
+"""The Gemini API: the same bodies in AI Studio and on Vertex AI; the path names the model and the method."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tracekit.integration import Claim, Reading, answer_meta, events, json_value
 
 __all__ = ["Embed", "Generate", "Predict"]
 
-#: ``…/models/NAME:method``; a tuned model, or one on an endpoint of one's own, keeps the word before its name.
+#: ``…/models/NAME:method``; a tuned model, or one on a private endpoint, keeps the word before its name.
 _PATH: Final = r"/(?:models|(tunedModels|endpoints))/([^/:]+):(\w+)$"
-#: The parameters of ``generationConfig`` that are single values, in both ways in which JSON may name them.
+#: The parameters of ``generationConfig`` that are single values, in both JSON spellings.
 _CONFIG: Final = {
     "temperature": "temperature",
     "topP": "top_p",
@@ -26,7 +26,7 @@ _CONFIG: Final = {
     "responseMimeType": "response_mime_type",
     "mediaResolution": "media_resolution",
 }
-#: Why an answer ends that the model, or what watches it, refused to give.
+#: Reasons for which an answer ends that mean a refusal by the model, or by a filter.
 _REFUSED: Final = frozenset(
     {
         "SAFETY",
@@ -43,7 +43,7 @@ _REFUSED: Final = frozenset(
 
 
 class _Gemini:
-    """What is the same for every method: where the model stands, and whose service a path is of."""
+    """The common part of all methods: where the model is named, and the service of a path."""
 
     provider = "gcp.gemini"
     methods: frozenset[str] = frozenset()
@@ -131,7 +131,7 @@ class Embed(_Gemini):
 
 
 class Predict(_Gemini):
-    """``POST …:predict`` with ``instances``, of Google's own models: embeddings on Vertex AI, pictures."""
+    """``POST …:predict`` with ``instances``, for Google's own models: embeddings on Vertex AI, images."""
 
     name = "gemini.predict"
     operation = "generate_content"
@@ -168,7 +168,7 @@ def _snake(name: str) -> str:
 
 
 def _field(body: object, name: str) -> Any:
-    """A field by its name in JSON, or by the one in the definition of the API, which is taken as well."""
+    """Return a field by its name in JSON, or by the one in the API's definition, which is also accepted."""
     if not isinstance(body, dict):
         return None
     return body[name] if name in body else body.get(_snake(name))
@@ -181,7 +181,7 @@ def _thinking(config: object) -> dict[str, str]:
 
 
 def _chunks(body: object) -> list[dict[str, Any]]:
-    """The answers that an answer is made of: one, or each that a stream brought (events, or without ``alt=sse`` one JSON list)."""
+    """Return the parts of an answer: one, or each part of a stream (events, or without ``alt=sse`` one JSON list)."""
     if isinstance(body, bytes):
         listed = body.lstrip()[:1] == b"["
         found = json_value(body) if listed else [json_value(data) for _, data in events(body)]
@@ -191,7 +191,7 @@ def _chunks(body: object) -> list[dict[str, Any]]:
 
 
 def _candidates(chunks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Every candidate, or piece of one, the first candidate's pieces first."""
+    """Return every candidate, or piece of one, the first candidate's pieces first."""
     found = [one for chunk in chunks for one in chunk.get("candidates") or () if isinstance(one, dict)]
     return sorted(found, key=lambda one: one.get("index") or 0)
 
@@ -203,7 +203,7 @@ def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _blocked(chunks: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What is said of a prompt that was not let through."""
+    """Return the feedback on a blocked prompt, or an empty mapping."""
     for chunk in chunks:
         feedback = chunk.get("promptFeedback")
         if isinstance(feedback, dict) and feedback.get("blockReason"):
@@ -224,7 +224,7 @@ def _refusal(chunks: Sequence[Mapping[str, Any]]) -> str | None:
 def _meta(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     counts: dict[str, Any] = {}
-    for chunk in chunks:  # each counts what there was so far
+    for chunk in chunks:  # each has the counts so far
         fields.update({name: chunk[name] for name in ("modelVersion", "responseId") if chunk.get(name)})
         if isinstance(chunk.get("usageMetadata"), dict):
             counts.update(chunk["usageMetadata"])
@@ -238,7 +238,7 @@ def _meta(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _usage(counts: object) -> dict[str, int]:
-    """The service counts what tools put into the prompt, and what was thought, apart."""
+    """Return the usage: the service counts tokens of tool results in the prompt, and of thoughts, separately."""
     if not isinstance(counts, dict):
         return {}
     return token_usage(

@@ -1,7 +1,8 @@
-"""The transport seam of ``http.client``: every request of ``requests``, ``urllib3``, ``botocore`` and ``urllib.request`` is a step.
+"""The transport seam of ``http.client``: every request of ``requests``, ``urllib3``, ``botocore`` and
+``urllib.request`` is a step.
 
-It lies below what these libraries parse and above the socket, so that in a replay their own code reads recorded bytes: responses,
-redirects, cookies, retries and exceptions are what they make of them. See README.md beside this file.
+It is below the parsing of these libraries and above the socket, so that in a replay their own code reads recorded
+bytes: responses, redirects, cookies, retries and exceptions are created by it. See README.md in this directory.
 """
 
 from __future__ import annotations

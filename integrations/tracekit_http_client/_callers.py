@@ -1,6 +1,6 @@
-"""The libraries above ``http.client``, as far as they say whether their caller gets an answer piece by piece.
+"""The libraries above ``http.client``, which know whether their caller gets an answer piece by piece.
 
-An answer that is read whole before anybody sees it is recorded as one.
+An answer that is read whole before the caller sees it is recorded as one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ def _held(original: Callable[..., Any], whole: bool, args: Any, kwargs: Any) -> 
 
 
 def urlopen(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``HTTPConnectionPool.urlopen`` of urllib3."""
+    """Wrap ``HTTPConnectionPool.urlopen`` of urllib3."""
 
     @wraps(original)
     def urlopen(*args: Any, **kwargs: Any) -> Any:
-        if current.get() is None or not kwargs.get("preload_content", True):  # then whoever called it says what is read
+        if current.get() is None or not kwargs.get(
+            "preload_content", True
+        ):  # otherwise its caller decides what is read
             return original(*args, **kwargs)
         return _held(original, True, args, kwargs)
 
@@ -41,7 +43,7 @@ def urlopen(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def session_send(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Session.send`` of requests."""
+    """Wrap ``Session.send`` of requests."""
 
     @wraps(original)
     def send(self: Any, request: Any, **kwargs: Any) -> Any:
@@ -53,7 +55,8 @@ def session_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def botocore_send(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``URLLib3Session.send`` of botocore, which makes an ``HTTPClientError`` of every exception, ours too."""
+    """Wrap ``URLLib3Session.send`` of botocore, which turns every exception into an ``HTTPClientError``, including
+    tracekit's."""
 
     @wraps(original)
     def send(self: Any, request: Any) -> Any:

@@ -1,8 +1,9 @@
-"""What stands in the place of a connection's socket while a request of a run is under way.
+"""The replacement of a connection's socket during a request of a run.
 
-Everything that ``requests``, ``urllib3``, ``botocore`` and ``urllib.request`` send goes through ``HTTPConnection.putrequest``, and then
-to the connection's ``sock``. ``Line`` takes that place: it reads the request as it is sent, opens its step before the first byte
-leaves, and records what comes back before the library gets it. In a replay it answers from the log, and there is no socket.
+Everything that ``requests``, ``urllib3``, ``botocore`` and ``urllib.request`` send goes through
+``HTTPConnection.putrequest``, and then to the connection's ``sock``. ``Line`` replaces that: it reads the request as it
+is sent, begins its step before the first byte leaves, and records the answer before the library gets it. In a replay it
+answers from the log, and there is no socket.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from tracekit.integration import (
 
 __all__ = ["connect", "create_connection", "putrequest", "quiet"]
 
-#: The answers of requests whose maker gets nothing before they are whole; ``None``: what came is his at once.
+#: The answers of requests whose caller gets nothing before they are complete; ``None``: the caller gets received data
+#: at once.
 quiet: Final[ContextVar[list[Incoming] | None]] = ContextVar("tracekit.http_client.quiet", default=None)
 
 
@@ -48,7 +50,8 @@ quiet: Final[ContextVar[list[Incoming] | None]] = ContextVar("tracekit.http_clie
 
 
 class Attempt:
-    """A connection that is being opened: ``raised`` is what urllib3 made an error of its own of, ``fails`` what it is to do so with."""
+    """A connection being opened: ``raised`` is the error that urllib3 wrapped in its own, ``fails`` the one that it is
+    to wrap."""
 
     __slots__ = ("fails", "raised")
 
@@ -61,7 +64,7 @@ _attempt: Final[ContextVar[Attempt | None]] = ContextVar("tracekit.http_client.a
 
 
 def create_connection(original: Callable[..., Any]) -> Callable[..., Any]:
-    """urllib3's, whose errors urllib3 makes its own of."""
+    """Wrap urllib3's ``create_connection``, whose errors urllib3 turns into its own."""
 
     @wraps(original)
     def create_connection(*args: Any, **kwargs: Any) -> Any:
@@ -80,13 +83,14 @@ def create_connection(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``connect()`` before there is a request, as pools do it for TLS and proxies: only its failure makes a step."""
+    """Wrap ``connect()`` when called without a request, as pools do for TLS and proxies: only its failure becomes a
+    step."""
 
     @wraps(original)
     def connect(self: Any) -> Any:
         if not _is_of_http_client(self) or _attempt.get() is not None or passes_untouched(current.get()):
             return original(self)
-        scope, origin = here(), _origin(self)  # a tunnel that fails forgets where it was to lead
+        scope, origin = here(), _origin(self)  # a tunnel that fails forgets its destination
         if withheld(scope):
             failure = None if scope is None else connection_failed(scope, *origin)
             if failure is not None:
@@ -99,7 +103,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         attempt = Attempt()
         token = _attempt.set(attempt)
         try:
-            with passing():  # the step of the request that follows accounts for it
+            with passing():  # the step of the request that follows covers it
                 return original(self)
         except Exception as error:
             kind = "raised" if attempt.raised is None else "open"
@@ -112,13 +116,13 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_of_http_client(connection: Any) -> bool:
-    """urllib3-future has classes of the same names that speak HTTP by themselves: what they send passes nothing of ours."""
+    """Return whether a connection is http.client's: urllib3-future has classes of the same names that bypass this seam."""
     client: Any = sys.modules.get("http.client")
     return client is not None and isinstance(connection, client.HTTPConnection)
 
 
 def _fail(connection: Any, failure: Answer, original: Callable[[], Any]) -> None:
-    """Raise what opening the connection raised then, by the library's own code where that made an error of its own of it."""
+    """Raise the recorded error of opening the connection, through the library's own code if that had wrapped it."""
     error = failure.error or ConnectionError(failure.text)
     if failure.raised == "open":
         token = _attempt.set(Attempt(fails=error))
@@ -130,7 +134,7 @@ def _fail(connection: Any, failure: Answer, original: Callable[[], Any]) -> None
 
 
 def _origin(connection: Any) -> tuple[bytes, bytes]:
-    """Scheme and ``host[:port]`` of where the requests of a connection go."""
+    """Return scheme and ``host[:port]`` of the destination of a connection's requests."""
     tls = connection.default_port == 443
     tunnel = getattr(connection, "_tunnel_host", None)
     host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)
@@ -143,7 +147,7 @@ def _origin(connection: Any) -> tuple[bytes, bytes]:
 
 
 def _connected(connection: Any) -> None:
-    """What urllib3 notes of a connection that it has opened."""
+    """Set the attributes that urllib3 sets on an opened connection."""
     if not hasattr(connection, "is_verified"):
         return
     proxy = getattr(connection, "proxy", None)
@@ -165,7 +169,7 @@ def _connected(connection: Any) -> None:
 
 
 def putrequest(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``HTTPConnection.putrequest``: where each request begins."""
+    """Wrap ``HTTPConnection.putrequest``, where each request begins."""
 
     @wraps(original)
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +183,7 @@ def putrequest(original: Callable[..., Any]) -> Callable[..., Any]:
             if sock.fresh:
                 return result
             sock = sock.real
-        if sock is not None or self.auto_open:  # else it may not be opened again, and says so itself
+        if sock is not None or self.auto_open:  # otherwise it may not be opened again, and raises that itself
             self.sock = Line(self, sock)
         return result
 
@@ -190,31 +194,31 @@ _LENGTH: Final = re.compile(rb"(?im)^(content-length:)[^\r\n]*")
 
 
 def _with_body(data: bytes, body: bytes) -> bytes:
-    """A request with another body."""
+    """Return a request with another body."""
     head, end, _ = data.partition(b"\r\n\r\n")
     return _LENGTH.sub(rb"\1 %d" % len(body), head, count=1) + end + body
 
 
 class Line:
-    """The socket of a connection, as long as one request and its answer take.
+    """The socket of a connection, for one request and its answer.
 
-    ``real`` is the socket itself, where there is one: in a replay, and before the request is known, there need not be.
+    ``real`` is the socket itself, if there is one: in a replay, and before the request is known, there need not be.
     """
 
-    # No slots: a socket has attributes that somebody may set.
+    # No slots: programs may set attributes of a socket.
 
     def __init__(self, connection: Any, real: Any) -> None:
         self.connection: Final = connection
         self.real = real
         self.exchange: Exchange | None = None
-        #: Whether requests go to ``real``: no step is made, or a live one.
+        #: Whether requests go to ``real``: without a step, or with a live one.
         self._passes = False
         self._head: RequestHead | None = None
         #: What has been sent and is held back until the request is known.
         self._held = b""
         self._chunks: Chunks | None = None
         self._streams = False
-        #: Whether its body waits until the other side asks for it.
+        #: Whether its body waits until the server asks for it.
         self._waits = False
         self._incoming: Incoming | None = None
         self._blocks: Iterator[bytes] | None = None
@@ -256,14 +260,14 @@ class Line:
             return number
         if self._closed:
             return -1
-        if self._readable is None:  # whoever waits for an answer need not wait
+        if self._readable is None:  # an answer needs no waiting
             self._readable = os.open(os.devnull, os.O_RDONLY)
         return self._readable
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
     def sendall(self, data: Any, *flags: Any) -> None:
-        """A part of the request; the library sends its head first, then its body, in one or several pieces."""
+        """Send a part of the request; the library sends its head first, then its body, in one or several pieces."""
         data = data if type(data) is bytes else memoryview(data).tobytes()
         if self._passes and self.exchange is None:
             self.real.sendall(data)
@@ -271,7 +275,7 @@ class Line:
             self._first(data)
         elif self.exchange is not None:
             self._next(data)
-        elif self._blocks is None:  # else nobody is to have it
+        elif self._blocks is None:  # otherwise nobody receives it
             self._held += data
             self._enough()
 
@@ -290,7 +294,7 @@ class Line:
         self._enough(end)
 
     def _enough(self, end: int = 0) -> None:
-        """Whether the request is known now: it is whole, or will be sent as its body is produced."""
+        """Begin the step if the request is known now: it is complete, or its body is sent as it is produced."""
         head = self._head
         assert head is not None
         end = end or self._held.find(b"\r\n\r\n") + 4
@@ -305,7 +309,7 @@ class Line:
         assert head is not None
         scheme, netloc = _origin(connection)
         target = head.target
-        if target[:7] == b"http://" or target[:8] == b"https://":  # by way of a proxy
+        if target[:7] == b"http://" or target[:8] == b"https://":  # through a proxy
             scheme, _, rest = target.partition(b"://")
             netloc, slash, path = rest.partition(b"/")
             target = slash + path or b"/"
@@ -341,7 +345,7 @@ class Line:
                 self._uploaded(body)
 
     def _pass(self, data: bytes) -> None:
-        """A request without a step: the socket takes its place again."""
+        """Send a request without a step: the real socket takes its place again."""
         token = _attempt.set(Attempt())
         try:
             self._open()
@@ -394,12 +398,12 @@ class Line:
         self._transmitted += 1
         try:
             self.exchange.inside(self.real.sendall, data)
-        except OSError as error:  # an answer may have come all the same, and the library may go for it
+        except OSError as error:  # an answer may have arrived nevertheless, and the library may read it
             self._incoming.early = f"cut {self._transmitted} {error.errno or 0} {error.strerror or error}"
             raise
 
     def _recorded(self) -> None:
-        """The log answers: what it says of how the request was sent."""
+        """Apply the log's record of how the request was sent."""
         exchange = self.exchange
         assert exchange is not None
         early = exchange.early()
@@ -420,7 +424,7 @@ class Line:
                 raise OSError(int(number), text) if int(number) else TimeoutError(text)
 
     def _next(self, data: bytes) -> None:
-        if not self._streams:  # more than it said
+        if not self._streams:  # more than announced
             if self._passes:
                 self._transmit(data)
             return
@@ -447,7 +451,7 @@ class Line:
     def makefile(self, mode: str = "r", buffering: int | None = None, **options: Any) -> Any:
         if "w" in mode or "b" not in mode:
             return self.real.makefile(mode, buffering, **options)
-        if self._held and self.exchange is None and self._head is not None:  # less came than it had said
+        if self._held and self.exchange is None and self._head is not None:  # less was sent than announced
             self._begin(self._held[self._held.find(b"\r\n\r\n") + 4 :])
         if self._passes and self.exchange is None:
             return self.real.makefile(mode, buffering, **options)
@@ -499,7 +503,7 @@ class Line:
         yield from served(exchange, head.codings)
 
     def _over(self) -> None:
-        """The answer has been read: the connection has its socket again."""
+        """Give the connection its socket back: the answer has been read."""
         if self.connection.sock is self:
             self.connection.sock = self.real
         self._release()
@@ -532,7 +536,7 @@ class Line:
 
 
 class _Reader(RawIOBase):
-    """What the library's own reader reads from."""
+    """The raw stream below the library's own reader."""
 
     def __init__(self, line: Line, raw: Any) -> None:
         super().__init__()
@@ -540,7 +544,7 @@ class _Reader(RawIOBase):
         self._raw = raw
 
     @property
-    def _sock(self) -> Line:  # some programs reach for the socket below a response
+    def _sock(self) -> Line:  # some programs access the socket below a response
         return self._line
 
     def readable(self) -> bool:
@@ -565,7 +569,7 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-#: What a connection that is not there says of itself.
+#: The answers of a nonexistent connection to queries.
 _QUESTIONS: Final[dict[str, Callable[..., Any]]] = {
     "setsockopt": _nothing,
     "getsockopt": lambda *_: 0,

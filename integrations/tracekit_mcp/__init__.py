@@ -1,7 +1,8 @@
-"""The Model Context Protocol by the official SDK (``mcp``): what a client session asks of its server, each request a step.
+"""The Model Context Protocol by the official SDK (``mcp``): a client session's requests to its server, each a step.
 
-A connection is opened, and its server process started, while recording alone: a replay answers every request from the log, and gives
-the program what the server sent of itself (progress, log messages, questions to the user or the model) where it came then.
+A connection is opened, and its server process started, only while recording: a replay answers every request from the
+log, and delivers what the server sent unprompted (progress, log messages, questions to the user or the model) at its
+recorded place.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _request(name: str) -> Callable[[Any], Any]:
 integration = Integration(
     "mcp",
     modules=("mcp",),
-    # The high-level client keeps answers for as long as the server says: its clock decides which requests are made.
+    # The high-level client caches answers for as long as the server says: its clock decides which requests are made.
     frameworks=("mcp.client.caching",),
     patches=(
         Patch("mcp.client.stdio", "stdio_client", _transport("stdio"), decorated=True),

@@ -1,4 +1,4 @@
-"""Requests of a client session, each a step: what the SDK's own code makes of the answer, it makes of the recorded one as well."""
+"""Requests of a client session, each a step: the SDK's own code processes recorded answers like live ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._transport import Connection, Sender, awaited
 
 __all__ = ["request_of_dispatcher", "request_of_session"]
 
-#: Requests that by the protocol only read, or change nothing but what this session is sent.
+#: Requests that by the protocol only read, or change only what this session receives.
 _READS: Final = frozenset(
     (
         "completion/complete",
@@ -37,16 +37,16 @@ _READS: Final = frozenset(
 )
 #: Requests that say who asks, not what is asked.
 _GREETINGS: Final = frozenset(("initialize", "server/discover"))
-#: Requests whose name is a part of what is asked, in OpenTelemetry's conventions for MCP.
+#: Requests whose name is a part of the request, in OpenTelemetry's conventions for MCP.
 _NAMED: Final = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
-#: Errors of the SDK itself, in place of an answer: too late (by HTTP's code in the first version), connection closed.
+#: Errors of the SDK itself, instead of an answer: timeout (with HTTP's code in the first version), connection closed.
 _NO_ANSWER: Final = frozenset((408, -32001, -32000))
-#: What is in ``_meta`` for the transport and for tracing.
+#: The entries of ``_meta`` for the transport and for tracing.
 _PLUMBING: Final = frozenset(("baggage", "progressToken", "traceparent", "tracestate"))
 
 
 def request_of_session(original: Any) -> Any:
-    """``BaseSession.send_request`` of the SDK's first major version."""
+    """Wrap ``BaseSession.send_request`` of the SDK's first major version."""
 
     async def send_request(self: Any, request: Any, result_type: Any, *args: Any, **kwargs: Any) -> Any:
         connection = _connection(self)
@@ -76,7 +76,7 @@ def request_of_session(original: Any) -> Any:
 
 
 class _Unread:
-    """Stands in for the type of a result: what came is the result."""
+    """Replaces the type of a result: the raw value is the result."""
 
     @staticmethod
     def model_validate(raw: Any) -> Any:
@@ -84,7 +84,7 @@ class _Unread:
 
 
 def request_of_dispatcher(original: Any) -> Any:
-    """``JSONRPCDispatcher.send_raw_request`` of the second: every request of a session passes it."""
+    """Wrap ``JSONRPCDispatcher.send_raw_request`` of the second major version: every request of a session passes it."""
 
     async def send_raw_request(
         self: Any, method: str, params: Mapping[str, Any] | None, opts: Any = None, **kwargs: Any
@@ -128,7 +128,7 @@ def _connection(session: Any) -> Connection | None:
 
 
 async def _asked(connection: Connection, method: str, params: Mapping[str, Any] | None, live: Any, unsent: Any) -> Any:
-    """A request as a step; ``unsent`` is a block in which the session waits for an answer that the log has."""
+    """Make a request as a step; ``unsent`` is a context in which the session waits for an answer from the log."""
 
     sent = False
 
@@ -163,7 +163,7 @@ async def _asked(connection: Connection, method: str, params: Mapping[str, Any] 
 
 
 def _request(connection: Connection, method: str, params: dict[str, Any]) -> Request:
-    """The request as replay compares it, under the name that OpenTelemetry gives it."""
+    """Return the request in the form that a replay compares, under OpenTelemetry's name for it."""
     info: dict[str, Any] = {"mcp.method.name": method, "network.transport": connection.network}
     asked: Any = params
     if method in _GREETINGS:
@@ -190,7 +190,7 @@ def _is_plumbing(key: str) -> bool:
 
 
 def _side_effect(connection: Connection, method: str, tool: Any) -> str:
-    """The class of a request. What a server says of its tools is its own word, and counts where the user trusts it."""
+    """Return the class of a request. A server's claims about its tools count only if the user trusts it."""
     if method != "tools/call":
         return "read_only" if method in _READS else "irreversible"
     hints = connection.tools.get(tool, {}).get("annotations") if connection.trusted else None
@@ -202,12 +202,12 @@ def _side_effect(connection: Connection, method: str, tool: Any) -> str:
 
 
 def _failed(error: BaseException, sent: bool) -> dict[str, Any]:
-    """What a failure says of the request: where the server has not answered, nobody knows what it did."""
+    """Return what a failure implies for the request: if the server has not answered, its effect is unknown."""
     data = getattr(error, "error", None)
     code = getattr(data, "code", None)
     about = {"error.type": str(code)} if isinstance(code, int) else {"error.type": type(error).__name__}
     if isinstance(code, int) and code not in _NO_ANSWER:
         return {**about, "rpc.response.status_code": str(code)}
-    if not sent or type(error).__name__ == "ClosedResourceError":  # the server has not got it
+    if not sent or type(error).__name__ == "ClosedResourceError":  # the server has not received it
         return about
     return {**about, "in_doubt": True}

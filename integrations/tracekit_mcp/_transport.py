@@ -1,8 +1,8 @@
-"""Connections to servers: opened as a step, and closed as one; what lies below them belongs to these steps.
+"""Connections to servers: opened as a step, and closed as one; everything below them belongs to these steps.
 
-The SDK's transports are async generators that start a process, or open HTTP connections, and yield two streams of messages. What a
-session gets are the streams of a ``Connection`` instead: through them pass the messages of the live transport, or nothing but what
-the log has.
+The SDK's transports are async generators that start a process, or open HTTP connections, and yield two streams of
+messages. A session gets the streams of a ``Connection`` instead: they carry the messages of the live transport, or only
+those in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Info = Mapping[str, Any]
 OPEN: Final = "mcp/connect"
 CLOSE: Final = "mcp/close"
 MESSAGES: Final = "mcp/messages"
-#: The id of the greeting by which a resumed run opens a connection anew: none that a session gives.
+#: The id of the handshake by which a resumed run reopens a connection: one that no session uses.
 _AGAIN: Final = "tracekit-resumed"
 
 
@@ -53,10 +53,11 @@ async def awaited(
     info: Callable[[Any], dict[str, Any]] | None = None,
     failed: Callable[[BaseException], dict[str, Any]] | None = None,
 ) -> Any:
-    """Make a call as a step: live by ``await call()``, else as the log has it.
+    """Make a call as a step: live by ``await call()``, else answered from the log.
 
-    ``began`` gets the step, and where it is, before that. A recorded outcome is waited for in a block of ``waiting()``, and
-    ``answered`` gets its ``meta``; ``info`` (of the result) and ``failed`` (of the error) say what a live one has there besides.
+    ``began`` is called before that with the step and its scope. A recorded outcome is awaited in the context
+    ``waiting()``, and ``answered`` is called with its ``meta``; ``info`` (of the result) and ``failed`` (of the error)
+    return additional ``meta`` of a live one.
     """
     scope = here()
     if scope is None:
@@ -81,7 +82,7 @@ async def awaited(
 class _Stream:
     """One of the two streams of a session: the transport's, or one that leads nowhere."""
 
-    #: The SDK's own streams carry the context of whoever sent a message; what it would be here is the transport's.
+    #: The SDK's own streams carry the context of a message's sender; here it would be the transport's.
     last_context: Final = None
 
     def __init__(self, connection: Connection, raw: Any) -> None:
@@ -100,7 +101,8 @@ class _Stream:
 
 
 class Sender(_Stream):
-    """What a session sends. Its requests are steps where it waits for the answer; what it answers itself is one here."""
+    """The messages that a session sends. Its requests are steps where it waits for the answer; its own answers are
+    steps here."""
 
     async def send(self, item: Any) -> None:
         asked = self.connection.asked_by(item)
@@ -111,7 +113,7 @@ class Sender(_Stream):
         result = getattr(message, "result", None)
         error = getattr(message, "error", None)
         answer = {"result": _plain(result)} if error is None else {"error": _plain(error)}
-        # What the server does with it is covered by the class of the request that it asks within.
+        # Its effect at the server is covered by the class of the request within which the server asks.
         request = Request.of("tool", f"mcp/answer {asked}", answer, side_effect="read_only")
         await awaited(request, lambda: self._send(item))
 
@@ -125,12 +127,13 @@ class Sender(_Stream):
 
 
 class Receiver(_Stream):
-    """What a session receives. What the server sends of itself is recorded, piece by piece, and comes again in a replay."""
+    """The messages that a session receives. Those that the server sends unprompted are recorded, piece by piece, and
+    repeated in a replay."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:
         super().__init__(connection, raw)
         self._step: Step | None = None
-        #: Where the session's loop is in the program, while it is away from there with what only carries answers.
+        #: The session's loop's place in the program, while it is in code that only carries answers.
         self._place: Scope | None = None
 
     async def aclose(self) -> None:
@@ -175,7 +178,8 @@ class Receiver(_Stream):
         return item
 
     def _leaves(self) -> None:
-        """That answers come, and are handed on, is no progress of the program's own: a replay has them without this loop."""
+        """Leave the program's lane: receiving answers and passing them on is no progress of the program, since a replay
+        has no such loop."""
         place, scope = current.get(), self.connection.scope
         if place is not None and scope is not None and place.session is scope.session:
             self._place = place
@@ -187,11 +191,11 @@ class Receiver(_Stream):
             current.set(place)
 
     async def _recorded(self) -> Any:
-        """The next message that the log has of the server's own, when its turn has come."""
+        """Return the next recorded message of the server's own, at its turn."""
         step = self._step
         if step is None:
             scope = here()
-            # That there are any is known where the first has come: a session that gets none makes no step.
+            # A session without any makes no step, so a replay looks whether the first one is due.
             if scope is None or not scope.session.comes_next(scope, "tool", MESSAGES):
                 return None
             step = self._step = _begun(scope, self.connection)
@@ -216,7 +220,7 @@ class Receiver(_Stream):
             self._step.chunk(_plain(_root(item)), info={"suspended": True})
 
     def _ends(self, error: BaseException | None) -> None:
-        """Nobody receives any more: what has come is all there is."""
+        """Complete the step when nothing receives any more."""
         step, self._step = self._step, None
         if step is not None and step.live and not isinstance(error, ReplayError):
             step.done(None, info={"abandoned": True})
@@ -230,24 +234,24 @@ def _begun(scope: Scope, connection: Connection) -> Step:
 
 
 def _root(item: Any) -> Any:
-    """The message itself: the SDK's first major version wraps it once more."""
+    """Return the message itself: the SDK's first major version wraps it once more."""
     message = getattr(item, "message", item)
     return getattr(message, "root", message)
 
 
 def _plain(value: Any) -> Any:
-    """As it goes over the wire."""
+    """Return a value in its wire format."""
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(by_alias=True, mode="json", exclude_unset=True)
 
 
 def _is_own(item: Any) -> bool:
-    """Whether the server sent it of itself: a request or a notification."""
+    """Return whether the server sent it unprompted: a request or a notification."""
     return hasattr(_root(item), "method")
 
 
 def message_of(data: Mapping[str, Any]) -> Any:
-    """A message of the SDK from what went over the wire."""
+    """Return a message of the SDK from its wire format."""
     modern = sys.modules.get("mcp_types")
     if modern is not None:
         message = modern.jsonrpc_message_adapter.validate_python(data, by_name=False)
@@ -260,25 +264,25 @@ def message_of(data: Mapping[str, Any]) -> Any:
 
 
 class Connection:
-    """One connection to a server, live or answered from the log, and what is known of the server."""
+    """One connection to a server, live or answered from the log, and what is known about the server."""
 
     def __init__(self, kind: str, server: Mapping[str, Any], target: str, manager: Any) -> None:
         self.kind: Final = kind
-        #: What replay compares of it, and the text by which the user trusts it.
+        #: The part that a replay compares, and the text by which the user trusts it.
         self.server: Final = server
         self.target: Final = target
         self._manager: Final = manager
-        #: What the transport yielded; ``None`` where the log answered.
+        #: The streams that the transport yielded; ``None`` if the log answered.
         self.streams: tuple[Any, ...] | None = None
-        #: Where its tasks are, inside the step that opened it.
+        #: The scope of its tasks, inside the step that opened it.
         self.scope: Scope | None = None
         self.session_id: str | None = None
         self.trusted: Final = trusted(target)
-        #: What the server says of its tools.
+        #: The server's descriptions of its tools.
         self.tools: Final[dict[str, Mapping[str, Any]]] = {}
-        #: The greeting that the log answered.
+        #: The handshake that the log answered.
         self.greeting: Mapping[str, Any] | None = None
-        #: The transport's stream of a connection that a resumed run has opened anew.
+        #: The transport's stream of a connection that a resumed run has reopened.
         self.late: Any = None
         self._back: Any = None
         self._host: asyncio.Future[None] | None = None
@@ -309,7 +313,7 @@ class Connection:
 
     @contextmanager
     def transporting(self) -> Iterator[None]:
-        """A block that belongs to the transport, and what it starts, too."""
+        """The block whose code, and what it starts, belongs to the transport."""
         scope = current.get()
         token = current.set(scope if scope is not None and scope.live else self.scope)
         try:
@@ -321,28 +325,28 @@ class Connection:
     # -- what is learned from what passes -----------------------------------------------------------------------------------
 
     def received(self, item: Any) -> None:
-        """Remember what the server asks for, so that the answer is known as one."""
+        """Remember the server's requests, so that answers to them are recognised."""
         message = _root(item)
         asked, id = getattr(message, "method", None), getattr(message, "id", None)
         if asked is not None and id is not None:
             self._requests[id] = asked
 
     def asked_by(self, item: Any) -> str | None:
-        """What an outgoing message answers, where it is an answer."""
+        """Return the request that an outgoing message answers, or ``None``."""
         message = _root(item)
         if hasattr(message, "method"):
             return None
         return self._requests.pop(getattr(message, "id", None), None)
 
     def listed(self, result: Any) -> None:
-        """The server has listed tools."""
+        """Remember the tools that the server has listed."""
         found = result.get("tools") if isinstance(result, Mapping) else None
         for tool in found if isinstance(found, list) else ():
             if isinstance(tool, Mapping) and isinstance(tool.get("name"), str):
                 self.tools[tool["name"]] = tool
 
     def current_session(self) -> str | None:
-        """The id that a server over HTTP has given to the session."""
+        """Return the session's id, as assigned by a server over HTTP."""
         streams = self.streams
         return streams[2]() if streams is not None and len(streams) > 2 else self.session_id
 
@@ -350,7 +354,8 @@ class Connection:
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[tuple[Any, ...]]:
-        """The streams of a connection that the log answers for. They lead nowhere, unless a resumed run goes on with it."""
+        """Yield the streams of a connection that the log answers. They lead nowhere, unless a resumed run continues
+        with it."""
         import anyio
 
         self._back, incoming = anyio.create_memory_object_stream[Any](0)
@@ -365,7 +370,7 @@ class Connection:
                 await asyncio.wait([self._host])
 
     async def again(self) -> None:
-        """Open it for a request that the log does not answer: its session goes on as if it had never been closed."""
+        """Reopen it for a request that the log does not answer: its session continues as if it had never been closed."""
         if self.opened:
             return
         if self._host is None:
@@ -374,7 +379,7 @@ class Connection:
                 self._host.add_done_callback(lambda _: self._ready.set())
         await self._ready.wait()
         if not self.opened:
-            self._host.result()  # raises what kept it from being opened
+            self._host.result()  # raises the reason why it was not opened
 
     async def _go_on(self) -> None:
         import anyio
@@ -395,7 +400,7 @@ class Connection:
                 await outgoing.aclose()
 
     async def _greet(self, incoming: Any, outgoing: Any) -> None:
-        """The handshake of the session that it goes on with."""
+        """Repeat the handshake of the continued session."""
         if self.greeting is None:
             return
         greeting = {"jsonrpc": "2.0", "id": _AGAIN, "method": "initialize", "params": dict(self.greeting)}
@@ -406,20 +411,20 @@ class Connection:
 
 
 def transport(kind: str) -> Callable[[Any], Any]:
-    """The patch of one of the SDK's transports."""
+    """Return the patch of one of the SDK's transports."""
 
     def wrap(original: Any) -> Any:
         manager_of, bind = asynccontextmanager(original), signature(original).bind
 
         async def captured(*args: Any, **kwargs: Any) -> AsyncIterator[tuple[Any, ...]]:
-            if below_seam():  # one transport made of another
+            if below_seam():  # one transport built on another
                 async with manager_of(*args, **kwargs) as streams:
                     yield streams
                 return
             try:
                 bound = bind(*args, **kwargs)
             except TypeError:
-                manager_of(*args, **kwargs)  # raises as it would
+                manager_of(*args, **kwargs)  # raises like the original
                 raise
             bound.apply_defaults()
             arguments = bound.arguments
@@ -434,13 +439,13 @@ def transport(kind: str) -> Callable[[Any], Any]:
 
 
 def _server(kind: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """What replay compares of a server, the text that names it, and what else is recorded of it."""
+    """Return the part of a server that a replay compares, the text that names it, and what else is recorded about it."""
     if kind != "stdio":
         url = shown(str(arguments.get("url", "")))
         return {"url": url}, url, {}
     server = arguments["server"]
     args = [str(one) for one in server.args]
-    # An interpreter or a launcher lies elsewhere on another machine, and the environment holds what is secret.
+    # The paths of interpreters or launchers differ between machines, and the environment contains secrets.
     compared = {"command": os.path.basename(server.command), "args": args}
     info = {"command": server.command, "environment": sorted(server.env or ())}
     cwd = getattr(server, "cwd", None)
@@ -470,13 +475,14 @@ async def _opened(
 
 def _streams(connection: Connection, incoming: Any, outgoing: Any) -> tuple[Any, ...]:
     pair = (Receiver(connection, incoming), Sender(connection, outgoing))
-    # In its first major version the SDK gives a third thing for streamable HTTP.
+    # In its first major version the SDK yields a third value for streamable HTTP.
     third = connection.kind == "http" if connection.streams is None else len(connection.streams) > 2
     return (*pair, connection.current_session) if third and "mcp_types" not in sys.modules else pair
 
 
 async def _closed(connection: Connection, error: BaseException | None) -> bool:
-    """Close it, with the error that the program's own code raised meanwhile. Whether that error ends here; raises what it becomes."""
+    """Close it, with the error that the program's own code raised; return whether that error ends here, or raise what
+    it becomes."""
     import anyio
 
     if isinstance(error, (ReplayError, GeneratorExit)):
@@ -501,9 +507,7 @@ async def _closed(connection: Connection, error: BaseException | None) -> bool:
     if connection.streams is not None:
         said = await awaited(request, live)
     else:
-        with anyio.CancelScope(
-            shield=True
-        ):  # what has cancelled the program has not kept the log from having the outcome
+        with anyio.CancelScope(shield=True):  # the cancellation of the program must not keep the outcome out of the log
             said = await awaited(request, live)
     if became is None and error is not None and said.get("groups"):
         became = error
@@ -515,7 +519,8 @@ async def _closed(connection: Connection, error: BaseException | None) -> bool:
 
 
 def _groups(failure: BaseException, error: BaseException) -> list[str] | None:
-    """The exception groups that the transport's tasks have put around ``error``, the innermost first; ``None``: it is another failure."""
+    """Return the exception groups that the transport's tasks have put around ``error``, the innermost first; ``None``:
+    another failure."""
     texts: list[str] = []
     while failure is not error:
         if not isinstance(failure, BaseExceptionGroup) or len(failure.exceptions) != 1:

@@ -1,4 +1,5 @@
-"""Mistral: where its protocol differs from OpenAI's, and ``wrap(client)`` for one client. See README.md beside this file."""
+"""Mistral: where its protocol differs from OpenAI's, and ``wrap(client)`` for one client. See README.md in this
+directory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "chat/completions", "read_only"),
     Endpoint("POST", "fim/completions", "read_only"),
@@ -44,7 +45,8 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one ``Mistral`` client, its ``…_async`` methods included; returns it. Nothing is patched globally."""
+    """Capture the calls of this one ``Mistral`` client, including its ``…_async`` methods; return it. Nothing is
+    patched globally."""
     register(integration)
     for transport in _transports(client):
         attach(transport)
@@ -52,7 +54,7 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     for transport in _transports(client):
         detach(transport)
     return client

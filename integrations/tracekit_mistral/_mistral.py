@@ -1,4 +1,4 @@
-"""Mistral's protocol: OpenAI's chat completions and embeddings, and what Mistral adds to them."""
+"""Mistral's protocol: OpenAI's chat completions and embeddings, and Mistral's additions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERTEX: Final = r"/publishers/mistralai/models/([^/:]+):(?:stream)?[rR]awPredic
 
 
 class _Own(ChatCompletions):
-    """What Mistral's SDK sends or its host gets, and the same bodies on Vertex AI."""
+    """Requests of Mistral's SDK or to its host, and the same bodies on Vertex AI."""
 
     provider = "mistral_ai"
 
@@ -43,7 +43,7 @@ class Chat(_Own):
 
 
 class Agents(ChatCompletions):
-    """``POST …/agents/completions`` with ``messages``: the agent stands where a model does."""
+    """``POST …/agents/completions`` with ``messages``: the agent replaces the model."""
 
     name = "mistral.agents"
     provider = "mistral_ai"
@@ -54,7 +54,7 @@ class Agents(ChatCompletions):
 
 
 class Fim(_Own):
-    """``POST …/fim/completions`` with a ``prompt``, and perhaps a ``suffix``: what stands between them."""
+    """``POST …/fim/completions`` with a ``prompt``, and perhaps a ``suffix``: the model fills in what is between them."""
 
     name = "mistral.fim"
     operation = "text_completion"

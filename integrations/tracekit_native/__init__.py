@@ -1,6 +1,7 @@
 """Clients that connect below Python: the functions by which Python code calls them.
 
-A replay refuses such a call, a recording names it. Clients whose sockets are Python's own (asyncpg, redis) need no line here.
+A replay refuses such a call, a recording names it. Clients whose sockets are Python's own (asyncpg, redis) need no line
+here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["integration"]
 
 
 def _address(host: object, port: object) -> object:
-    """``(host, port)``, a name alone where the port is none, or nothing."""
+    """Return ``(host, port)``, only a name if there is no port, or nothing."""
     text = host.decode() if isinstance(host, bytes) else host
     if not text:
         return None
@@ -24,12 +25,12 @@ def _address(host: object, port: object) -> object:
 
 
 def _loaded(name: str) -> Any:
-    """A module of the client that is being called; none is imported for that."""
+    """Return a module of the client that is being called; nothing is imported for that."""
     return sys.modules[name]
 
 
 def _grpc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """The target of the channel (``localhost:50051``, ``dns:///host:443``), else the method that is called."""
+    """Return the target of the channel (``localhost:50051``, ``dns:///host:443``), else the method that is called."""
     target = getattr(args[0], "_target", None)
     if isinstance(target, bytes):
         host, _, port = target.decode().rpartition("/")[2].rpartition(":")
@@ -41,7 +42,7 @@ def _grpc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 
 
 def _empty(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """An empty message as the answer of a unary call, in the form in which its private part has it."""
+    """Return an empty message as the answer of a unary call, in the form that grpc uses internally."""
     found = _loaded("grpc._channel")._RPCState((), (), (), _loaded("grpc").StatusCode.OK, "")
     found.response = args[0]._response_deserializer(b"") if args[0]._response_deserializer else b""
     return found, None
@@ -78,7 +79,7 @@ def _curl_cffi(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 
 
 def _url(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """The first of the arguments that is an address."""
+    """Return the first argument that is an address."""
     return next((_of_url(one) for one in [kwargs.get("url"), *args] if isinstance(one, str) and "://" in one), None)
 
 
@@ -150,7 +151,7 @@ integration = Integration(
             for name in ("subscribe", "assign", "poll", "consume")
         ),
         *(Native("temporalio.bridge.client", f"Client.{name}") for name in ("connect", "call")),
-        # A sub-interpreter has modules of its own, in which nothing is captured: what it does is not known.
+        # A sub-interpreter has modules of its own, in which nothing is captured: what it does is unknown.
         Native("_xxsubinterpreters", "run_string", _interpreter),
         *(Native("_interpreters", name, _interpreter) for name in ("exec", "run_string", "run_func", "call")),
     ),

@@ -1,4 +1,4 @@
-"""Ollama: the dialects of its own protocol, and ``wrap(client)`` for one client. See README.md beside this file."""
+"""Ollama: the dialects of its own protocol, and ``wrap(client)`` for one client. See README.md in this directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed (pull, push, create, copy, delete) are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed (pull, push, create, copy, delete) are irreversible unless the
+#: method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "api/chat", "read_only"),
     Endpoint("POST", "api/generate", "read_only"),
@@ -42,13 +43,13 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one ``Client`` or ``AsyncClient``; returns it. Nothing is patched globally."""
+    """Capture the calls of this one ``Client`` or ``AsyncClient``; return it. Nothing is patched globally."""
     register(integration)
     attach(client._client)  # type: ignore[attr-defined]
     return client
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     detach(client._client)  # type: ignore[attr-defined]
     return client

@@ -1,4 +1,4 @@
-"""Ollama's own protocol: JSON, and lines of JSON where an answer is streamed (its default)."""
+"""Ollama's own protocol: JSON, and JSON lines for a streamed answer (its default)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracekit.integration import Claim, Reading, answer_meta, json_lines, json_v
 
 __all__ = ["Chat", "Embed", "Generate"]
 
-#: The ``options`` that steer decoding; ``num_predict`` is the limit of the answer.
+#: The ``options`` for decoding; ``num_predict`` is the limit of the answer.
 _OPTIONS: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -57,7 +57,7 @@ class Chat:
         return answer_meta(model=body.get("model"), finish_reasons=[body.get("done_reason")], usage=usage)
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        """The last line has it all."""
+        """Return the last line's metadata: it has all counts."""
         lines = b"".join(pieces).rstrip().rsplit(b"\n", 1)
         last = json_value(lines[-1])
         return self.response(last, {}) if isinstance(last, dict) and last.get("done") else {}
@@ -85,7 +85,7 @@ class Chat:
         )
 
     def message(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What one answer, or one line of it, says."""
+        """Return the message in an answer, or in one line of it."""
         found = line.get("message")
         return found if isinstance(found, dict) else {}
 

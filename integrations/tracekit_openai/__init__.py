@@ -1,4 +1,4 @@
-"""OpenAI: the dialects of its wire protocol, and ``wrap(client)`` for one client. See README.md beside this file."""
+"""OpenAI: the dialects of its wire protocol, and ``wrap(client)`` for one client. See README.md in this directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
 
-#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+#: The side effects of the endpoints; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
     Endpoint("POST", "chat/completions", "read_only"),
     Endpoint("POST", "completions", "read_only"),
@@ -54,9 +54,10 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one client (``OpenAI``, ``AsyncOpenAI``, Azure …), and of those derived from it; returns it.
+    """Capture the calls of this one client (``OpenAI``, ``AsyncOpenAI``, Azure …), and of those derived from it; return
+    it.
 
-    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured too.
+    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured, too.
     """
     register(integration)
     attach(client._client)  # type: ignore[attr-defined]
@@ -64,6 +65,6 @@ def wrap(client: ClientT) -> ClientT:
 
 
 def unwrap(client: ClientT) -> ClientT:
-    """Undo ``wrap``."""
+    """Undo ``wrap``; return the client."""
     detach(client._client)  # type: ignore[attr-defined]
     return client

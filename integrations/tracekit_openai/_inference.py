@@ -1,4 +1,4 @@
-"""The endpoints that run a model on something else than text: images, speech, moderation."""
+"""The endpoints that run a model on something other than text: images, speech, moderation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracekit.integration import Claim, Reading, answer_meta, completion_usage
 
 __all__ = ["Inference"]
 
-#: The end of the path, and what the body must hold beside a model.
+#: The end of the path, and the field that the body must have besides a model.
 _PATHS: Final = {
     "/images/generations": "prompt",
     "/images/edits": "image",

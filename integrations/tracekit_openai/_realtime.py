@@ -9,15 +9,15 @@ from tracekit.integration import Claim, Reading, answer_meta, completion_usage, 
 
 __all__ = ["Realtime"]
 
-#: Where the parameters of the URL name a model; with the Responses API each message names it.
+#: The URL parameters that name a model; with the Responses API each message names it.
 _MODEL: Final = ("model", "deployment")
 _RESPONSES: Final = "responses"
 
 
 class Realtime:
-    """A websocket to ``…/realtime?model=…``, or, of the SDK, to ``…/responses``: one call for all responses that it brings.
+    """A websocket to ``…/realtime?model=…``, or, from the SDK, to ``…/responses``: one call for all its responses.
 
-    What they took is added up when the connection has ended.
+    Their usage is added up when the connection has ended.
     """
 
     name = "openai.realtime"
@@ -33,7 +33,7 @@ class Realtime:
         for name in _MODEL:
             if body.get(name):
                 return Claim(body[name])
-        # Which model answers, and so the price, is known when it has.
+        # The model, and so the price, is known only from the answer.
         return Claim(_RESPONSES, info={"own_price": True}) if path.endswith(f"/{_RESPONSES}") else None
 
     def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ class Realtime:
 
 
 def _meta(events: Iterable[object]) -> dict[str, Any]:
-    """What the events that end a response say: of the last one, and the tokens of all."""
+    """Return the metadata from the events that end a response: the last one's, with the tokens of all."""
     usage: dict[str, int] = {"input_tokens": 0, "output_tokens": 0}
     last: Mapping[str, Any] = {}
     for event in events:

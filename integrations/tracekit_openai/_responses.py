@@ -18,7 +18,7 @@ from tracekit.integration import (
 
 __all__ = ["Responses"]
 
-#: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
+#: Parameters for decoding or safety that are single values; the rest is compared with the body.
 _PARAMETERS: Final = (
     "stream", "temperature", "top_p", "max_output_tokens", "service_tier", "parallel_tool_calls", "truncation", "safety_identifier",
 )  # fmt: skip
@@ -26,7 +26,7 @@ _LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
 class Responses:
-    """``POST …/responses``. What is stored, cancelled or deleted by other methods is no model call."""
+    """``POST …/responses``. Other methods, which store, cancel or delete, are no model calls."""
 
     name = "openai.responses"
     provider = "openai"
@@ -77,7 +77,7 @@ class Responses:
 
 
 def _final(stream: bytes) -> dict[str, Any] | None:
-    """The whole response that ends a stream."""
+    """Return the whole response that ends a stream."""
     for name, data in events(stream):
         if name in _LAST:
             event = json_value(data)
@@ -88,7 +88,7 @@ def _final(stream: bytes) -> dict[str, Any] | None:
 
 
 def _items(stream: bytes) -> list[dict[str, Any]]:
-    """The items that were finished before a stream was cut or left."""
+    """Return the items that were finished before a stream was cut off or abandoned."""
     done = (json_value(data) for name, data in events(stream) if name == "response.output_item.done")
     return [event["item"] for event in done if isinstance(event, dict) and isinstance(event.get("item"), dict)]
 

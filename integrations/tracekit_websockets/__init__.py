@@ -1,6 +1,6 @@
-"""The seam of the ``websockets`` package: a client's connection is a step, what is sent and received over it are its pieces.
+"""The seam of the ``websockets`` package: a client's connection is a step, and the messages over it are its pieces.
 
-See README.md beside this file.
+See README.md in this directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ integration = Integration(
     "websockets",
     modules=("websockets",),
     patches=[
-        # The method has another name in each half of the supported versions.
+        # The method has different names in the supported versions.
         *(
             Patch("websockets.asyncio.client", f"connect.{name}", _wrapped("asyncio", "opening"))
             for name in ("create_connection", "open_tcp_connection")

@@ -1,4 +1,4 @@
-"""The client on asyncio: the transport of a connection that is recorded, and of one that the log answers for."""
+"""The client on asyncio: the transport of a recorded connection, and of one that the log answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["legacy_connect", "opening"]
 
 
 def opening(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of ``connect`` that opens the connection, before the handshake."""
+    """Wrap the method of ``connect`` that opens the connection, before the handshake."""
 
     @wraps(original)
     async def opening(self: Any) -> Any:
@@ -54,7 +54,8 @@ def opening(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def legacy_connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Connect.__init__`` of ``websockets.legacy``: what it will open its connections with, redirects included."""
+    """Wrap ``Connect.__init__`` of ``websockets.legacy``: replace the function with which it opens connections,
+    including redirects."""
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
@@ -66,7 +67,7 @@ def legacy_connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _legacy_opening(connect: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """``loop.create_connection``, for this library's protocol: its ``factory``."""
+    """Return a wrapper of ``loop.create_connection`` for this library's protocol, its ``factory``."""
 
     async def create_connection(factory: Any, *args: Any, **options: Any) -> Any:
         if passes_untouched(current.get()):
@@ -80,7 +81,7 @@ def _legacy_opening(connect: Any, original: Callable[..., Any]) -> Callable[...,
         if begins.step.live or await begins.go_async():
             (_, protocol), _ = await opened(begins, original(factory, *args, **options), report)
             observed = Observed(protocol, begins)
-            protocol.reader._transport = observed  # which it pauses
+            protocol.reader._transport = observed  # the reader pauses it
             return observed, protocol
         if begins.early() == "open":
             raise raised(await begins.first_async())
@@ -93,7 +94,7 @@ def _legacy_opening(connect: Any, original: Callable[..., Any]) -> Callable[...,
 
 
 def _made(connect: Any) -> Any:
-    """A connection as the library makes it when it has opened one."""
+    """Return a connection like the one that the library creates after opening it."""
     from websockets.uri import parse_uri
 
     uri = parse_uri(connect.uri)
@@ -102,7 +103,7 @@ def _made(connect: Any) -> Any:
 
 
 class Observed(ObservedTransport):
-    """The transport of a connection that is recorded, as long as it lasts."""
+    """The transport of a recorded connection, for its whole duration."""
 
     def __init__(self, connection: Any, exchange: Exchange) -> None:
         self._conversation: Final = Conversation(exchange, brought=True)
@@ -115,13 +116,17 @@ class Observed(ObservedTransport):
         self._conversation.half_closed()
 
     def abandoned(self) -> None:
-        """Before the handshake is over nobody hears of the end; after it, it is waited for, and is an event."""
+        """Note that the program has abandoned the connection.
+
+        Before the end of the handshake, nobody notices the end of the connection; after it, the end is awaited, and is
+        an event.
+        """
         if not self._conversation.open:
             super().abandoned()
 
 
 class Replayed(ReplayedTransport):
-    """The transport of a connection of a replay."""
+    """The transport of a connection in a replay."""
 
     def __init__(self, connection: Any, exchange: Exchange) -> None:
         super().__init__(connection, connection.loop, exchange.scope)
@@ -135,14 +140,14 @@ class Replayed(ReplayedTransport):
         return True
 
     def write_eof(self) -> None:
-        self._end()  # the older client waits then until the other side closes the connection
+        self._end()  # the older client then waits until the server closes the connection
 
     def close(self) -> None:
         self._closing = True
         self._end()
 
     def _end(self) -> None:
-        """Where the log says no more of how the connection ended, it has ended."""
+        """End the connection, if the log has no more about how it ended."""
         if not self.arrivals.open or self.arrivals.over:
             self.arrivals.close()
             self.loop.call_soon(self._lost, "closed", None, context=Context())
@@ -151,5 +156,5 @@ class Replayed(ReplayedTransport):
         if self._gone:
             return
         self._gone = self._closing = True
-        # Whoever waits for the connection gets the failure of the replay, where it is one.
+        # The code that waits for the connection gets the replay's failure, if there is one.
         self.protocol.connection_lost(error)

@@ -1,4 +1,4 @@
-"""The request that asks for a websocket, as a step needs it, and what opening a connection for one raises."""
+"""The request for a websocket in the form that a step needs, and the exceptions of opening a connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _pairs(headers: Any) -> list[tuple[str, str]]:
 
 
 def report(exchange: Exchange, error: BaseException, *, suspended: bool = False) -> None:
-    """No connection came about."""
+    """Record that no connection could be opened."""
     exchange.broke(error, "raised", suspended=suspended, early="open")
 
 

@@ -1,4 +1,4 @@
-"""The client on threads: the socket of a connection that is recorded, and of one that the log answers for."""
+"""The client on threads: the socket of a recorded connection, and of one that the log answers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ __all__ = ["connect", "made", "open_connection"]
 
 
 class _Opening:
-    """A connection that is being opened, up to where the library makes its own object of it."""
+    """A connection being opened, up to the point where the library creates its own object for it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange: Final = exchange
         self._tokens: Any = exchange.enter()
 
     def over(self) -> bool:
-        """The connection is open: what follows is the library's own code, which a replay runs too. False where it was open before."""
+        """Note that the connection is open: from here on the library's own code runs, in a replay, too. Return False if
+        it was open before."""
         tokens, self._tokens = self._tokens, None
         if tokens is not None:
             self.exchange.leave(tokens)
@@ -49,7 +50,7 @@ _opening: Final[ContextVar[_Opening | None]] = ContextVar("tracekit.websockets.o
 
 
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, in versions in which it opens the connection itself."""
+    """Wrap the function, in versions in which it opens the connection itself."""
 
     @wraps(original)
     def connect(uri: str, *args: Any, **options: Any) -> Any:
@@ -69,7 +70,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_connection(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, in newer ones."""
+    """Wrap the method, in newer versions."""
 
     @wraps(original)
     def open_connection(self: Any, deadline: Any) -> Any:
@@ -113,7 +114,7 @@ def _opened(uri: str, headers: Any, real: Callable[[], Any], replay: Callable[[R
 
 
 def made(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``ClientConnection.__init__``: the socket is open, the handshake comes next."""
+    """Wrap ``ClientConnection.__init__``: the socket is open, the handshake comes next."""
 
     @wraps(original)
     def __init__(self: Any, sock: Any, *args: Any, **options: Any) -> None:
@@ -122,14 +123,14 @@ def made(original: Callable[..., Any]) -> Callable[..., Any]:
             sock = Observed(sock, opening.exchange)
         original(self, sock, *args, **options)
         if type(sock) in (Observed, Replayed):
-            # The program may wait for a message with a time limit, or look whether there is one: a queue whose waits are captured.
+            # The program may wait for a message with a timeout, or poll for one: use a queue whose waits are captured.
             self.recv_messages.frames = queue.Queue()
 
     return __init__
 
 
 class Observed(StandIn):
-    """The socket of a connection that is recorded."""
+    """The socket of a recorded connection."""
 
     def __init__(self, real: Any, exchange: Exchange) -> None:
         super().__init__(real)
@@ -163,7 +164,7 @@ class Observed(StandIn):
 
 
 class Replayed:
-    """The socket of a connection of a replay: what the library sends is compared, what it receives comes from the log."""
+    """The socket of a connection in a replay: what the library sends is compared, what it receives comes from the log."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -178,10 +179,10 @@ class Replayed:
         self._lock: Final = allocate_lock()
         self._rest = b""
         self._error: BaseException | None = None
-        #: Released when the program says something, or closes the connection.
+        #: Released when the program sends something, or closes the connection.
         self._gates: list[Any] = []
         self._is_closed = False
-        # Whoever looks whether there is something to be read finds that there is, and waits in ``recv``.
+        # Always readable: code that polls for data proceeds to ``recv`` and waits there.
         self._readable, writable = os.pipe()
         os.close(writable)
 
@@ -202,13 +203,13 @@ class Replayed:
             with self._lock:
                 comes = self._conversation.comes()
             try:
-                if not comes:  # the program has to say something first, or to close it
+                if not comes:  # the program must send something first, or close it
                     self._wait(until_said=comes is None)
                     continue
                 self._rest, end = self._conversation.next()
                 with self._lock:
                     self._conversation.delivered(end)
-            except ReplayError as failure:  # whoever waits for a message has it, too
+            except ReplayError as failure:  # also raised by the code that waits for a message
                 self._error = failure
                 return b""
             if end is not None:
@@ -219,7 +220,7 @@ class Replayed:
         return found
 
     def _wait(self, *, until_said: bool) -> None:
-        """Wait until the program says something, or closes the connection."""
+        """Wait until the program sends something, or closes the connection."""
         gate = allocate_lock()
         gate.acquire()
         with self._lock:
@@ -267,7 +268,7 @@ class Replayed:
 
 
 class _NoTls:
-    """In the place of a TLS context: there is no connection."""
+    """Replaces a TLS context: there is no connection."""
 
     def wrap_socket(self, sock: Any, **_: Any) -> Any:
         return sock

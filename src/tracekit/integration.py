@@ -1,24 +1,26 @@
-"""For authors of integrations and other extensions: how a library's calls become steps, and what else one may need of tracekit.
+"""The interface for integrations and other extensions: how a library's calls become steps, and other parts of tracekit
+to build on.
 
 An integration is an importable package with an object ``integration`` of type ``Integration``, announced in the
-entry-point group ``tracekit.integrations``. It describes patches; ``tracekit.instrument()`` applies them when (and only if) the
-library is imported, and ``tracekit.uninstrument()`` restores what was there. It never imports its library itself.
+entry-point group ``tracekit.integrations``. It describes patches; ``tracekit.instrument()`` applies them when (and only
+if) the library is imported, and ``tracekit.uninstrument()`` restores the originals. It never imports its library
+itself.
 
-Three kinds of integration, often in one object:
+There are three kinds of integration, often in one object:
 
-- a **transport seam** wraps the function through which an HTTP client sends a request, and hands what goes out to ``begin``
+- a **transport seam** wraps the function with which an HTTP client sends a request, and passes the request to ``begin``
   (see ``tracekit_httpx`` and ``tracekit docs extend``);
-- a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
-  usage (``Dialect``; see ``tracekit_openai``);
+- a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with
+  which usage (``Dialect``; see ``tracekit_openai``);
 - any other **capture point** describes the call as a ``Request``, and lets ``perform`` decide whether it is made or the
   log answers::
 
       request = Request.of("tool", "mcp.search", arguments, side_effect="read_only")
       return perform(request, lambda: original(*args, **kwargs))
 
-Beyond that there are an extension's own lines of execution and work from outside (``Scope.own_lane``, ``Scope.task``,
-``TaskSource``), runs that are opened by hand (``OpenRun``), traces (``Trace``, ``Store``) and other forms of
-them (``Form``). ``tracekit.agents`` and ``tracekit.harness`` are built on this module and the public names alone.
+In addition there are an extension's own lanes and work from outside (``Scope.own_lane``, ``Scope.task``,
+``TaskSource``), runs that are opened by hand (``OpenRun``), traces (``Trace``, ``Store``) and other forms of them
+(``Form``). ``tracekit.agents`` and ``tracekit.harness`` are built only on this module and the public names.
 """
 
 from __future__ import annotations
@@ -171,7 +173,8 @@ if TYPE_CHECKING:
     from ._values import register as register_codec
     from ._values import to_json as to_json
 
-#: Where each name lives; it is imported when it is first used, so that a transport does not load what only a harness needs.
+#: The module of each name; it is imported at the first use, so that a transport does not load what only a harness
+#: needs.
 _HOMES: Final = {
     "AMBIENT": "_capture.http",
     "Ambient": "_capture.plugins",
@@ -463,5 +466,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker takes a module with it for one that has every name
+if not TYPE_CHECKING:  # a type checker assumes that a module with __getattr__ has every name
     __getattr__, __dir__ = lazily(globals(), _HOMES)

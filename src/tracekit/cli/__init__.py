@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "GROUP", "UnusableCommandError", "main"]
 
 
-if not TYPE_CHECKING:  # the process that a program is recorded or replayed in has no use for a command line
+if not TYPE_CHECKING:  # the process in which a program is recorded or replayed needs no command line
     __getattr__, __dir__ = lazily(
         globals(), dict.fromkeys(("COMMANDS", "GROUP", "UnusableCommandError", "main"), "commands")
     )

@@ -1,4 +1,4 @@
-"""``tracekit audit``: who did what in a run, on what decision, what allowed it, and what came of it."""
+"""``tracekit audit``: who did what in a run, on which decision, what allowed it, and its outcome."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _is_shown(action: Action, agents: tuple[str, ...], tools: tuple[str, ...], e
 
 
 def _lines(account: Account, shown: list[Action], console: Console) -> Iterator[Text]:
-    """The account, line by line; only that of a step itself is made to fit: of what is said of it nothing is cut off."""
+    """Yield the lines of the account; only a step's own line is cut to the width, never the text about it."""
     for line in _top(account):
         yield styled(*line)
     yield styled()
@@ -177,7 +177,7 @@ def _details(account: Account, action: Action) -> Iterator[Line]:
 
 
 def _allowed(account: Account, action: Action) -> Iterator[tuple[str, str]]:
-    """What allowed an effect, or did not; nothing where no policy was asked in the run."""
+    """Yield what allowed an effect, or did not; nothing if the run consulted no policy."""
     check = action.policy
     if not action.effect or not account.checks:
         return

@@ -1,4 +1,4 @@
-"""The ``tracekit`` command: a group of commands, of tracekit's own and of other packages."""
+"""The ``tracekit`` command: a group of tracekit's own commands and those of other packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .._announced import Announcement, announced
 
 __all__ = ["COMMANDS", "GROUP", "UnusableCommandError", "main"]
 
-#: What the commands are for -> command -> (module, its line in ``tracekit --help``). The object in the module is named like the command.
+#: Sections of ``tracekit --help``: command, its module, and its line in the help. The object in the module is named
+#: like the command.
 _SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Record and replay": {
         "run": ("run", "Record a program as it is."),
@@ -61,20 +62,20 @@ _SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 COMMANDS: Final = {name: about for section in _SECTIONS.values() for name, about in section.items()}
 
 
-#: The exit code of a command that was ended by Ctrl-C, before there was an answer; as a shell reports it.
+#: The exit code of a command that was ended by Ctrl-C before there was an answer; as a shell reports it.
 INTERRUPTED: Final = 130
-#: The entry-point group in which packages announce further commands: a name, and a click command or a group of them.
+#: The entry-point group in which packages announce further commands: a name, and a click command or group.
 GROUP: Final = "tracekit.commands"
 
 
 class UnusableCommandError(click.ClickException):
-    """A command of another package that can't be had; the others work."""
+    """A command of another package that can't be loaded; the others work."""
 
     exit_code = 2
 
 
 class _Commands(click.Group):
-    """A click group that imports a command only when it is called, so that ``--help`` is quick."""
+    """A click group that imports a command only when it is called, so that ``--help`` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *_announced()]
@@ -131,7 +132,7 @@ class _Commands(click.Group):
 
 
 def _announced() -> dict[str, list[Announcement]]:
-    """The announcements of each command, by its name. No package takes the name of a command of tracekit's own."""
+    """Return the announcements of each command, by its name. No package can replace a command of tracekit's own."""
     found: dict[str, list[Announcement]] = {}
     for point in sorted(announced(GROUP), key=lambda point: point.name):
         if point.name not in COMMANDS:
@@ -160,7 +161,7 @@ def _loaded(name: str, points: list[Announcement]) -> click.Command:
 
 
 def _first_line(point: Announcement) -> str:
-    """What the source of a command says of it in its first sentence; nothing of it is imported, so that ``--help`` always works."""
+    """Return the first sentence of a command's docstring; nothing is imported, so that ``--help`` always works."""
     import ast
     from importlib.machinery import PathFinder
 
@@ -209,5 +210,5 @@ def main() -> None:
     damage, 2 usage error or unreadable input, 3 incomplete, 4 refused, 130 interrupted.
     """
     segments = sys.modules.get("tracekit._runs.segments")
-    if segments is not None:  # started by a recorded program, and no part of it
+    if segments is not None:  # started by a recorded program, but not part of it
         segments.leave()

@@ -1,7 +1,7 @@
 """``tracekit dap``: the debugger of ``tracekit debug`` in an editor, by the Debug Adapter Protocol.
 
-What there is to go to and to stop at is the prompt's (``cli.debug``): steps, conditions, the replayed process. Between two steps
-``debugpy`` in that process goes line by line; what the editor asks meanwhile is passed on to it.
+Where to go and what to stop at is shared with the prompt (``cli.debug``): steps, conditions, the replayed process.
+Between two steps ``debugpy`` in that process steps by lines; the editor's requests meanwhile are passed on to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class MessageError(Exception):
-    """What came is framed as a message, and is none."""
+    """What arrived is framed as a message, but is none."""
 
 
 class RefusedError(Exception):
@@ -63,7 +63,7 @@ class Wire:
         self._sent = 0
 
     def read(self) -> dict[str, Any] | None:
-        """The next message; ``None`` at the end. ``MessageError`` for one that is no JSON object."""
+        """Return the next message; ``None`` at the end. Raises ``MessageError`` for one that is not a JSON object."""
         length = self._length()
         if length is None:
             return None
@@ -79,7 +79,8 @@ class Wire:
         return found
 
     def _length(self) -> int | None:
-        """What the header says; ``None`` for the end, and for another protocol: a browser's request must not be taken for ours."""
+        """Return the length in the header; ``None`` at the end, and for another protocol: a browser's request must not
+        be taken for a message."""
         length = None
         while line := self._incoming.readline(1000).strip():
             name, _, value = line.partition(b":")
@@ -90,7 +91,7 @@ class Wire:
         return length
 
     def send(self, **facts: Any) -> int:
-        """Send a message; returns its number. One that nobody reads any more is dropped."""
+        """Send a message; return its number. One that nobody reads any more is dropped."""
         with self._sending:
             self._sent += 1
             body = json.dumps({"seq": self._sent, **facts}, default=repr).encode()
@@ -104,7 +105,8 @@ class Wire:
 
 
 class LineDebugger:
-    """``debugpy`` in the replayed process: asked like an editor asks it. ``stopped`` is called with what it says when it stands still."""
+    """``debugpy`` in the replayed process, with an editor's requests. ``stopped`` is called with its event when it
+    stops."""
 
     def __init__(self, sock: socket.socket, stopped: Callable[[Mapping[str, Any]], object]) -> None:
         self.socket: Final = sock
@@ -120,7 +122,8 @@ class LineDebugger:
         self.ask("configurationDone")
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """What it answers; ``RefusedError`` where it refuses, ``GoneError`` where its process has ended."""
+        """Return its answer to a request. Raises ``RefusedError`` if it refuses, ``GoneError`` if its process has
+        ended."""
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self._changing:
             if self._ended:
@@ -135,7 +138,8 @@ class LineDebugger:
         return body
 
     def leave(self) -> None:
-        """No thread goes line by line any more. None of them is stopped, so there is no answer to that, but to what is asked after it."""
+        """Stop stepping by lines in all threads. None of them is stopped, so this gets no answer, but the next request
+        does."""
         self._wire.send(type="request", command="continue", arguments={"threadId": "*"})
         self.ask("threads")
 
@@ -159,7 +163,7 @@ class LineDebugger:
 
 
 class LineBreakpoint(NamedTuple):
-    """A breakpoint in a line of a file: it stops at the steps that are made from there, if ``condition`` holds in that line."""
+    """A breakpoint in a line of a file: it stops at the steps made from there, if ``condition`` holds in that line."""
 
     id: int
     path: str
@@ -168,7 +172,7 @@ class LineBreakpoint(NamedTuple):
 
 
 class StepBreakpoint(NamedTuple):
-    """A breakpoint by what a step has (a *function breakpoint*): all of these hold."""
+    """A breakpoint by properties of a step (a *function breakpoint*): all conditions must hold."""
 
     id: int
     conditions: tuple[Condition, ...]
@@ -178,12 +182,12 @@ class StepBreakpoint(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """What is in a value of the replayed process: what it was asked for by (``_runs.debugging``)."""
+    """The children of a value in the replayed process: the request that returns them (``_runs.debugging``)."""
 
     question: Mapping[str, Any]
 
 
-#: Goes somewhere: returns where the replay stands, and why, in the protocol's words.
+#: A move: returns where the replay has stopped, and why, in the protocol's terms.
 Way = Callable[[], tuple[Stop | None, str]]
 
 _FAILED: Final = "failed"
@@ -202,9 +206,9 @@ _CAPABILITIES: Final = {
 
 
 class Adapter:
-    """One session of an editor: its requests come by ``wire``, in the order in which they are answered.
+    """One session of an editor: its requests arrive by ``wire``, and are answered in that order.
 
-    What goes on in the replay is done by one thread (``_go_on``) while further requests are read.
+    One thread (``_go_on``) runs the replay while further requests are read.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -212,34 +216,35 @@ class Adapter:
         self._open: Final = ExitStack()
         self._ways: Final[queue.SimpleQueue[Way | None]] = queue.SimpleQueue()
         self._traveller: threading.Thread | None = None
-        #: What is done once the request was answered.
+        #: Actions to take once the request was answered.
         self._follows: Final[list[Callable[[], object]]] = []
-        #: What the editor has sent; ``None`` at its end.
+        #: Messages from the editor; ``None`` at its end.
         self._messages: Final[queue.SimpleQueue[dict[str, Any] | MessageError | None]] = queue.SimpleQueue()
-        #: It wants no more of the replay; and it has left.
+        #: The editor wants no more of the replay; and it has left.
         self._leaving = self._left = False
-        #: Where the replay prints to, and what says that it was passed on up to a mark, which no program prints.
+        #: Where the replay prints to, and what confirms that it was passed on up to a mark, which no program prints.
         self._streams: Final[list[tuple[int, threading.Semaphore]]] = []
         self._mark: Final = b"\0%s\0" % _reality.urandom(16).hex().encode()
         self._steps: Steps | None = None
         self._replay_: DebuggedReplay | None = None
         self._begin: StepPlace | None = None
-        #: The threads and tasks of the run, by the process and the lane: the number by which the editor knows each.
+        #: The threads and tasks of the run, by process and lane: the editor's number for each.
         self._lanes: Final[dict[tuple[str, int], int]] = {("", 0): 1}
-        #: The replay runs; where it stands between two steps, in ``debugpy``, it does that for the thread that waits for the next one.
+        #: Whether the replay is running. If it has stopped between two steps, in ``debugpy``, the thread that waits for
+        #: the next step is still waiting.
         self._runs = False
         self._state: Final = threading.Lock()
         self._lines: LineDebugger | None = None
         self._line_thread: int | None = None
-        #: From a line on, to the next breakpoint.
+        #: Stepping by lines until the next breakpoint.
         self._passing = False
-        #: Where to go instead, when the thread that waits for the next step sees the process end.
+        #: Where to go instead, when the thread that waits for the next step notices the end of the process.
         self._instead: Way | None = None
         self._line_breakpoints: Final[dict[str, list[LineBreakpoint]]] = {}
         self._step_breakpoints: list[StepBreakpoint] = []
         self._stops_at_failures = False
         self._number_of_breakpoints = 0
-        #: What the editor knows by a number, until the replay goes on.
+        #: The values that the editor knows by number, until the replay goes on.
         self._values: list[Any] = []
         self._requests: Final[Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]]] = {
             "initialize": self._initialize,
@@ -270,7 +275,7 @@ class Adapter:
     # -- requests --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Answer until the editor leaves; nothing of the replay is left then."""
+        """Answer until the editor leaves; then nothing of the replay is left."""
         threading.Thread(target=self._read, name="tracekit-editor", daemon=True).start()
         try:
             while not self._left and (found := self._messages.get()) is not None:
@@ -288,7 +293,7 @@ class Adapter:
             self._open.close()
 
     def _read(self) -> None:
-        """Read what comes. Where the editor leaves, the replay ends at once: what it asked for before may never be answered."""
+        """Read messages. When the editor leaves, the replay ends at once: earlier requests may never be answered."""
         command: object = None
         found: dict[str, Any] | MessageError | None = {}
         while found is not None and command != "disconnect":
@@ -385,7 +390,7 @@ class Adapter:
         self._follows.append(lambda: self._event("initialized"))
 
     def _passed_on(self, category: str) -> int:
-        """A descriptor to write to; the editor gets what is written."""
+        """Return a descriptor whose input is passed to the editor."""
         out, into = os.pipe()
         passed = threading.Semaphore(0)
         threading.Thread(
@@ -409,7 +414,7 @@ class Adapter:
                 pending = pending[len(pending) - kept :]
 
     def _all_passed_on(self) -> None:
-        """What the program has printed so far has been passed on."""
+        """Wait until everything that the program has printed so far has been passed on."""
         for into, passed in self._streams:
             os.write(into, self._mark)
             passed.acquire()
@@ -475,7 +480,7 @@ class Adapter:
         self._stops_at_failures = _FAILED in arguments["filters"]
 
     def _wants(self, step: StepView) -> bool:
-        """Whether it stops at this step, wherever that is made from."""
+        """Return whether to stop at this step, wherever it is made from."""
         return (self._stops_at_failures and step.failed) or any(one.holds(step) for one in self._step_breakpoints)
 
     def _in_lines(self) -> list[Line]:
@@ -483,7 +488,7 @@ class Adapter:
         return [(path, line) for real, line in found for path in self._spellings(real)]
 
     def _spellings(self, real: str) -> Iterator[str]:
-        """The names that the replayed program may have for a file: its own, where that leads over a link."""
+        """Yield the names that the replayed program may have for a file: its own, if it leads over a link."""
         yield real
         seen = {path for path, _ in self._replay.lines_of.values()} if self._replay_ is not None else set()
         directories = {self._replay.directory, os.getcwd()} if self._replay_ is not None else {os.getcwd()}
@@ -493,7 +498,7 @@ class Adapter:
         yield from (path for path in seen if path != real and _real(path) == real)
 
     def _hit(self, stop: Stop) -> str | None:
-        """Why it stops here, in the protocol's words; ``None``: it does not."""
+        """Return why to stop here, in the protocol's terms; ``None``: don't stop."""
         step = self._known.get(stop.step)
         if stop.after:  # `breakpoint()` in the program
             return "breakpoint"
@@ -532,15 +537,15 @@ class Adapter:
 
     @property
     def _place(self) -> StepPlace | None:
-        """The step at which it stands, or that was made last in the process that stands still."""
+        """The step at which it has stopped, or the last one made in the stopped process."""
         if self._line_thread is not None:
             return self._replay.last
         return None if self._replay.at is None else self._replay.at.step
 
     @property
     def _position(self) -> int:
-        """Where among the steps of the run it stands; -1 before the start, past the last one at the end. Between two steps: at the first
-        of them."""
+        """Its position among the steps of the run; -1 before the start, past the last one at the end. Between two
+        steps: at the first of them."""
         place = self._place
         if place is None:
             return -1 if self._replay.status is None else len(self._known)
@@ -548,7 +553,7 @@ class Adapter:
 
     @property
     def _between(self) -> bool:
-        """Whether it stands between two steps."""
+        """Whether it has stopped between two steps."""
         return self._line_thread is not None or (self._replay.at is not None and self._replay.at.after)
 
     @property
@@ -556,7 +561,7 @@ class Adapter:
         return not self._runs and self._replay.at is None and self._line_thread is None
 
     def _go(self, way: Way) -> None:
-        """Go there once the request was answered. What stands in ``debugpy`` is left for that."""
+        """Go there once the request was answered. If it is stopped in ``debugpy``, leave that."""
         replay = self._replay
         with self._state:
             if self._runs:
@@ -574,7 +579,7 @@ class Adapter:
                 way = self._gone(way)
 
     def _gone(self, way: Way) -> Way | None:
-        """Go one way; returns where to go instead, since somebody wanted that meanwhile."""
+        """Make one move; return where to go instead, if that was requested meanwhile."""
         try:
             stop, reason = way()
         except RefusedError as error:
@@ -582,7 +587,7 @@ class Adapter:
             stop, reason = self._replay.at, "pause"
         except (GoneError, OSError, ValueError):
             stop, reason = None, "pause"
-        except Exception:  # a fault of ours is no end of the editor's session
+        except Exception:  # a bug here must not end the editor's session
             self._say(traceback.format_exc(), "important")
             stop, reason = self._replay.at, "pause"
         instead, self._instead = self._instead, None
@@ -626,7 +631,7 @@ class Adapter:
         return None if place is None else self._known.get(place)
 
     def _to_first(self, *ways: Iterator[StepView]) -> Way:
-        """To the first step that there is, the ways tried one after the other; to the end where there is none."""
+        """Return a move to the first step that exists, of the iterators in order; to the end if there is none."""
         found = next((step.place for way in ways for step in way), None)
         return lambda: (self._replay.go(found), "step")
 
@@ -675,7 +680,7 @@ class Adapter:
             self._go(self._to_first(self._known.after(position, self._here()), self._known.after(position)))
 
     def _step_back(self, arguments: Mapping[str, Any]) -> None:
-        position = self._position + self._between  # between two steps: the one that was made last
+        position = self._position + self._between  # between two steps: the last one made
         here = None if self._between else self._here()
         before = (self._known.before(position, here), self._known.before(position))
         if not any(self._known.before(position)):
@@ -702,7 +707,7 @@ class Adapter:
         self._go(lambda: (self._replay.go(place), "goto"))
 
     def _command(self, name: str, rest: str) -> None:
-        """What the prompt of ``tracekit debug`` has, in the editor's console."""
+        """Run a command of the prompt of ``tracekit debug`` in the editor's console."""
         replay, steps = self._replay, self._known
         if name == "goto":
             place = steps.place(rest)
@@ -722,7 +727,8 @@ class Adapter:
     # -- line by line ----------------------------------------------------------------------------------------------------
 
     def _line(self, frame: int, command: str) -> None:
-        """From a step to the next line of the frame in which it is made, or of an outer one; from a line on, what ``debugpy`` does."""
+        """Go from a step to the next line of the frame that makes it, or of an outer frame; from a line on, debugpy
+        does that."""
         if self._line_thread is not None:
             self._resume(command)
             return
@@ -739,7 +745,7 @@ class Adapter:
         self._go(lambda: self._traced(lines, own[frame]))
 
     def _connected(self) -> LineDebugger:
-        """``debugpy`` in this process of the replay."""
+        """Return ``debugpy`` in the stopped process of the replay, connected."""
         replay = self._replay
         if self._lines is None or self._lines.socket is not replay.editor:
             failed = replay.ask(do="debugpy")["failed"]
@@ -760,14 +766,14 @@ class Adapter:
         if stop is None:
             return None, ""
         with suppress(RefusedError, GoneError):
-            lines.leave()  # else it would stop in a line once more, after this step
+            lines.leave()  # otherwise it would stop in a line once more, after this step
         if self._passing:
             reason = self._hit(stop)
             return (stop, reason) if reason is not None else self._to_breakpoint()
         return stop, "breakpoint" if stop.after else "step"
 
     def _line_reached(self, stopped: Mapping[str, Any]) -> None:
-        """``debugpy`` stands at a line."""
+        """Handle that ``debugpy`` has stopped at a line."""
         with self._state:
             if self._leaving or self._instead is not None:
                 return
@@ -798,7 +804,7 @@ class Adapter:
     # -- what the editor shows -------------------------------------------------------------------------------------------
 
     def _stopped(self) -> Stop | None:
-        """Where it stands, ``None`` at the end."""
+        """Return where it has stopped, ``None`` at the end."""
         if self._runs:
             raise RefusedError("the replay runs")
         return self._replay.at
@@ -870,12 +876,12 @@ class Adapter:
         return {"variables": [self._variable(str(name), one) for name, one in items]}
 
     def _remote(self, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
-        """A value of the replayed process."""
+        """Return a value of the replayed process in the protocol's form."""
         inside = self._numbered(_Members({"of": about["of"]})) if about["of"] else 0
         return {"name": name, "value": about["text"], "type": about["type"], "variablesReference": inside}
 
     def _variable(self, name: str, value: Any) -> dict[str, Any]:
-        """A recorded value."""
+        """Return a recorded value in the protocol's form."""
         inside = self._numbered(value) if isinstance(value, Mapping | list) and value else 0
         text = value if isinstance(value, _Said) else json.dumps(value, ensure_ascii=False, default=repr)
         return {"name": name, "value": text[:10_000], "type": type(value).__name__, "variablesReference": inside}
@@ -917,7 +923,7 @@ class _Said(str):
 
 
 def _facts_of(step: StepView) -> dict[str, Any]:
-    """What the editor shows of a step."""
+    """Return what the editor shows of a step."""
     found: dict[str, Any] = {"kind": _Said(step.kind), "name": _Said(step.name), "state": _Said(step.state)}
     found |= {key: _Said(value) for key, value in (("side_effect", step.side_effect), ("agent", step.agent)) if value}
     if step.took:
@@ -973,7 +979,7 @@ def _real(path: str) -> str:
 
 
 def _command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """The arguments of ``launch`` as those of ``tracekit debug``."""
+    """Return the arguments of ``launch`` as those of ``tracekit debug``."""
     words: list[str] = []
     for name in ("at", "store", "entry"):
         if arguments.get(name) is not None:
@@ -1008,14 +1014,14 @@ def dap(port: int | None) -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing but the protocol is written there
+    os.dup2(2, 1)  # only the protocol may be written there
     with suppress(KeyboardInterrupt, SystemExit):
         Adapter(Wire(incoming, outgoing)).serve()
-    os._exit(0)  # not through the end of the interpreter, which would wait for who reads what the editor sends
+    os._exit(0)  # not through the end of the interpreter, which would wait for the thread that reads from the editor
 
 
 def _listen(port: int) -> None:
-    """Each session is a process of its own, with the connection for its stdin and stdout."""
+    """Serve each session in a process of its own, with the connection as its stdin and stdout."""
     try:
         listening = socket.create_server((_LOOPBACK, port))
     except OSError as error:

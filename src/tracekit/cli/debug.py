@@ -1,7 +1,7 @@
 """``tracekit debug``: back and forth through the steps of a recorded run, in the lines of the program that made them.
 
-The program is replayed in a child process that stops where it should (``_runs.debugging``); going back starts it anew, up to the step.
-``DebuggedReplay`` is that process as whoever debugs it sees it, ``Shell`` the prompt.
+The program is replayed in a child process that stops where requested (``_runs.debugging``); going back starts it again,
+up to the step. ``DebuggedReplay`` is that process from the debugger's side, ``Shell`` the prompt.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ __all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Line", "Steps",
 
 
 class Steps:
-    """The steps of a recorded run at which its replay can stop: those that the program and its child processes make themselves.
+    """The steps of a recorded run at which its replay can stop: those that the program and its child processes make
+    themselves.
 
     They are in the order in which they began. A step is named by its number, in a child process by ``SEGMENT:NUMBER``.
-    ``RunStateError`` where there is none.
+    Raises ``RunStateError`` if there is none.
     """
 
     def __init__(self, view: RunView) -> None:
@@ -74,7 +75,7 @@ class Steps:
         return len(self._order)
 
     def position(self, place: StepPlace) -> int:
-        """Its number among the steps of the run, from 0 on; of an entry between two of them, that of the next one."""
+        """Return its position among the steps of the run, from 0; for an entry between two steps, that of the next one."""
         if place in self._at:
             return self._at[place]
         segment, number = _parts(place)
@@ -82,7 +83,7 @@ class Steps:
         return next(after, len(self._order))
 
     def place(self, text: StepPlace) -> StepPlace:
-        """A step as somebody names it; ``RunStateError`` unless the replay can stop there."""
+        """Return the step with this name; raise ``RunStateError`` unless the replay can stop there."""
         segment, number = _parts(str(text).strip())
         own = self.view.own
         files = [one for one in self.view.files[1:] if segment and _is_named(one, segment)] if segment else [own]
@@ -104,7 +105,7 @@ class Steps:
         raise self._refusal(file, number)
 
     def _refusal(self, file: FileView, number: int) -> RunStateError:
-        """Why a replay can't stop at an entry of this file."""
+        """Return why a replay can't stop at an entry of this file."""
         begun, known, place = file.steps.get(number), file.step_at(number), file.place(number)
         hint = "`tracekit show RUN` shows the number of each step"
         around = _around(begun)
@@ -122,17 +123,17 @@ class Steps:
         return RunStateError(what, run_id=self.view.run_id, next_action=hint)
 
     def before_process(self, place: StepPlace) -> int:
-        """The last step of the program's own process before the process of this step began; 0: none."""
+        """Return the last step of the program's own process before the process of this step began; 0: none."""
         file = next((one for one in self.view.files if one.segment == _parts(place)[0]), self.view.own)
         began = _began(self.view, file)[1]
         return max((one.seq for one in self._order if one.file.segment is None and one.seq <= began), default=0)
 
     def after(self, position: int, like: StepView | None = None) -> Iterator[StepView]:
-        """The steps after this position, the nearest first; those of the thread or task that makes ``like``."""
+        """Yield the steps after this position, the nearest first; only those of the lane of ``like``, if given."""
         return self._of(self._order[max(0, position + 1) :], like)
 
     def before(self, position: int, like: StepView | None = None) -> Iterator[StepView]:
-        """The steps before this position, the nearest first; those of the thread or task that makes ``like``."""
+        """Yield the steps before this position, the nearest first; only those of the lane of ``like``, if given."""
         return self._of(self._order[: max(0, position)][::-1], like)
 
     def _of(self, steps: Sequence[StepView], like: StepView | None) -> Iterator[StepView]:
@@ -141,7 +142,7 @@ class Steps:
                 yield step
 
     def condition(self, text: str) -> Condition:
-        """What somebody looks for in them; ``RunStateError`` for what none of them could ever be."""
+        """Parse a condition on steps; raise ``RunStateError`` for one that no step can satisfy."""
         try:
             found = Condition(text)
         except (SyntaxError, NameError, ValueError) as error:
@@ -161,7 +162,8 @@ class Steps:
 
 
 def _in_order(view: RunView) -> list[StepView]:
-    """The steps of the processes that a replay starts, as they began: each process's in its own order, none before what started it."""
+    """Return the steps of the processes that a replay starts, as they began: each process's in its own order, none
+    before its cause."""
     keyed: list[tuple[tuple[int, int, int], StepView]] = []
     for at, file in enumerate(view.files):
         if file is not view.own and not _is_started(view, file):
@@ -175,7 +177,7 @@ def _in_order(view: RunView) -> list[StepView]:
 
 
 def _began(view: RunView, file: FileView) -> tuple[int, int]:
-    """When a process began, and after which entry of the program's own process."""
+    """Return when a process began, and after which entry of the program's own process."""
     causes = [one for one in file.first.get("cause") or () if isinstance(one, Mapping)]
     if file is view.own or not causes:
         return 0, 0
@@ -194,24 +196,26 @@ def _moment(file: FileView, seq: int) -> int:
 
 
 def _is_started(view: RunView, file: FileView) -> bool:
-    """Whether a replay starts this process: not what a tool or a command started that is answered from the trace itself."""
+    """Return whether a replay starts this process: not if a tool or a command that is answered from the trace started
+    it."""
     return file is view.own or not ("@" in file.process or file.first.get("meta", {}).get("indirect"))
 
 
 def _is_named(file: FileView, name: str) -> bool:
-    """Whether somebody means this child process: the beginning of its segment, its path, or its name, the end of that (``worker#2``)."""
+    """Return whether a name means this child process: the beginning of its segment, its path, or the last part of that
+    (``worker#2``)."""
     last = file.process.rpartition("/")[2]
     return str(file.segment).startswith(name) or name in (file.process, last, last.rpartition(":")[2])
 
 
 def _parts(place: StepPlace) -> tuple[str | None, int]:
-    """The segment and the number of a step; -1 where there is none."""
+    """Return the segment and the number of a step; -1 if there is none."""
     segment, _, number = str(place).rpartition(":")
     return segment or None, int(number) if number.isdecimal() else -1
 
 
 def _around(step: StepView | None) -> StepView | None:
-    """The step in whose course this one happened, where a replay answers that without its body."""
+    """Return the step around this one that a replay answers without running its body."""
     found = None
     while step is not None and step.parent:
         step = step.file.steps.get(step.parent)
@@ -224,7 +228,7 @@ def _stops(step: StepView) -> bool:
     return step.type in SINGLES or (step.kind in FAMILIES and step.kind != "pipe")
 
 
-#: What a condition can ask of a step.
+#: What a condition can ask about a step.
 _NAMES: Final[Mapping[str, Callable[[StepView], Any]]] = {
     "step": lambda step: step.place,
     "kind": lambda step: step.kind,
@@ -256,7 +260,7 @@ def _counts(step: StepView) -> list[int]:
 
 
 class _Facts(Mapping[str, Any]):
-    """What a condition can ask, each looked up when it is."""
+    """The names in a condition, each evaluated on demand."""
 
     def __init__(self, step: StepView) -> None:
         self._step: Final = step
@@ -272,17 +276,17 @@ class _Facts(Mapping[str, Any]):
 
 
 class Condition:
-    """What somebody looks for in the steps of a run: ``12``, ``tool:send``, ``failed``, or a Python expression over ``_NAMES``.
+    """A condition on the steps of a run: ``12``, ``tool:send``, ``failed``, or a Python expression over ``_NAMES``.
 
-    ``SyntaxError`` or ``NameError`` for one that is none of these.
+    Raises ``SyntaxError`` or ``NameError`` for anything else.
     """
 
     def __init__(self, text: str) -> None:
         self.text: Final = text.strip()
-        #: The step that it is.
+        #: The step's name, if it names a step.
         self.place: Final = self.text if _STEP.match(self.text) else None
         self._kind: Final = None if self.text in _NAMES or self.place else _KIND.match(self.text)
-        #: The kind of step, with or without a name, that it is.
+        #: The kind of step, with or without a name, if it is one.
         self.word: Final = None if self._kind is None else self.text
         self._code: Final = None if self._kind or self.place else compile(self.text, "<condition>", "eval")
         unknown = set(() if self._code is None else self._code.co_names) - {*_NAMES, *dir(__builtins__), *dir(str)}
@@ -297,7 +301,7 @@ class Condition:
         assert self._code is not None
         try:
             return bool(eval(self._code, {}, _Facts(step)))
-        except Exception:  # of another kind of step, which has nothing of the sort
+        except Exception:  # another kind of step, which has no such value
             return False
 
 
@@ -305,7 +309,8 @@ class Condition:
 
 
 class Frame(NamedTuple):
-    """A line of the program; ``own``: it is of the thread or task that makes the step, else of the one that waits for that."""
+    """A line of the program; ``own``: it belongs to the thread or task that makes the step, else to one that waits for
+    that."""
 
     file: str
     line: int
@@ -315,7 +320,8 @@ class Frame(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The replay stands still: at which step (or ``after`` it, between two), in which lane, and in which lines, the innermost first."""
+    """Where the replay has stopped: the step (or ``after`` it, between two), the lane, and the lines, the innermost
+    first."""
 
     step: StepPlace
     after: bool
@@ -332,41 +338,41 @@ class GoneError(Exception):
 
 
 class Streams(NamedTuple):
-    """Where an editor has what the program prints: two descriptors."""
+    """Where the program's output goes for an editor: two descriptors."""
 
     stdout: int
     stderr: int
 
 
 class _Channel:
-    """What is said to one process of the replay, and by it: lines of JSON. ``segment`` is that of a child process."""
+    """The messages to and from one process of the replay: lines of JSON. ``segment`` is that of a child process."""
 
     def __init__(
         self, asked: int, events: int, segment: str | None = None, connection: socket.socket | None = None
     ) -> None:
         self.segment: Final = segment
         self.events: Final = events
-        #: It stands still, and says so, while another one is looked at.
+        #: Its event, if it has stopped while another process is being inspected.
         self.stopped: dict[str, Any] | None = None
-        #: The step that it has made last.
+        #: The last step that it made.
         self.last: StepPlace = 0
-        #: To ``debugpy`` in the process, once that was asked to connect.
+        #: The connection to ``debugpy`` in the process, once that was asked to connect.
         self.editor: socket.socket | None = None
         self._asked: Final = asked
         self._connection: Final = connection
-        #: What it has said, and nobody has taken yet.
+        #: Its messages that were not handled yet.
         self.heard: Final[deque[dict[str, Any]]] = deque()
         self._rest = b""
         self._closed = False
 
     def send(self, what: Mapping[str, Any]) -> None:
         line = json.dumps(what).encode() + b"\n"
-        with suppress(OSError):  # it has ended, as it says by its own end
+        with suppress(OSError):  # it has ended, which it reports by its end
             while line and not self._closed:
                 line = line[os.write(self._asked, line) :]
 
     def hear(self) -> bool:
-        """Take what it says into ``heard``; false: it has ended."""
+        """Read its messages into ``heard``; return False if it has ended."""
         try:
             read = os.read(self.events, 65536)
         except OSError:
@@ -376,7 +382,7 @@ class _Channel:
         return bool(read)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         if not self._closed:
             self._closed = True
             if self._connection is not None:
@@ -389,13 +395,13 @@ class _Channel:
 
 
 class DebuggedReplay:
-    """The processes in which the run is replayed. ``at`` is where it stands still; ``None`` before the start, and after the end.
+    """The processes in which the run is replayed. ``at`` is where it has stopped; ``None`` before the start, and after
+    the end.
 
-    One of them stands still at a time, and the others go on as far as they can without it. A step of another process is reached by
-    replaying the run to there anew: then it does not matter which of them is quicker.
-
-    At a prompt ``ask`` is called where ``pdb`` wants a line (``None``: there are no more), ``write`` with what it prints. An editor has
-    ``streams``, and goes line by line in ``debugpy``.
+    One of them is stopped at a time, and the others run as far as they can without it. A step of another process is
+    reached by replaying the run to there again: then it does not matter which of them is faster. At a prompt ``ask`` is
+    called when ``pdb`` needs a line (``None``: there are no more), ``write`` with its output. An editor has
+    ``streams``, and steps by lines in ``debugpy``.
     """
 
     def __init__(
@@ -411,26 +417,27 @@ class DebuggedReplay:
         self._ask: Final = ask
         self._write: Final = write
         self._streams: Final = streams
-        #: For an editor: the line that each step was made from, as far as the replay has come to it.
+        #: For an editor: the line from which each step was made, as far as the replay has got.
         self.lines_of: Final[dict[StepPlace, Line]] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        #: The program's own process, its child processes, and the one that stands still, or did last.
+        #: The program's own process, its child processes, and the one that is stopped, or was last.
         self._main: _Channel | None = None
         self._children: list[_Channel] = []
         self._here: _Channel | None = None
         self._listener: socket.socket | None = None
         self._directory: str | None = None
         self._sink: IO[bytes] | None = None
-        #: How far whoever begins now may go.
+        #: How far processes that start now may go.
         self._wanted: dict[str, Any] = {}
         self.at: Stop | None = None
-        #: The furthest step of each process that was seen, past all of them where it has ended: what it prints up to there is shown once.
+        #: The furthest step seen of each process, past all of them if it has ended: its output up to there is shown
+        #: only once.
         self._seen: Final[dict[str | None, int]] = {}
         self._killed = self._over = False
         self._changing: Final = threading.Lock()
-        #: Whether it was left in ``pdb``, with ``q`` or at the end of what was typed.
+        #: Whether it was left in ``pdb``, with ``q`` or at the end of the input.
         self.left = False
-        #: The exit code of the last replay that came to its end.
+        #: The exit code of the last replay that reached its end.
         self.status: int | None = None
 
     @property
@@ -440,16 +447,16 @@ class DebuggedReplay:
 
     @property
     def last(self) -> StepPlace:
-        """The step that was made last, in the process that stood still last."""
+        """The last step made in the process that was stopped last."""
         return 0 if self._here is None else self._here.last
 
     @property
     def editor(self) -> socket.socket | None:
-        """To ``debugpy`` in the process that stands still, once that is connected; ``None`` where it is not."""
+        """The connection to ``debugpy`` in the stopped process; ``None`` if not connected."""
         return None if self._here is None else self._here.editor
 
     def line_by_line(self) -> socket.socket:
-        """The connection to ``debugpy``, waited for: a child process connects when it was asked to."""
+        """Wait for the connection to ``debugpy``, and return it: a child process connects when asked to."""
         assert self._here is not None
         assert self._listener is not None
         while self._here.editor is None:
@@ -459,22 +466,22 @@ class DebuggedReplay:
     # -- running ---------------------------------------------------------------------------------------------------------
 
     def go(self, to: StepPlace | None, lines: Iterable[Line] = ()) -> Stop | None:
-        """Run to step ``to``, anew where that lies behind or in another process; ``None``: to the end. Returns where it stands still,
-        ``None`` at the end.
+        """Run to step ``to``, from the start if it is behind or in another process; ``None``: to the end. Return where
+        it has stopped, ``None`` at the end.
 
-        On the way it stops at each step that is made from one of these ``lines``.
+        On the way it stops at each step made from one of these ``lines``.
         """
         wanted = sorted(lines)
         if self.at is None or (to is not None and not self._is_ahead(to)):
             return self._start(to, self._hidden(to), wanted)
         stopped = next((one for one in self._children if one.stopped is not None), None) if wanted else None
-        if stopped is not None:  # it came to one of these lines meanwhile
+        if stopped is not None:  # it reached one of these lines meanwhile
             self._here = stopped
             return self._stopped(stopped.stopped)
         self._wanted.update(to=to, lines=wanted)
         self._go_on()
         event = self._next()
-        if event is not None and event["event"] == "passed":  # by another thread, which was quicker this time
+        if event is not None and event["event"] == "passed":  # by another thread, which was faster this time
             return self._start(to, self._hidden(to))
         return self._stopped(event)
 
@@ -484,14 +491,14 @@ class DebuggedReplay:
         return segment == here and number > at
 
     def _go_on(self) -> None:
-        """Let all of them go on: one that does not stand still learns at its next step how far."""
+        """Let all processes go on: one that is not stopped learns at its next step how far."""
         self.at = None
         for one in self._channels:
             one.stopped = None
             one.send({"do": "run", "to": self._wanted["to"], "lines": self._wanted["lines"]})
 
     def lines(self, frame: int) -> Stop | None:
-        """``pdb`` in this frame; returns where the replay stands still once that was left."""
+        """Run ``pdb`` in this frame; return where the replay has stopped once that was left."""
         before = self.at
         self._send(do="lines", frame=frame)
         self.at = None
@@ -502,23 +509,26 @@ class DebuggedReplay:
         return self._stopped(event)
 
     def trace(self, frame: int) -> Stop | None:
-        """Let ``debugpy``, which was connected before, stop in this frame; returns where the replay stands still at a step again."""
+        """Let ``debugpy``, which is connected, stop in this frame; return where the replay stops at a step again."""
         self._send(do="trace", frame=frame)
         self.at = None
         return self._stopped(self._next())
 
     def _hidden(self, to: StepPlace | None) -> dict[str | None, int]:
-        """By process the step up to which what it prints was shown before."""
+        """Return, by process, the step up to which its output was shown before."""
         if to is None:
             return {} if self._seen.get(None) == sys.maxsize else dict(self._seen)
         segment, number = _parts(to)
         found = {**self._seen, segment: min(number, self._seen.get(segment, 0))}
-        if segment is not None:  # it prints to where the program did when it was started
+        if segment is not None:  # its output was shown up to where the program started it
             found[None] = min(self._steps.before_process(to), self._seen.get(None, 0))
         return found
 
     def branch(self, live: Mapping[str, Any], since: StepPlace) -> Stop | None:
-        """Replay the run to its end with these kinds of steps live from step ``since`` on, which writes a new run."""
+        """Replay the run to its end with these kinds of steps live from step ``since`` on, which writes a new run.
+
+        Raises ``RunStateError`` for a step of a child process.
+        """
         if not isinstance(since, int):
             raise RunStateError(
                 "what-if continues from a step of the program's own process",
@@ -582,8 +592,8 @@ class DebuggedReplay:
         return [*([] if self._main is None else [self._main]), *self._children]
 
     def _next(self, of: _Channel | None = None) -> dict[str, Any] | None:
-        """What a process, ``of`` alone if given, says next, apart from what ``pdb`` does there; ``None``: the replay, or that process, has
-        ended."""
+        """Return the next event of any process, or only of ``of``, except for what ``pdb`` does there; ``None`` if the
+        replay, or that process, has ended."""
         main, listener = self._main, self._listener
         assert main is not None
         assert listener is not None
@@ -612,7 +622,7 @@ class DebuggedReplay:
                         return None
 
     def _took(self, channel: _Channel, event: dict[str, Any], of: _Channel | None) -> bool:
-        """Take what a process says beside what is waited for; false: this is what is."""
+        """Handle a process's event other than the expected one; return False if it is the expected one."""
         if event["event"] == "made":
             channel.last = event["step"]
             if event["line"] is not None:
@@ -624,13 +634,13 @@ class DebuggedReplay:
         elif event["event"] == "prompt":
             channel.send({"line": self._ask() or ""})
         elif event["event"] == "stopped" and (of is not None or self.at is not None):
-            channel.stopped = event  # one stands still already
+            channel.stopped = event  # one is stopped already
         else:
             return of is not None and channel is not of
         return True
 
     def _welcome(self, listener: socket.socket) -> None:
-        """A child process of the replay, or ``debugpy`` in one, has connected."""
+        """Accept the connection of a child process of the replay, or of ``debugpy`` in one."""
         connection, _ = listener.accept()
         hello = b""
         while not hello.endswith(b"\n") and (one := connection.recv(1)):
@@ -662,7 +672,7 @@ class DebuggedReplay:
         self.status = status
         self._seen[None] = sys.maxsize
         self._sink.seek(0)
-        hidden = self._sink.read()  # nothing, unless it ended before it came to where it was to be shown: this says why
+        hidden = self._sink.read()  # empty unless it ended before its output was to be shown: then this explains why
         if self._streams is not None:
             os.write(self._streams.stderr, hidden)
             return
@@ -673,7 +683,7 @@ class DebuggedReplay:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """Ask the process while it stands still; ``GoneError`` where it has ended."""
+        """Ask the stopped process; raise ``GoneError`` if it has ended."""
         self._send(**question)
         answer = self._next(self._here)
         if answer is None:
@@ -687,9 +697,10 @@ class DebuggedReplay:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def kill(self, *, for_good: bool = False) -> None:
-        """End the process, and what it has started, also from another thread: whoever waits for it there sees its end.
+        """Kill the process, and what it has started, possibly from another thread: a thread waiting for it notices its
+        end.
 
-        ``for_good``: and no other one is started.
+        ``for_good``: and start no other one.
         """
         with self._changing:
             self._over |= for_good
@@ -729,7 +740,7 @@ class Shell(cmd.Cmd):
         self._interactive: Final = sys.stdin.isatty() and sys.stdout.isatty()
         self.use_rawinput = self._interactive
         if not self._interactive:
-            # Unbuffered: what `pdb` is to read must not be taken before.
+            # Unbuffered: input for `pdb` must not be consumed before.
             self._lines: Final = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
         self._steps: Final = steps
         self.replay: Final = DebuggedReplay(found, steps, self._line_for_pdb, self._print)
@@ -767,14 +778,14 @@ class Shell(cmd.Cmd):
             self._lines.close()
 
     def cmdloop(self, intro: object = None) -> None:
-        """Read and do commands until one of them ends it."""
+        """Read and execute commands until one of them ends it."""
         with self._completed():
             while self._do_next():
                 pass
 
     @contextmanager
     def _completed(self) -> Iterator[None]:
-        """A block in which Tab completes what is typed, where there is a terminal and the library for it."""
+        """The block in which Tab completes the input, if there is a terminal and the library for it."""
         try:
             if not self._interactive:
                 raise ImportError
@@ -784,7 +795,7 @@ class Shell(cmd.Cmd):
             return
         before, delimiters = readline.get_completer(), readline.get_completer_delims()
         readline.set_completer(self.complete)  # type: ignore[arg-type]  # as cmd.Cmd does; typeshed has it one way only
-        readline.set_completer_delims(" \t\n")  # not `-` and `:`, which are within commands and conditions
+        readline.set_completer_delims(" \t\n")  # not `-` and `:`, which occur within commands and conditions
         readline.parse_and_bind("tab: complete")
         try:
             yield
@@ -793,10 +804,10 @@ class Shell(cmd.Cmd):
             readline.set_completer_delims(delimiters)
 
     def _do_next(self) -> bool:
-        """Read and do a command; says whether another is to be read."""
+        """Read and execute a command; return whether to read another."""
         try:
             line = self._read(self.prompt)
-        except KeyboardInterrupt:  # of what was typed
+        except KeyboardInterrupt:  # cancels the input
             self._say("")
             return True
         if line is None:
@@ -855,7 +866,7 @@ class Shell(cmd.Cmd):
 
     @property
     def _position(self) -> int:
-        """Where among the steps of the run it stands; -1 before the start, past the last one after the end."""
+        """Return its position among the steps of the run; -1 before the start, past the last one after the end."""
         if self.replay.at is not None:
             return self._steps.position(self.replay.at.step)
         return -1 if self.replay.status is None else len(self._steps)
@@ -1036,7 +1047,7 @@ class Shell(cmd.Cmd):
         self._evaluate(arg, pretty=True)
 
     def default(self, line: str) -> None:
-        """What is no command is a statement of Python, done in this line."""
+        """Execute anything that is not a command as a Python statement in this line."""
         name, _, rest = line.partition(" ")
         if (known := _spelled(name)) is not None:
             self.onecmd(f"{known} {rest}")
@@ -1157,14 +1168,14 @@ _CONDITIONS: Final = f"""A condition is a step's number (12), a kind (tool, llm,
 
 
 def _spelled(name: str) -> str | None:
-    """The method's name of a command that is written short, or with a hyphen."""
+    """Return the method's name of a command that is abbreviated, or written with a hyphen."""
     whole = _SHORT.get(name, name)
     known = any(whole in names for names in _COMMANDS.values())
     return whole.replace("-", "_") if known and whole.replace("-", "_") != name else None
 
 
 def _count(arg: str) -> int:
-    """How many more than one."""
+    """Return how many more than one."""
     return max(0, int(arg) - 1) if arg.strip().isdigit() else 0
 
 

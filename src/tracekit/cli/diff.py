@@ -23,7 +23,7 @@ __all__ = ["diff"]
 
 _STYLES: Final[dict[Op, str]] = {"added": "green", "removed": "red", "changed": "yellow", "moved": "cyan"}
 _MARKS: Final = {"added": "+", "removed": "-", "changed": "~", "moved": ">"}
-#: At most this many values of one step are shown; ``--json`` has all.
+#: The most values of one step that are shown; ``--json`` has all.
 _MOST: Final = 20
 
 
@@ -123,7 +123,7 @@ def _print(found: RunComparison) -> None:
 
 
 def _print_step(console: Console, one: StepDifference, shown_before: dict[str, int | str]) -> None:
-    """``shown_before``: each message that was shown so far, by the step where: a conversation has it in every later prompt."""
+    """``shown_before``: each message shown so far, by the step where: a conversation has it in every later prompt."""
     from rich.text import Text
 
     mark = Text(f"{_MARKS[one.op]} ", style=_STYLES[one.op])
@@ -172,7 +172,7 @@ def _summary(found: RunComparison) -> Text:
 
 
 def _taken(view: RunView) -> str:
-    """How long it took, and what its model calls have."""
+    """Return how long the run took, and what its model calls used."""
     taken = view.taken
     parts = [duration(view.took)]
     if taken.calls:

@@ -1,4 +1,4 @@
-"""``tracekit docs``: the pages of the documentation, the reasons of an error, and what a public name is, without a network."""
+"""``tracekit docs``: the pages of the documentation, explanations of errors, and public names, without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["docs"]
 
 _HEADING: Final = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _FENCED: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
-#: What only those who make the site and the tests need.
+#: Comments for the site's tools and the tests.
 _COMMENT: Final = re.compile(r"^<!-- .*? -->\n+", re.MULTILINE)
 _NAME: Final = re.compile(r"^::: (\S+)\n(\n(?=:::))?", re.MULTILINE)
 
@@ -64,7 +64,7 @@ def docs(topic: str | None) -> None:
 
 
 def _text(topic: str, pages: dict[str, Path]) -> str | None:
-    """What the topic names; ``None``, with a message, where there is nothing of that name."""
+    """Return the text for a topic; ``None``, after printing a message, if there is none."""
     name, _, section = topic.partition("#")
     found = _page(name, pages)
     if len(found) > 1:
@@ -95,7 +95,7 @@ def _text(topic: str, pages: dict[str, Path]) -> str | None:
 
 
 def _pages() -> dict[str, Path]:
-    """Each page by its path without the suffix: beside the package where it was installed, or in the checkout."""
+    """Return each page by its path without the suffix: next to the package if installed, or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     for home in (package / "_docs", package.parents[1] / "docs"):
         if (home / "README.md").is_file():
@@ -108,7 +108,7 @@ def _pages() -> dict[str, Path]:
 
 
 def _names(pages: dict[str, Path]) -> list[str]:
-    """The shortest name of each page that no other one has."""
+    """Return the shortest unique name of each page."""
     last = [os.path.basename(page) for page in pages]
     return [page if last.count(name) > 1 else name for page, name in zip(pages, last, strict=True)]
 
@@ -128,7 +128,7 @@ def _title(path: Path) -> str:
 
 
 def _section(text: str, name: str, level: int | None = None) -> str | None:
-    """The section of a page whose heading has this anchor, with all that is below it."""
+    """Return the section of a page whose heading has this anchor, with all subsections."""
     bare = _FENCED.sub(lambda block: " " * len(block[0]), text)
     headings = [*_HEADING.finditer(bare)]
     for number, heading in enumerate(headings):
@@ -160,7 +160,7 @@ def _show_list(pages: dict[str, Path]) -> None:
 
 
 def _described(dotted: str) -> str | None:
-    """The signature and the docstring of a public name, as Markdown."""
+    """Return the signature and the docstring of a public name, as Markdown."""
     parts = dotted.split(".")
     if any(part.startswith("_") and part != "__version__" for part in parts):
         return None
@@ -180,7 +180,7 @@ def _described(dotted: str) -> str | None:
         try:
             head += str(inspect.signature(value))
         except (TypeError, ValueError):
-            pass  # a class of C has none
+            pass  # a class written in C has none
     own = inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value) or callable(value)
     text = (inspect.getdoc(value) if own else None) or f"`{value!r:.200}`"
     return f"# {dotted}\n\n```python\n{head}\n```\n\n{text.replace('``', '`')}"

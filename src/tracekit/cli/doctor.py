@@ -36,7 +36,8 @@ __all__ = ["doctor"]
 
 
 class Finding(NamedTuple):
-    """What a replay could not control: a stable ``code``, a sentence, the line of the program (``FILE:LINE``), and the mend."""
+    """Something that a replay could not control: a stable ``code``, a sentence, the line of the program
+    (``FILE:LINE``), and the fix."""
 
     code: str
     text: str
@@ -61,7 +62,7 @@ _IN_A_TOOL: Final = (
     "in a function with @traced_tool(side_effect=…): the trace has what came of it then, and a replay has it from there"
 )
 
-#: What to do about what crossed the boundary of the process, by its kind.
+#: How to fix what crossed the boundary of the process, by its kind.
 _CROSSED: Final = {
     "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
     "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
@@ -77,7 +78,7 @@ _KEEP: Final = (
     "put the file below the working directory and let it be kept (`tracekit run --keep-files SIZE`), or read it with "
     "tracekit.tools.read_file"
 )
-#: What to do about what differs in a replay, by what it differs with.
+#: How to fix what differs in a replay, by what it differs with.
 _DIFFERS: Final = {
     "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and let nothing depend on hash()",
     "chance": "it differs from one process to the next: let threads hand over what they make by a queue, a future or a list each, and let "
@@ -86,7 +87,7 @@ _DIFFERS: Final = {
     "over what they share by a queue or a future, and let a tool return what the program waits for",
     "today": f"it is another one than in the recording, in the same way each time: read what it depends on {_IN_A_TOOL}",
 }
-#: What to do about what keeps a run from being replayed, by the code of the reason.
+#: How to fix what keeps a run from being replayed, by the code of the reason.
 _REASONS: Final = {
     "damaged": "record again; `tracekit verify` says what is damaged",
     "incomplete": "let the program, and its child processes, come to their end",
@@ -95,14 +96,14 @@ _REASONS: Final = {
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
     "unasked": "let the block of effect() ask whether it is to be done: e.perform(function, …), or `if e.live:`",
 }
-#: What else the verdict says: what is right all the same, and what is found with its line otherwise.
+#: The other reasons of a verdict: what is right nevertheless, and what is found with its line in another way.
 _ELSEWHERE: Final = frozenset(("environment", "nothing_lacking", "not_kept", "redacted", "refused", "unattributed"))
 
 Places = Mapping[int | str, str]
 
 
 def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
-    """What the trace of a run says of itself: its boundary, its files, its processes, its verdict."""
+    """Yield what the trace of a run itself shows: its boundary, its files, its processes, its verdict."""
     for file in view.files:
         for one in uncaptured(file.crossings.values()):
             place = file.place(one.entry)
@@ -153,7 +154,7 @@ def _step_at(view: RunView, place: int | str) -> StepView | None:
 
 
 def _against_another_one(view: RunView) -> list[str]:
-    """Why the program is not run once more without being asked to: what it would do, or pay, again."""
+    """Return why the program is not run again without being asked to: what it would repeat, or cost."""
     safe = view.verdict.safe_to_run_again
     reasons = [] if safe.answer is True else [one.text for one in safe.reasons]
     asked = view.taken.calls
@@ -162,16 +163,16 @@ def _against_another_one(view: RunView) -> list[str]:
 
 # -- replays -----------------------------------------------------------------------------------------------------------
 #
-# A difference from the recording is passed over where that is harmless, so that more than the first one is found.
+# A difference from the recording is skipped if that is harmless, so that more than the first one is found.
 
-#: Reasons that follow from others: the run went another way before.
+#: Reasons that are consequences of others: the run took another path before.
 _FOLLOWS: Final = frozenset(
     ("result", "error", "exit_status", "unconsumed_steps", "undelivered", "reordered", "exception")
 )
 
 
 class _Difference(NamedTuple):
-    """One difference of a replay from the recording; ``blocked`` where it could not go on."""
+    """One difference of a replay from the recording; ``blocked`` if it could not go on."""
 
     run: str
     step: int | None
@@ -187,7 +188,8 @@ class _Difference(NamedTuple):
 
 
 class _Replays(NamedTuple):
-    """What replays of one recording have found: how many there were, where each step is in the code, and where they could not go on."""
+    """What replays of one recording found: how many there were, where each step is in the code, and where they could
+    not go on."""
 
     made: int
     found: list[Finding]
@@ -237,7 +239,7 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
 
 
 def _differences(transcript: Transcript, run: str) -> list[_Difference]:
-    """Where a replay was not the recording: what it passed over and failed with; where there is nothing of that, what follows from it."""
+    """Return where a replay differed: what it skipped and how it failed; if there is nothing, the consequences."""
     found: list[_Difference] = []
     follow: list[_Difference] = []
     for name, about in transcript.reports.items():
@@ -252,7 +254,8 @@ def _differences(transcript: Transcript, run: str) -> list[_Difference]:
             (follow if reason["code"] in _FOLLOWS else found).append(one)
     if transcript.failure is not None and not transcript.failure[0]["at_log_end"]:
         about, where = transcript.failure
-        # What it was refused, and what the trace does not have, the trace itself says: the replay only could not go on there.
+        # What was refused, and what the trace lacks, is found in the trace itself: the replay only could not go on
+        # there.
         blocked = about["blocked"] is not None or about["type"] == "NotReplayableError"
         if blocked or not found:
             text = str(about["text"]).partition("\n")[0]
@@ -262,7 +265,7 @@ def _differences(transcript: Transcript, run: str) -> list[_Difference]:
 
 
 def _text(reason: Mapping[str, Any]) -> str:
-    """A reason with the fields that differ, in a line."""
+    """Return a reason with the differing fields, in one line."""
     fields = [
         f"{one['path']}: {' → '.join(both_sides(one, 60))}"
         for one in (reason.get("differences") or ())[:3]
@@ -273,7 +276,7 @@ def _text(reason: Mapping[str, Any]) -> str:
 
 
 def _places(replays: Sequence[Transcript]) -> Places:
-    """Where each step is in the code, by its place in the run."""
+    """Return where each step is in the code, by its place in the run."""
     found: dict[int | str, str] = {}
     for did in replays:
         for name, steps in did.steps.items():
@@ -333,14 +336,15 @@ def doctor(
 
 
 class _Execution(NamedTuple):
-    """One execution of the program: the files of its runs, in order, and its exit status (``None``: it was recorded before)."""
+    """One execution of the program: the files of its runs, in order, and its exit status (``None``: it was recorded
+    before)."""
 
     paths: list[str]
     status: int | None
 
 
 class _Examination:
-    """All that is known of a program: its executions, why there is but one (``once``), and how the replays went."""
+    """Everything known about a program: its executions, why there is only one (``once``), and how the replays went."""
 
     def __init__(self, executions: list[_Execution], once: str | None) -> None:
         self.executions: Final = executions
@@ -350,7 +354,7 @@ class _Examination:
         self.runs: list[str] = []
 
     def examine(self, store: Store, command: tuple[str, ...]) -> list[Finding]:
-        """Replay the executions, and read their runs; what was found, line by line, each once."""
+        """Replay the executions, and read their runs; return the findings by line, each once."""
         found: dict[object, Finding] = {}
         for execution in self.executions:
             replays = _replay(
@@ -385,7 +389,7 @@ class _Examination:
 
 
 def _recorded(store: Store, module: str | None, command: tuple[str, ...], again: bool) -> _Examination:
-    """Record the program, and once more if that does no harm, or was asked for."""
+    """Record the program, and once more if that does no harm, or was requested."""
     instructions = record_instructions(module, command)
     output.message(
         f"tracekit doctor: recording {printable(str(Program.of(instructions)))}: it runs, and what it does happens"
@@ -461,6 +465,6 @@ def _print(found: _Examination, findings: Sequence[Finding]) -> None:
 
 
 def _shown(file: str | None) -> str:
-    """A file as it is called from here."""
+    """Return a file's name relative to the current directory."""
     here = os.getcwd() + os.sep
     return (file or "").removeprefix(here)

@@ -24,7 +24,7 @@ _OWN: Final = frozenset({"hash"})
 
 
 class _Expanded(Form):
-    """Each entry with values in place of references; the entries that only hold such values are left out."""
+    """Each entry with values instead of references; entries that only hold referenced values are omitted."""
 
     name = "expanded"
     summary = "the entries with every value written out."
@@ -113,7 +113,7 @@ def _write(out: IO[bytes], pieces: Iterable[bytes]) -> None:
 
 
 def _into(target: str, pieces: Iterable[bytes]) -> None:
-    whole = list(pieces)  # before the file is made: an error leaves none
+    whole = list(pieces)  # before the file is created: an error leaves none
     try:
         with open(target, "xb") as out:
             _write(out, whole)

@@ -86,7 +86,7 @@ def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere:
     with output.working("reading the runs"):
         rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]
     if len(rows) == 1:
-        if nowhere is not None:  # a wrong directory must not pass for one in which nothing failed
+        if nowhere is not None:  # a wrong directory must not look like one without failures
             output.message(f"There is no run in {nowhere}. TRACEKIT_DIR or --store names another store.")
         else:
             output.message("No failure in what could be read." if damaged else "No failure.")

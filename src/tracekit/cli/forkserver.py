@@ -1,12 +1,13 @@
 """A warm process that replays one run after another, each in a forked child of its own.
 
-Run as ``python -m tracekit.cli.forkserver`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be called by hand. It
-has imported tracekit, and, where ``--entry`` names a function, its module, behind the guard of a replay. Nothing runs in it when it forks:
-a module that leaves a thread behind, that reaches for the outside, opens a run or can't be imported, is imported by each child for itself,
-in another such process that is started without it.
+Run as ``python -m tracekit.cli.forkserver`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be
+called by hand. It has imported tracekit, and, if ``--entry`` names a function, its module, behind the guard of a
+replay. Nothing else runs in it when it forks: if the module leaves a thread running, tries to reach the outside, opens
+a run or can't be imported, each child imports it itself, in another such process that is started without it.
 
-It reads jobs from standard input, one JSON object a line, and writes a line for each when its child has ended. A child that takes too
-long is killed with all that it has started; so is the one that is there when standard input is closed.
+It reads jobs from standard input, one JSON object per line, and writes a line for each when its child has ended. A
+child that takes too long is killed with everything that it has started, and so is the current child when standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["main"]
 
 _fork: Final = os.fork if hasattr(os, "fork") else None
 _exit: Final = os._exit
-#: At most this much of the end of what a program printed is handed on.
+#: The most output of a program that is passed on, from its end.
 _TAIL: Final = 8192
 
 
@@ -52,9 +53,7 @@ def main() -> None:
     """Serve until standard input is closed."""
     instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
     if not sys.flags.safe_path:
-        del sys.path[
-            0
-        ]  # the directory that `python -m` puts there; what is imported from where is the children's own affair
+        del sys.path[0]  # added by `python -m`; each child sets up its own import path
     server = _Server(instructions)
     server.warm_up()
     server.serve()
@@ -65,7 +64,7 @@ class _Server:
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
         self._instructions: Final = instructions
-        # Standard input and output are the program's: what comes and goes here has descriptors of its own.
+        # Standard input and output belong to the program: messages use descriptors of their own.
         self._jobs: Final[IO[bytes]] = os.fdopen(os.dup(0), "rb", buffering=0)
         self._replies: Final = os.dup(1)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -76,9 +75,10 @@ class _Server:
         for fd in (self._woken, self._wakes):
             os.set_blocking(fd, False)
         self._isolated = ""
-        #: Over the file system, for the children: as long as none of them has written in it.
+        #: An overlay over the file system for the children, as long as none of them has written in it.
         self._layer: isolation.ScratchLayer | None = None
-        #: Whether what a child leaves behind becomes a child of this process, so that nothing goes on in the layer of the next.
+        #: Whether this process adopts what a child orphans, so that nothing keeps running in the layer of the next
+        #: child.
         self._adopts = False
         self._cwd: Final = os.getcwd()
         self._pending = b""
@@ -86,15 +86,15 @@ class _Server:
     # -- being warm ------------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Do what every child would do first; where that can't be done for all of them, end."""
+        """Do what every child would do first; exit if that can't be done for all of them."""
         options = self._instructions["options"]
-        # Isolated here, its children are, too.
+        # If isolated here, its children are isolated, too.
         self._isolated = launch.isolate(self._instructions["isolate"], launch.reached(options))
         launch.load("replay")
         launch.prepare()
         for module in _FOR_REPLAYS:
             importlib.import_module(module)
-        world.enter()  # and out again: what it looks for is found, and kept
+        world.enter()  # and out again: the imports and caches remain
         world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
         compile_formats()
@@ -112,13 +112,13 @@ class _Server:
         self._reply({"ready": True, "warm": self._instructions["warm"]})
 
     def _import(self, module: str) -> None:
-        """Import the module of the entry as a replay would: nothing live, nothing written."""
+        """Import the module of the entry like a replay: nothing live, nothing written."""
         layer = isolation.ScratchLayer.enter([self._instructions["store"]])
         restore = plugins.supply_placeholders(self._instructions["credentials"])
         closed = guard.Guard("process", (), isinstance(layer, str))
         closed.engage()
         process.refuse_outside(_refuse)
-        signal.alarm(max(1, int(self._instructions["timeout"])))  # it ends this process: then each child imports it
+        signal.alarm(max(1, int(self._instructions["timeout"])))  # ends this process: then each child imports it
         sys.path.insert(0, os.getcwd())
         try:
             with process.nothing_begins(_no_run):
@@ -144,7 +144,7 @@ class _Server:
             self._reply(self._judge(json.loads(line)))
 
     def _line(self) -> bytes | None:
-        """The next job; ``None`` at the end."""
+        """Return the next job; ``None`` at the end."""
         while b"\n" not in self._pending:
             data = self._jobs.read(1 << 16)
             if not data:
@@ -159,7 +159,7 @@ class _Server:
             data = data[_reality.write(self._replies, data) :]
 
     def _judge(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Replay one run; returns how its process ended, and what it wrote of that."""
+        """Replay one run; return how its process ended, and what it wrote about that."""
         with tempfile.TemporaryFile() as outcome, tempfile.TemporaryFile() as output:
             since, taken = _reality.monotonic(), _cpu()
             self._lay(job)
@@ -179,12 +179,12 @@ class _Server:
                 "exit": os.waitstatus_to_exitcode(status),
                 "timed_out": timed_out,
                 "seconds": _reality.monotonic() - since,
-                "cpu": used.ru_utime + used.ru_stime + _cpu() - taken,  # with what this process did for it
+                "cpu": used.ru_utime + used.ru_stime + _cpu() - taken,  # including what this process did for it
                 "output": output.read().decode("utf-8", "replace"),
             }
 
     def _lay(self, job: Mapping[str, Any]) -> None:
-        """Have a layer over the file system that a child for this job can have as it is, if one can be had."""
+        """Create a file system layer that a child for this job can use, if possible."""
         cwd = self._cwd_of(job)
         passes = [job["store"], *([] if job["branches"] is None else [job["branches"]])]
         if cwd is None or not self._adopts:
@@ -201,13 +201,13 @@ class _Server:
 
     def _take_layer_away(self) -> None:
         assert self._layer is not None
-        os.chdir("/")  # the current directory may be one that was removed in it
+        os.chdir("/")  # the current directory may be one that was removed in the layer
         self._layer.leave()
         self._layer = None
         os.chdir(self._cwd)
 
     def _cwd_of(self, job: Mapping[str, Any]) -> str | None:
-        """Where the program of a job runs, if that is a directory."""
+        """Return the working directory of a job's program, if it is a directory."""
         if self._instructions["entry"] is not None or self._instructions["command"]:
             return self._cwd
         with suppress(OSError, TracekitError, ValueError):
@@ -217,7 +217,7 @@ class _Server:
         return None
 
     def _end_others(self) -> bool:
-        """End what a child has left behind outside its process group, too; whether nothing of it is left."""
+        """End what a child has left behind outside of its process group, too; return whether nothing is left."""
         while True:
             try:
                 if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
@@ -229,11 +229,11 @@ class _Server:
                     os.waitid(os.P_ALL, 0, os.WEXITED)
             except ChildProcessError:
                 return True
-            except OSError:  # this kernel does not say which they are, or one of them is somebody else's now
+            except OSError:  # this kernel does not list the children, or one of them has got another parent
                 return False
 
     def _waited(self, pid: int, until: float) -> bool:
-        """Wait for the end of a child, which is left for ``wait4``; false where it takes too long, or nobody asks any more."""
+        """Wait for the end of a child, without reaping it; return False if it takes too long, or if the caller is gone."""
         while True:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True
@@ -281,11 +281,11 @@ class _Server:
             _exit(status)
 
     def _replay(self, job: Mapping[str, Any], outcome: int) -> int:
-        """In the child: replay the run, as ``tracekit replay`` does."""
+        """In the child: replay the run, like ``tracekit replay``."""
         how, path, store = self._instructions, job["path"], Store(job["store"])
         try:
             program = Program(None, None, (), os.getcwd())
-            if how["entry"] is None:  # else the trace is not asked what to run, and verified when it is replayed
+            if how["entry"] is None:  # otherwise the trace is not needed for that, and verified when it is replayed
                 with Trace(path, indexed=True) as trace:
                     store.check_replayable(trace)
                     program, cwd = program_of(trace, store, path, tuple(how["command"]), None, "regress")
@@ -303,7 +303,7 @@ class _Server:
             return 1
 
 
-#: What a replay imports when it begins, and most programs do.
+#: What a replay imports at its begin, and most programs do.
 _FOR_REPLAYS: Final = (
     "asyncio",
     "tracekit._capture.leftovers",
@@ -314,13 +314,13 @@ _FOR_REPLAYS: Final = (
 
 
 def _cpu() -> float:
-    """The CPU time of this process, in seconds."""
+    """Return the CPU time of this process, in seconds."""
     used = os.times()
     return used.user + used.system
 
 
 def _threads() -> list[Any]:
-    """The threads of this process, those of native code included where the system shows them."""
+    """Return the threads of this process, including native ones if the system lists them."""
     try:
         return os.listdir("/proc/self/task")
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs a user's program in this process: recorded, replayed or resumed, behind the network and process guard where needed."""
+"""Runs a user's program in this process: recorded, replayed or resumed, behind the network and process guard if needed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ __all__ = [
 
 # -- running a program ------------------------------------------------------------------------------------------------------------
 #
-# A program from its first line to its last exit callback, run as the interpreter would, in this process.
+# A program from its first line to its last exit callback, run like by the interpreter, in this process.
 
 Body = Callable[[], object]
 
@@ -98,7 +98,7 @@ _LAUNCHER_FILES: Final = (__file__, runpy.__file__, "<frozen runpy>")
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit status, the exception that it did not catch, and the line that ended it by ``sys.exit``."""
+    """How a program ended: its exit status, its uncaught exception, and the line that called ``sys.exit``."""
 
     status: int
     error: BaseException | None = None
@@ -106,13 +106,13 @@ class Ended(NamedTuple):
 
 
 def prepared(program: Program) -> Body | None:
-    """The program as a callable; sets up ``sys.argv``, ``sys.path`` and ``__main__`` for it.
+    """Return the program as a callable; set up ``sys.argv``, ``sys.path`` and ``__main__`` for it.
 
-    ``None`` where it can't be run at all (no such module, a syntax error); the error has been printed as Python prints it.
+    ``None`` if it can't be run at all (no such module, a syntax error); the error has been printed as Python prints it.
     """
     process.kept.append(sys.modules["__main__"])
     if not sys.flags.safe_path and not os.path.isdir(os.path.join(sys.path[0], "tracekit")):
-        del sys.path[0]  # the directory that `python -m` puts there
+        del sys.path[0]  # added by `python -m`
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     return _module(program) if program.module is not None else _script(program, main)
@@ -155,8 +155,8 @@ def go(
 ) -> Ended:
     """Run ``body``, wait for its threads, call its exit callbacks, then ``end``, whose errors are raised.
 
-    Exit callbacks registered before ``body`` began are called after ``end``. An exception that ends the program is printed by
-    ``sys.excepthook``, without tracekit's own frames, unless ``silent`` returns true for it.
+    Exit callbacks registered before ``body`` began are called after ``end``. An exception that ends the program is
+    printed by ``sys.excepthook``, without tracekit's own frames, unless ``silent`` returns true for it.
     """
     ended: list[Ended] = []
     closed: list[bool] = []
@@ -167,7 +167,7 @@ def go(
             closed.append(True)
             if sys.stderr is not None and getattr(
                 sys.stderr, "closed", False
-            ):  # by the program; its descriptor is open still
+            ):  # closed by the program; its descriptor is still open
                 sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             stdio.flush()
             try:
@@ -204,12 +204,13 @@ def _outcome(body: Body, silent: Callable[[BaseException], bool]) -> Ended:
 
 
 def _is_message(error: BaseException | None) -> TypeGuard[TracekitError]:
-    """Whether an exception that ends a program is tracekit's own, and its text says all: no stand-in for one of the program's."""
+    """Return whether an exception that ends a program is tracekit's own, with a self-explanatory text: not a
+    replacement for one of the program's."""
     return isinstance(error, TracekitError) and not isinstance(error, RecordedError)
 
 
 def _print_exception(error: BaseException) -> None:
-    """Print an uncaught exception as the interpreter does."""
+    """Print an uncaught exception like the interpreter."""
     error.__traceback__ = _program_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -222,7 +223,7 @@ def _print_exception(error: BaseException) -> None:
 
 
 def _program_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the leading frames that are tracekit's own."""
+    """Return a traceback without the leading frames of tracekit."""
     while trace is not None and trace.tb_frame.f_code.co_filename in _LAUNCHER_FILES:
         trace = trace.tb_next
     return trace
@@ -238,14 +239,14 @@ def _status(end: SystemExit) -> int:
 
 
 def flush_output() -> None:
-    """Hand on what the program has printed, as Python does at its end: unless the program has closed it."""
+    """Flush what the program has printed, like Python at its end: unless the program has closed it."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not getattr(stream, "closed", False):
             stream.flush()
 
 
 def exit_by_signal(error: BaseException | None) -> None:
-    """After a ``KeyboardInterrupt``, end this process by SIGINT itself, as Python does, so that a shell's loop stops too."""
+    """After a ``KeyboardInterrupt``, end this process by SIGINT itself, like Python, so that a shell's loop stops, too."""
     if isinstance(error, KeyboardInterrupt) and hasattr(os, "kill"):
         flush_output()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -260,7 +261,8 @@ def exit_by_signal(error: BaseException | None) -> None:
 class Entry:
     """The function that ``--entry`` names. If it has a ``record()`` of its own inside, that block becomes the run.
 
-    ``in_task``: a coroutine function has the run inside its task, as its own ``record()`` would have; else around the event loop.
+    ``in_task``: for a coroutine function the run is inside its task, like its own ``record()`` would be; else around
+    the event loop.
     """
 
     def __init__(self, name: str, *, in_task: bool) -> None:
@@ -270,7 +272,7 @@ class Entry:
         self.opened = False
 
     def function(self) -> Any:
-        """The function, without a ``record`` that decorates it. ``RunStateError`` where there is none."""
+        """Return the function, without a ``record`` that decorates it. Raises ``RunStateError`` if there is none."""
         module, _, name = self._name.partition(":")
         sys.path.insert(0, os.getcwd())
         try:
@@ -293,7 +295,8 @@ class Entry:
     def call(
         self, block: Any, run: Callable[[], Run], input_of: Callable[[], Any], set_result: Callable[[Any], object]
     ) -> None:
-        """Call it inside ``block`` with the run's input; ``set_result`` gets what it returns, unless it opened a run of its own."""
+        """Call it inside ``block`` with the run's input; ``set_result`` receives its result, unless it opened a run of
+        its own."""
         import asyncio
 
         function = self.function()
@@ -360,7 +363,7 @@ class Sibling(NamedTuple):
 
 
 def first_meta(path: str) -> dict[str, Any]:
-    """``meta`` of a file's first entry, unverified; empty if it has none."""
+    """Return ``meta`` of a file's first entry, unverified; empty if it has none."""
     try:
         meta = first_entry(path).get("meta")
     except OSError:  # removed meanwhile
@@ -369,13 +372,13 @@ def first_meta(path: str) -> dict[str, Any]:
 
 
 def recorded_input(path: str) -> Any:
-    """The recorded input of the run in this file."""
+    """Return the recorded input of the run in this file."""
     with Trace(path, indexed=True) as trace:
         return from_json(trace.expand(Originals(path).first(trace).get("input")))
 
 
 def siblings(store: Store, path: str) -> dict[int, Sibling]:
-    """The runs of the program that made the run at ``path``, by their ordinals, that run among them."""
+    """Return all runs of the program that made the run at ``path``, by their ordinals."""
     own = first_meta(path)
     program, target = own.get("program"), own.get("ordinal")
     found: dict[int, Sibling] = {}
@@ -400,7 +403,7 @@ _NAMES: Final = expression(r'"(\w+)"')
 
 
 class FollowedRuns(ProcessRole):
-    """A program that follows recorded runs: why that fails is reported once, when it happens."""
+    """A program that follows recorded runs: a failure to do so is reported once, when it happens."""
 
     def __init__(self, program: str | None = None, command: Program | None = None) -> None:
         super().__init__(program, command)
@@ -415,11 +418,12 @@ class FollowedRuns(ProcessRole):
         return True
 
     def program_ended(self, error: BaseException | None) -> None:
-        """The program has ended, with ``error`` where that is not ``None``; its runs may still be open."""
+        """Note that the program has ended, with ``error`` or ``None``; its runs may still be open."""
         self._went_on = error is None and bool(self._told)
 
     def report(self, failure: BaseException) -> None:
-        """Report a failure at the end of the program, if that has not been done; else remind of it where other output came after it."""
+        """Report a failure at the end of the program, if that was not done before; else repeat its headline if other
+        output followed."""
         if not any(failure is one for one in self._told):
             print(command_line_text(failure), file=sys.stderr)
         elif self._went_on:
@@ -445,7 +449,7 @@ class ReplayedRuns(FollowedRuns):
         self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._options = options
-        #: Who debugs the run that is replayed, and from which of its steps on kinds of them go live.
+        #: The debugger of the run that is replayed, and the step from which on kinds of steps are live.
         self.debugger: RemoteDebugger | None = None
         self.live_from = 0
         #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
@@ -469,8 +473,10 @@ class ReplayedRuns(FollowedRuns):
         return replay_block
 
     def replay_of(self, path: str, options: Mapping[str, Any]) -> ReplayBlock | None:
-        """The run that this process was started to replay, where its program does that itself, as a test does: what both have asked for
-        of the comparison counts."""
+        """Return the run that this process was started to replay, if its program replays it itself, like a test does.
+
+        Both sides' options for the comparison apply.
+        """
         if self.opened or not os.path.exists(path) or not os.path.samefile(path, self._path):
             return None
         ours = self._options
@@ -483,7 +489,7 @@ class ReplayedRuns(FollowedRuns):
         return self.of(self._path, {**ours, **both})
 
     def replacement(self, block: RecordBlock) -> ReplayBlock:
-        """The replay that replaces this ``record()`` block of the program, chosen by the block's number."""
+        """Return the replay that replaces this ``record()`` block of the program, selected by the block's number."""
         ordinal = block.ordinal
         path = self._siblings.get(ordinal)
         if path is None:
@@ -501,7 +507,7 @@ class ReplayedRuns(FollowedRuns):
         served.serve_the_log()
 
     def outside(self, family: str, name: str) -> None:
-        """Refuse a captured call outside every replayed run: it would be live."""
+        """Refuse a captured call outside of any replayed run: it would be live."""
         error = LiveCallBlockedError(
             f"{family} {name!r} was called outside the replayed run",
             operation=f"{family} {name}",
@@ -534,7 +540,7 @@ class ReplayedRuns(FollowedRuns):
 
     @property
     def asked(self) -> list[ReplayBlock]:
-        """The replays of the very run that is to be replayed; others of the program's may be beside it."""
+        """The replays of the requested run itself; the program may have others."""
         return [replay_block for replay_block in self.started if replay_block.session.trace.path == self._path]
 
     @property
@@ -543,7 +549,7 @@ class ReplayedRuns(FollowedRuns):
         return bool(self.asked)
 
     def expected(self, error: BaseException) -> bool:
-        """Whether a recorded run ended with this error too."""
+        """Return whether a recorded run ended with this error, too."""
         return any(replay_block.recorded_failure(error) for replay_block in self.started)
 
 
@@ -554,20 +560,20 @@ class Watched(Protocol):
     def failure(self) -> BaseException | None: ...
     @property
     def stalled(self) -> float:
-        """For how long (s) no thread or task has made progress, for no known reason."""
+        """Return for how long (s) no thread or task has made progress, for no known reason."""
         ...
 
     def report(self, failure: BaseException) -> None: ...
 
 
-#: After so long (s) without progress a replay reports what it waits for; it is ended ``--grace`` seconds later.
+#: After this many seconds without progress a replay reports what it waits for; it is ended ``--grace`` seconds later.
 _REPORTED_AFTER: Final = 10.0
 
 
 class Watchdog:
     """Ends a program that is still running ``grace`` seconds after its replay failed or made no more progress.
 
-    A failure in a child process counts too. It prints all stacks on stderr and ends the child processes as well.
+    A failure in a child process counts, too. It prints all stacks on stderr and ends the child processes as well.
     """
 
     def __init__(self, runs: Watched, grace: float, before_end: Callable[[], None] = lambda: None) -> None:
@@ -615,25 +621,27 @@ class Watchdog:
             self._over.release()
 
     def join(self) -> None:
-        """Wait until its thread is gone, once it is stopped: Linux takes 3 ms of CPU time for a process that ends while a thread of which
-        somebody has read in ``/proc`` ends, too."""
+        """Wait until its thread is gone, after it was stopped.
+
+        On Linux, a process that ends while a thread whose ``/proc`` files were read is ending takes 3 ms more CPU time.
+        """
         self._thread.join()
 
 
 def _log_ended(failure: BaseException | None) -> bool:
-    """Whether a replay is over only because the log of a process that died is."""
+    """Return whether a replay is over only because the log of a killed process is."""
     return isinstance(failure, ReplayError) and failure.at_log_end
 
 
 def _debugged() -> bool:
-    """Whether a thread of the program is stopped in a debugger."""
+    """Return whether a thread of the program is stopped in a debugger."""
     from .._runtime.threads import in_debugger
 
     return any(map(in_debugger, sys._current_frames().values()))
 
 
 def command_line_text(failure: BaseException | None) -> str:
-    """A failure's text, its advice given as command-line options in place of library calls."""
+    """Return a failure's text, its advice given as command-line options instead of library calls."""
     text = str(failure)
     for library, here in (
         ("replay(..., guard='off')", "`tracekit replay --guard off`"),
@@ -658,10 +666,11 @@ def command_line_text(failure: BaseException | None) -> str:
 
 
 def check_siblings(store: Store, path: str) -> dict[int, Sibling]:
-    """The runs of the program of ``path``; ``RecoveryRefusedError`` unless running it again is known to be safe.
+    """Return the runs of the program of ``path``; raise ``RecoveryRefusedError`` unless running it again is known to be
+    safe.
 
-    The runs that it had finished before are replayed, so each must be there and have an end; runs that it had open at once (a
-    server) can't be distinguished when it runs again.
+    The runs that it had finished before are replayed, so each must exist and have an end; runs that were open at the
+    same time (a server) can't be distinguished when it runs again.
     """
     found = siblings(store, path)
     target = next((sibling for sibling in found.values() if sibling.path == path), None)
@@ -692,7 +701,8 @@ def _refuse(target: Sibling, code: str, text: str) -> None:
 
 
 class ResumedRuns(FollowedRuns):
-    """A resumed program and its runs: finished ones are replayed, the one that crashed is resumed, later ones are recorded."""
+    """A resumed program and its runs: finished ones are replayed, the one that crashed is resumed, later ones are
+    recorded."""
 
     def __init__(
         self,
@@ -714,7 +724,7 @@ class ResumedRuns(FollowedRuns):
         self._blocked: LiveCallBlockedError | None = None
 
     def resume(self, options: dict[str, Any]) -> ResumeBlock:
-        """The resumption of the run that crashed, for a ``record()`` with these options."""
+        """Return the resumption of the run that crashed, for a ``record()`` with these options."""
         with_store = {**options, "store": self._store}
         from .._runs.resuming import ResumeBlock
 
@@ -722,7 +732,8 @@ class ResumedRuns(FollowedRuns):
         return self.resumed
 
     def replacement(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
-        """The replay or resumption that replaces this ``record()`` block, chosen by its number; ``None``: it is recorded."""
+        """Return the replay or resumption that replaces this ``record()`` block, selected by its number; ``None``: it
+        is recorded."""
         if self.resumed is not None:
             return None
         ordinal = block.ordinal
@@ -745,9 +756,9 @@ class ResumedRuns(FollowedRuns):
         return NextRun(self._input_of(ordinal), lambda value: self._is_input(ordinal, value))
 
     def _input_of(self, ordinal: int) -> Any:
-        """The input of the program's ``ordinal``-th run, or ``None`` where the log does not keep all of it.
+        """Return the input of the program's ``ordinal``-th run, or ``None`` if the log does not have all of it.
 
-        A call that goes live with a placeholder in place of a secret would do something else.
+        A live call with a placeholder in place of a secret would do something else.
         """
         sibling = self._siblings.get(ordinal)
         if self.resumed is not None or sibling is None:
@@ -756,7 +767,7 @@ class ResumedRuns(FollowedRuns):
         return None if lost else recorded_input(sibling.path)
 
     def _is_input(self, ordinal: int, value: Any) -> bool | None:
-        """Whether the input of the program's ``ordinal``-th run was ``value``; ``None`` where that is not known."""
+        """Return whether the input of the program's ``ordinal``-th run was ``value``; ``None`` if that is unknown."""
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             return None
@@ -766,7 +777,7 @@ class ResumedRuns(FollowedRuns):
         served.serve_the_log()
 
     def outside(self, family: str, name: str) -> None:
-        """Refuse a captured call outside the resumed run before its log has been replayed: it would be repeated."""
+        """Refuse a captured call outside of the resumed run before its log has been replayed: it would be repeated."""
         error = LiveCallBlockedError(
             f"{family} {name!r} was called outside the resumed run, before that had reached the end of its log",
             operation=f"{family} {name}",
@@ -803,7 +814,7 @@ class ResumedRuns(FollowedRuns):
 
 
 def resume_process(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
-    """Run the program again and resume its run; returns the exit status."""
+    """Run the program again and resume its run; return the exit status."""
     guard.warm()
     instrument()
     stdio.capture_input()
@@ -854,7 +865,7 @@ def _role_of_resumption(
 
 
 class _EndOfResumption:
-    """What is done once when a resumed program has ended, in whichever way: the end of its run is written, and the outcome printed."""
+    """The actions at the end of a resumed program, taken once: the end of its run is written, and the outcome printed."""
 
     def __init__(self, runs: ResumedRuns, grace: float) -> None:
         self._runs: Final = runs
@@ -878,7 +889,7 @@ class _EndOfResumption:
         self.code = ended.status if forked else _report_resumption(self._runs, ended)
 
     def by_os_exit(self, status: int) -> int:
-        """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
+        """Return the status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
         if self.code is None and not _in_live_effect():
             self.watchdog.stop()
             if self._runs.resumed is not None and self._runs.resumed.begun:
@@ -897,7 +908,7 @@ def _in_live_effect() -> bool:
 
 
 def _resumed_call(resumed_runs: ResumedRuns, entry: Entry) -> Body:
-    """A call of ``module:function`` with the run's recorded input, inside the resumed run."""
+    """Return a call of ``module:function`` with the run's recorded input, inside the resumed run."""
 
     def body() -> None:
         block = resumed_runs.resume(dict(DEFAULTS))
@@ -907,7 +918,7 @@ def _resumed_call(resumed_runs: ResumedRuns, entry: Entry) -> Body:
 
 
 def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
-    """Print the outcome of a resumption; returns the exit status."""
+    """Print the outcome of a resumption; return the exit status."""
     failure = resumed_runs.failure
     error = ended.error
     if failure is not None:
@@ -934,13 +945,14 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
 #
 # The process in which a program is recorded or replayed: set up before the program's first line.
 #
-# Run as ``python -m tracekit.cli.launch`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be called by hand.
+# Run as ``python -m tracekit.cli.launch`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be
+# called by hand.
 
-#: At most this many reasons of a verdict are printed.
+#: The most reasons of a verdict that are printed.
 _MAX_REASONS = 20
 
 
-#: What each mode needs beside what all do.
+#: The additional modules of each mode.
 _NEEDED: Final = {
     "record": (),
     "replay": ("._capture.isolation", "._runs.replaying"),
@@ -949,13 +961,14 @@ _NEEDED: Final = {
 
 
 def load(mode: str) -> None:
-    """Import what programs in this mode need: before their own directories are on the path, and their clocks are replayed."""
+    """Import what programs in this mode need: before their own directories are on the path, and their clocks are
+    replayed."""
     for name in _NEEDED[mode]:
         importlib.import_module(name, "tracekit")
 
 
 def main() -> None:
-    """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 where a replay failed."""
+    """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 if a replay failed."""
     instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
     load(instructions["mode"])
     program = Program.of(instructions) or Program(None, None, (), instructions["cwd"])
@@ -1008,7 +1021,7 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
 
 
 class _EndOfRecording:
-    """What is done once when a recorded program has ended, in whichever way: the end of its run is written, and its name printed."""
+    """The actions at the end of a recorded program, taken once: the end of its run is written, and its name printed."""
 
     def __init__(self, block: RecordBlock) -> None:
         self._block: Final = block
@@ -1022,11 +1035,11 @@ class _EndOfRecording:
         if ended.error is None:
             block.run.set_result({"status": ended.status})
         self._end(partial(_leave, block, ended.error), in_fork=os.getpid() != self._pid)
-        if block.kept:  # else the program recorded runs of its own, and calls outside of them are not restricted
+        if block.kept:  # otherwise the program recorded runs of its own, and calls outside of them are not restricted
             process.refuse_outside(partial(_after_the_end, block.run))
 
     def by_os_exit(self, status: int) -> int:
-        """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
+        """Return the status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
         if not self._over and not _in_live_effect():
             self._block.run.set_result({"status": status})
             self._end(self._block.leave)
@@ -1053,7 +1066,7 @@ def _after_the_end(run: Run, family: str, name: str) -> None:
 
 
 def _status_within_budget(status: int, error: BaseException | None = None) -> int:
-    """The exit status of a program: 4 where a run exceeded its budget, whatever the program itself returns."""
+    """Return the exit status of a program: 4 if a run exceeded its budget, whatever the program itself returns."""
     over = isinstance(error, BudgetExceededError) or (status in (0, 1) and process.overspent > 0)
     return REFUSED if over else status
 
@@ -1084,7 +1097,7 @@ def _print_recorded(block: RecordBlock) -> None:
 
 
 def prepare() -> None:
-    """Put in place what every replay of a program needs of its process; once in a process."""
+    """Install what every replay of a program needs in its process; called once per process."""
     guard.warm()
     instrument()
     stdio.capture_input()
@@ -1092,7 +1105,7 @@ def prepare() -> None:
 
 
 def ignore_warnings() -> None:
-    """Have what the summary of a replay says not said as a warning, too."""
+    """Suppress warnings whose content is in the summary of a replay."""
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)
 
 
@@ -1102,12 +1115,13 @@ def replayed(
     instructions: Mapping[str, Any],
     layer: isolation.ScratchLayer | None = None,
 ) -> int:
-    """Replay a program, or the function that the instructions name, in this process; returns the exit code.
+    """Replay a program, or the function that the instructions name, in this process; return the exit code.
 
-    ``layer`` lies over the file system already, in the process that this one was forked by, too; nothing has been written in it.
+    ``layer`` is an existing layer over the file system, entered by the process that forked this one; nothing has been
+    written in it.
     """
     ignore_warnings()
-    isolated: str | None = instructions.get("isolated")  # and prepared, in the process that this one was forked by
+    isolated: str | None = instructions.get("isolated")  # isolated and prepared in the process that forked this one
     if isolated is None:
         isolated = isolate(instructions["isolate"], reached(instructions["options"]))
     _reality.room_aside()
@@ -1181,7 +1195,7 @@ def _guard_of_replay(runs: ReplayedRuns, instructions: Mapping[str, Any], files:
 
 
 class _EndOfReplay:
-    """What is done once when a replayed program has ended, in whichever way: its verdict is printed, and kept for whoever asked for it."""
+    """The actions at the end of a replayed program, taken once: its verdict is printed, and kept for the caller."""
 
     def __init__(
         self,
@@ -1197,7 +1211,7 @@ class _EndOfReplay:
         self._files: Final = files
         self._compared: Final = compared
         self._pid: Final = os.getpid()
-        #: The replay of the whole program, or of the function that is called for it.
+        #: The replay of the whole program, or of the function that is called instead.
         self.block: ReplayBlock | None = None
         #: The exit code, once the program has ended.
         self.code: int | None = None
@@ -1227,7 +1241,7 @@ class _EndOfReplay:
         return code
 
     def by_os_exit(self, status: int) -> int:
-        """End the replay where the program calls ``os._exit``; returns the status for that."""
+        """End the replay when the program calls ``os._exit``; return the status for that."""
         if self.code is not None:
             return status
         self.watchdog.stop()
@@ -1268,7 +1282,7 @@ class _ComparedReplay:
 
 
 def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
-    """End the replay of the whole program; raises its failure, or the program's own error."""
+    """End the replay of the whole program; raise its failure, or the program's own error."""
     if replay_block is None:
         return
     error = ended.error
@@ -1279,15 +1293,15 @@ def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
 
 
 def _finish(replay_block: ReplayBlock) -> None:
-    """End a replay that the program exits in: recorded steps that were not made are its failure."""
+    """End a replay inside which the program exits: recorded steps that were not made are its failure."""
     try:
         replay_block.session.finish()
     except ReplayError:
-        pass  # the session keeps it
+        pass  # kept by the session
 
 
 def _replayed_call(replay_block: ReplayBlock, entry: Entry) -> Body:
-    """A replay of ``module:function``, called with the run's recorded input."""
+    """Return a replay of ``module:function``, called with the run's recorded input."""
 
     def body() -> None:
         entry.call(replay_block, replay_block.as_run, lambda: replay_block.input, replay_block._returned)
@@ -1296,7 +1310,7 @@ def _replayed_call(replay_block: ReplayBlock, entry: Entry) -> Body:
 
 
 def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, instructions: Mapping[str, Any]) -> int:
-    """Print the outcome of a replay with the verdicts on its runs; returns the exit code."""
+    """Print the outcome of a replay with the verdicts on its runs; return the exit code."""
     error = ended.error
     for replay_block in replayed_runs.started:
         replay_block.session.close_verdict()
@@ -1318,19 +1332,21 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         nothing = f" of it was replayed, only {before}" if reports else " was replayed"
         print(f"tracekit: the program never opened the run {instructions['run']}: nothing{nothing}", file=sys.stderr)
     else:
-        if instructions.get("outcome") is None:  # else nobody reads it
+        if instructions.get("outcome") is None:  # otherwise nobody reads it
             _summary(reports, ended, replayed_runs)
         codes = {report.verdict.exit_code for report in reports}
-        # An error of the program outside its runs is in none of their verdicts, and a replay that ends with one is not exact.
+        # An error of the program outside of its runs is in none of their verdicts, and a replay that ends with one is
+        # not exact.
         own = error is not None and failure is None and not replayed_runs.expected(error)
         return DIFFERENT if own or DIFFERENT in codes else max(codes)
     return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
 
 
 def _write_outcome(into: int, replayed_runs: ReplayedRuns, ended: Ended | None, code: int | None) -> None:
-    """Write what came of a replay, for who replays many runs, into the open file ``into``: how it ended, and each difference.
+    """Write the outcome of a replay, for a caller that replays many runs, into the open file ``into``: how it ended,
+    and each difference.
 
-    ``ended`` is ``None`` where the program is ended by the watchdog.
+    ``ended`` is ``None`` if the watchdog ends the program.
     """
     reports = [one.report for one in replayed_runs.started]
     failure, error = replayed_runs.failure, None if ended is None else ended.error
@@ -1352,7 +1368,7 @@ def _write_outcome(into: int, replayed_runs: ReplayedRuns, ended: Ended | None, 
 
 
 def _failure_facts(failure: BaseException) -> dict[str, Any]:
-    """What is known of the failure of a replay: its text, its place, and the step that differs."""
+    """Return the facts on a replay's failure: its text, its place, and the step that differs."""
     facts = {name: getattr(failure, name, None) for name in ("code", "step", "location", "next_action", "differences")}
     step = next(
         (one for name in ("recorded", "actual") if isinstance(one := getattr(failure, name, None), Mapping)), None
@@ -1373,7 +1389,7 @@ def _failure_facts(failure: BaseException) -> dict[str, Any]:
 
 
 def _raised_facts(error: BaseException) -> dict[str, Any]:
-    """An exception that ended the program, and the line of its own code that it came from."""
+    """Return the facts on an exception that ended the program, and the line of its own code that raised it."""
     text = Redactor.of_process([]).redact_text(error.what if isinstance(error, TracekitError) else str(error))[0]
     return {
         "type": type(error).__name__,
@@ -1423,7 +1439,7 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
 
 
 def _usage_text(recorded: Mapping[str, Any]) -> str:
-    """What a recorded run used of models (calls, tokens, cost) as text; empty if it called none."""
+    """Return what a recorded run used of models (calls, tokens, cost) as text; empty if it called none."""
     if not recorded.get("llm_calls"):
         return ""
     counts = [
@@ -1441,14 +1457,14 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
 
 
 def reached(options: Mapping[str, Any]) -> list[str]:
-    """What a replay with these options reaches outside: hosts, and kinds of calls that go live."""
+    """Return what a replay with these options can reach outside: hosts, and kinds of live calls."""
     return [*options["allow_hosts"], *(kind for kind in options["live"] if kind.partition(":")[0] in FAMILIES)]
 
 
 def isolate(mode: str, reaches: list[str]) -> str:
     from .._capture import isolation
 
-    # In a network namespace of its own the program reaches no host at all, what it may reach included.
+    # In a network namespace of its own the program can't reach any host, including the allowed ones.
     if mode == "off" or (mode == "auto" and (reaches or not isolation.available())):
         return "guarded in Python"
     in_force = isolation.enter()
@@ -1461,20 +1477,20 @@ def isolate(mode: str, reaches: list[str]) -> str:
 
 
 class _Files:
-    """Where the files go that a replayed program writes, and what it has written."""
+    """Where a replayed program's files are written, and what it has written."""
 
     def __init__(self, instructions: Mapping[str, Any], there: isolation.ScratchLayer | None = None) -> None:
         self._kept_in: Final[str | None] = instructions["writes_to"]
-        #: Whether somebody watches this process, and writes files of its own when it ends.
+        #: Whether a tool observes this process, and writes files of its own when it ends.
         self._observed: Final = sys.gettrace() is not None or "coverage" in sys.modules
         self._layer: isolation.ScratchLayer | None = None
         self._why_not = ""
         self._wrote: Final[set[str]] = set()
         self._laid: Final[set[str]] = set()
-        #: Files that the recorded run has made: they are not there before the program makes them.
+        #: Files created by the recorded run: they must not exist before the program creates them.
         self._unborn: Final[set[str]] = set()
         self._reported = False
-        #: Whether files are to be what they were: not where the program changes the user's own.
+        #: Whether files are restored to their recorded state: not if the program changes the user's own files.
         self._lays: Final[bool] = instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]
         self._cwd: Final = os.getcwd()
         if there is not None:
@@ -1498,7 +1514,7 @@ class _Files:
             there.leave()
         from .._capture import isolation
 
-        # Replays that are compared may run side by side: none is to find a temporary file of another one.
+        # Compared replays may run concurrently: none may find a temporary file of another one.
         transcript = instructions.get("transcript")
         if transcript is not None:
             passes.append(os.path.dirname(transcript["path"]))
@@ -1514,7 +1530,7 @@ class _Files:
             )
 
     def _go_where_it_was(self, command: Any) -> None:
-        """Have the current directory at the place where it was in the recording: its path reaches prompts and files."""
+        """Make the current directory visible at its path in the recording: the path is in prompts and files."""
         then = command.get("cwd") if isinstance(command, Mapping) else None
         layer: isolation.ScratchLayer | None = self._layer
         if layer is None or not isinstance(then, str) or not os.path.isabs(then) or then == self._cwd:
@@ -1523,7 +1539,7 @@ class _Files:
             os.chdir(then)
 
     def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
-        """Bring a file to what was recorded of it, in the layer; see ``tracekit._runtime.inputs.Disk``."""
+        """Restore a file to its recorded state, in the layer; see ``tracekit._runtime.inputs.Disk``."""
         if not self._lays or (first and path in self._laid):  # by an earlier run of the program, which changes it again
             return True
         self._laid.add(path)
@@ -1537,15 +1553,15 @@ class _Files:
 
     @property
     def of_processes(self) -> guard.Writes:
-        """What the processes of the program may write: where there is a layer, they are in it."""
+        """Return what the processes of the program may write: if there is a layer, they are in it."""
         return "new" if self._why_not else "real"
 
     def covered(self, path: str) -> bool:
-        """Whether what is written there goes into the layer."""
+        """Return whether a write to this path goes into the layer."""
         return self._layer is not None and self._layer.covers(path)
 
     def wrote(self, path: str, where: str | None) -> None:
-        """The guard has let a new file be written."""
+        """Note that the guard has permitted a new file."""
         self._wrote.add(path)
 
     def report(self) -> None:
@@ -1571,20 +1587,20 @@ class _Files:
         print(plain(f"tracekit: files: {what}: {named}{more}"), file=sys.stderr)
 
     def leave(self) -> None:
-        """Whoever watches this process writes its own files when it ends."""
+        """Leave the layer if a tool observes this process: it writes its own files when the process ends."""
         if self._layer is not None and self._observed:
             self._layer.leave()
 
 
 def _lay(path: str, value: Any) -> bool:
-    """Bring one file to what it was; whether that was possible."""
+    """Restore one file; return whether that was possible."""
     if _is_as_it_was(path, value):
         return True
     content = value.get("content") if isinstance(value, Mapping) else None
     if value is not None and not isinstance(content, str | bytes) and not ("directory" in value or "link" in value):
         return False
     in_place = isinstance(content, str | bytes) and os.path.isfile(path) and not os.path.islink(path)
-    if not in_place:  # one that the program has open stays the one that it has open
+    if not in_place:  # a file that the program has open must stay the same file
         _remove(path)
     if value is None:
         return True
@@ -1631,7 +1647,7 @@ def _ran_under_run(path: str) -> bool:
 
 
 def _hide_replay_errors(before: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A ``threading.excepthook`` that skips the replay's own errors: they are printed once, in the summary."""
+    """Return a ``threading.excepthook`` that skips the replay's own errors: they are printed once, in the summary."""
 
     def hook(args: Any) -> object:
         return None if isinstance(args.exc_value, ReplayError) else before(args)

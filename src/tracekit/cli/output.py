@@ -1,4 +1,4 @@
-"""What the commands print: entries and runs as text or JSON, errors with their exit codes, and the ``--store`` option."""
+"""Output of the commands: entries and runs as text or JSON, errors with their exit codes, and the ``--store`` option."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool
     out.flush()
 
 
-#: Characters that control a terminal or change the order in which text is shown: control characters (C0 without line ends and
-#: tabs, and C1), bidirectional controls, invisible characters. In JSON they occur within strings only.
+#: Characters that control a terminal or change the order in which text is shown: control characters (C0 except line
+#: ends and tabs, and C1), bidirectional controls, invisible characters. In JSON they occur only within strings.
 _STEERING: Final = expression(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 
 
 def escaped(json_text: bytes) -> bytes:
-    """Equivalent JSON with terminal control characters written as escapes."""
+    """Return equivalent JSON with terminal control characters written as escapes."""
     if json_text.isascii() and b"\x7f" not in json_text:
         return json_text
     return _STEERING.sub(
@@ -119,16 +119,17 @@ def escaped(json_text: bytes) -> bytes:
 
 
 def plain(text: str) -> str:
-    """``text`` without terminal control characters; line ends and tabs stay."""
+    """Return ``text`` without terminal control characters; line ends and tabs stay."""
     return _STEERING.sub(" ", text)
 
 
-#: How wide a line is that goes into a pipe or a file, where nothing says otherwise (``COLUMNS``).
+#: The width of lines in a pipe or a file, unless ``COLUMNS`` says otherwise.
 _WIDTH: Final = 160
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout (or ``stderr``) that prints all text as ``plain``; as wide as the terminal, in a pipe 160 columns."""
+    """Return a rich console on stdout (or ``stderr``) that prints all text as ``plain``; as wide as the terminal, in a
+    pipe 160 columns."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -137,7 +138,7 @@ def console(*, stderr: bool = False) -> Console:
             for segment in super().render(*args, **kwargs):
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
-    # Not what rich makes of it: to that a dumb terminal has 80 columns, whatever it has.
+    # rich would use 80 columns for a dumb terminal, whatever its width.
     from shutil import get_terminal_size
 
     width, height = get_terminal_size((80 if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH, 25))
@@ -146,7 +147,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def paged() -> Iterator[Console]:
-    """A console whose text is shown when the block ends: page by page where it is longer than the terminal is high."""
+    """A console whose text is shown when the block ends: in a pager if it is longer than the terminal."""
     import click
 
     out = console()
@@ -167,14 +168,14 @@ Line = list[tuple[str, str]]
 
 
 def styled(*parts: tuple[str, str]) -> Text:
-    """A line of these pieces, each with its style."""
+    """Return a line of these pieces, each with its style."""
     from rich.text import Text
 
     return Text.assemble(*((printable(text), style) for text, style in parts))
 
 
 def page(lines: Callable[[Console], Iterator[Line | Text]]) -> None:
-    """Print lines as they come: on a terminal page by page where they are more than it is high, and each ``Line`` cut to its width."""
+    """Print lines as they come: on a terminal in a pager if they are too many, and each ``Line`` cut to the width."""
     import click
 
     out = console()
@@ -205,7 +206,7 @@ Item = TypeVar("Item")
 
 
 def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items one by one; what takes more than two seconds shows on stderr how far it is, where that is a terminal."""
+    """Yield the items one by one; after two seconds, show the progress on stderr, if it is a terminal."""
     since, bar = _reality.monotonic(), None
     try:
         for number, item in enumerate(items):
@@ -225,7 +226,7 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 @contextmanager
 def working(what: str, *, after: float = 2) -> Iterator[None]:
-    """A block whose progress can't be counted: what takes longer than two seconds says on stderr what it does, where that is a terminal."""
+    """A block whose progress can't be measured: after two seconds, stderr says what it does, if it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -248,7 +249,7 @@ def working(what: str, *, after: float = 2) -> Iterator[None]:
 
 
 def read(path: str, where: Store | None = None) -> RunView:
-    """A run, read whole; a long one says so while that lasts."""
+    """Read a whole run; for a long one, say so meanwhile."""
     from .._runs.reading import read_run
 
     with working("reading the run"):
@@ -269,7 +270,7 @@ def fail(error: TracekitError) -> NoReturn:
 
 
 def exit_code(error: TracekitError) -> int:
-    """The exit code of a command that ends with this error."""
+    """Return the exit code of a command that ends with this error."""
     if isinstance(error, (TraceIntegrityError, ReplayError)):
         return DIFFERENT
     if isinstance(error, UnknownPriceError):
@@ -281,7 +282,7 @@ def exit_code(error: TracekitError) -> int:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """A block in which stdout is redirected to stderr, for user code and its child processes too: stdout is for data alone."""
+    """A block in which stdout is redirected to stderr, also for user code and child processes: stdout is only for data."""
     with redirect_stdout(sys.stderr):
         try:
             sys.stderr.flush()
@@ -307,12 +308,12 @@ def reported() -> Iterator[None]:
     except TracekitError as error:
         fail(error)
     except BrokenPipeError:
-        # The reader (head, less) has closed the pipe; Python would report that once more when it closes stdout.
+        # The reader (head, less) has closed the pipe; Python would report that again when it closes stdout.
         sys.stdout = None
         sys.exit(RIGHT)
     except OSError as error:
         if error.filename is None:
-            raise  # nothing that whoever asked could mend
+            raise  # nothing that the user could fix
         message(f"tracekit: {error.filename}: {error.strerror}")
         sys.exit(USAGE_ERROR)
 
@@ -323,7 +324,7 @@ def reported() -> Iterator[None]:
 
 
 def age(ns: int) -> str:
-    """How long ago a moment was, ns since the epoch: ``"5.0 s"``, ``"3 d"``."""
+    """Return how long ago a moment was, given in ns since the epoch: ``"5.0 s"``, ``"3 d"``."""
     return duration(max(0, _reality.time_ns() - ns))
 
 
@@ -343,7 +344,7 @@ def function_name(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """An option's moment: ``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
+    """Parse an option's moment: ``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
     import click
 
     if value is None:
@@ -364,9 +365,9 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 
 
 def named(store: str | None, *, existing: bool = False) -> Store:
-    """The store to list: the one named by ``--store`` or ``TRACEKIT_DIR``, which must exist, or the default one.
+    """Return the store to list: the one named by ``--store`` or ``TRACEKIT_DIR``, which must exist, or the default one.
 
-    With ``existing`` the default one must exist too: else a wrong directory would pass for a store without runs.
+    With ``existing`` the default one must exist, too: otherwise a wrong directory would look like a store without runs.
     """
     import click
 
@@ -385,13 +386,13 @@ def named(store: str | None, *, existing: bool = False) -> Store:
 
 
 def no_files(store: Store) -> dict[str, str]:
-    """What has the name of a run and is no file that could be read, by its path; with what to say of it."""
+    """Return what has the name of a run but is no readable file, by its path; with a text about it."""
     what = "has the name of a run but is a broken link, a directory or a pipe: that run was not examined"
     return {path: f"{printable(path)} {what}" for path in store.no_files()}
 
 
 def _is_directory(path: str) -> bool:
-    """Whether it is one; an error where this user may not know."""
+    """Return whether it is a directory; raise if this user may not know."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -399,7 +400,7 @@ def _is_directory(path: str) -> bool:
 
 
 def readable(store: str | None, *runs: str) -> Store:
-    """The store to read ``runs`` from: a directory, or what is at a URL, as far as it is needed for them."""
+    """Return the store from which to read ``runs``: a directory, or the needed part of a store at a URL."""
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
         if all(map(is_url, runs)):
             return Store()
@@ -408,7 +409,7 @@ def readable(store: str | None, *runs: str) -> Store:
 
 
 def local(store: str | None) -> Store:
-    """The store in which something is to be changed: a directory; what is at a URL is only read."""
+    """Return the store in which something is to be changed: a directory; stores at a URL are read-only."""
     import click
 
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
@@ -417,13 +418,13 @@ def local(store: str | None) -> Store:
 
 
 def located(run: str, store: Store) -> str:
-    """The path of the trace file of ``run``; ``RunNotFoundError`` if there is none."""
+    """Return the path of the trace file of ``run``; raise ``RunNotFoundError`` if there is none."""
     if is_url(run):
         return fetched_run(run)
     try:
         return store.find(run)
     except RunNotFoundError:
-        if os.path.isfile(run):  # any file: whoever reads it reports what is wrong with it
+        if os.path.isfile(run):  # any file: reading it reports what is wrong with it
             return os.path.abspath(run)
         if os.path.isdir(run):
             is_store = os.path.isdir(os.path.join(run, "runs"))
@@ -438,7 +439,8 @@ def located(run: str, store: Store) -> str:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """What the shell offers for RUN: the ids of the store that begin so, the newest first, each with its name and how it ended."""
+    """Return shell completions for RUN: the matching ids of the store, the newest first, each with its name and how it
+    ended."""
     from click.shell_completion import CompletionItem
 
     try:
@@ -464,7 +466,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
-    """Print each decision with its reasons, on stdout (or ``stderr``); returns whether there was any."""
+    """Print each decision with its reasons, on stdout (or ``stderr``); return whether there was any."""
     from rich.text import Text
 
     from .._runs.recovery import FOR
@@ -473,7 +475,7 @@ def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
     for decision in decisions:
         found = True
         style = "bold green" if decision.decision == "resume" else "bold red"
-        # The decision on a run that has ended is no advice: it can't be aborted either.
+        # The decision on an ended run is no advice: it can't be aborted either.
         word, style = ("ended", "bold") if decision.state == "complete" else (decision.decision, style)
         line = Text(f"{word:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
         terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)

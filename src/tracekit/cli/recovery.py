@@ -215,7 +215,7 @@ def _collect_in_doubt(decisions: Iterable[Decision], in_doubt: list[str]) -> Ite
 
 
 def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> Iterator[Decision]:
-    """The decision on each run; files that can't be read are collected in ``unread``."""
+    """Yield the decision on each run; files that can't be read are collected in ``unread``."""
 
     for path, segments in runs:
         try:
@@ -227,7 +227,7 @@ def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> 
 
 
 def _count(where: Store) -> None:
-    """Say how much is in doubt, as ``tracekit in-doubt`` counts it."""
+    """Print how much is in doubt, counted like ``tracekit in-doubt``."""
     found = steps_in_doubt(where)
     counts = [
         (len(found.in_doubt), "in doubt"),
@@ -296,7 +296,7 @@ def _print_steps(found: InDoubt, where: Store) -> None:
 
 
 def _under_each_other(steps: Sequence[UncertainStep]) -> Iterator[tuple[UncertainStep, int]]:
-    """Each step, followed by those inside it, which are settled with it; and how deep it is."""
+    """Yield each step, followed by those inside it, which are settled with it; and its depth."""
     inside: dict[tuple[str, str | None, int | None], list[UncertainStep]] = {}
     listed = {(one.run_id, one.segment, one.step) for one in steps}
     stack: list[tuple[UncertainStep, int]] = []
@@ -385,7 +385,7 @@ def abort(
         if not reason.strip():
             raise click.BadParameter("say why", param_hint="--reason")
         if tools:
-            sys.path.insert(0, "")  # as `python -m` has it
+            sys.path.insert(0, "")  # like `python -m`
         done = give_up(
             located(run, output.local(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
         )  # fmt: skip
@@ -467,7 +467,7 @@ def settle(
 
 
 def _tree(file: BinaryIO) -> Any:
-    """The output in a JSON file in the trace's form, checked: no references, no unknown tags."""
+    """Return the output in a JSON file in the trace's form, checked: no references, no unknown tags."""
     from .._values import not_serialisable
 
     try:

@@ -1,4 +1,4 @@
-"""``tracekit regress``: every run of a corpus against today's code."""
+"""``tracekit regress``: replays every run of a corpus against today's code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STYLES: Final[dict[State, str]] = {
     "timed out": "bold yellow",
     "not replayable": "yellow",
 }
-#: So many runs of a group, and fields of a difference, are shown; ``--json`` has all.
+#: The most runs of a group, and fields of a difference, that are shown; ``--json`` has all.
 _SHOWN: Final = 3
 _FIELDS: Final = 5
 
@@ -190,7 +190,7 @@ def regress(
         if html is not None:
             check_page(html)
         if not is_url(store or os.environ.get("TRACEKIT_DIR")):
-            named(store)  # it says so where there is none
+            named(store)  # it reports a missing store
         report = regress_runs(
             *runs,
             entry=entry,
@@ -296,6 +296,6 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
 
 
 def _behind(run: JudgedRun) -> list[str]:
-    """What was done by the decisions of a run that are others now."""
+    """Return the effects of those decisions of a run that are different now."""
     flips = run.changes["decisions"] if run.changes is not None else ()
     return [f"{one['name']} (step {one['step']})" for flip in flips for one in flip["behind"]]

@@ -59,16 +59,17 @@ __all__ = [
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 #
-# Which program a recorded run is replayed with, and in which directory.
+# The program with which a recorded run is replayed, and its directory.
 
 
 def program_of(
     trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None, verb: str
 ) -> tuple[Program, str]:
-    """The program of a recorded run and its directory: the ``command`` that the user names, else the recorded one.
+    """Return the program of a recorded run and its directory: the ``command`` that the user names, else the recorded
+    one.
 
-    ``verb`` is the command's name, for messages. ``RunStateError`` where the trace is not the user's own or names no program, and of an
-    imported run, which holds too little of one.
+    ``verb`` is the command's name, for messages. Raises ``RunStateError`` if the trace is not the user's own or names
+    no program, and for an imported run, which has no program.
     """
     if trace.imported_from is not None:
         raise RunStateError(
@@ -104,12 +105,12 @@ def program_of(
     return program, program.cwd
 
 
-#: The name of a test as pytest has it, with which its plugin records.
+#: A test's id in pytest, used by its plugin as the run's name.
 _TEST: Final = re.compile(r"[^:\n]+\.py(::[^\n]+)+")
 
 
 def _of_test(trace: Trace, path: str, verb: str) -> str | None:
-    """The command for a trace that pytest's plugin has recorded; ``None`` for any other one."""
+    """Return the command for a trace recorded by pytest's plugin; ``None`` for any other."""
     name = trace.entry(1).get("name")
     if not isinstance(name, str) or not _TEST.fullmatch(name):
         return None
@@ -117,7 +118,8 @@ def _of_test(trace: Trace, path: str, verb: str) -> str | None:
 
 
 def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
-    """Refuse (``RecoveryRefusedError``) to resume with a placeholder in place of a secret in the arguments or the input."""
+    """Raise ``RecoveryRefusedError`` if the run would be resumed with a placeholder for a secret in the arguments or
+    the input."""
     first, originals = trace.entry(1), Originals(trace.path)
     if entry is not None:
         if originals.lack(first, "input"):
@@ -147,13 +149,13 @@ def _placeholder(run_id: str, code: str, text: str, next_action: str) -> Recover
 
 
 def trusted(store: Store, path: str) -> bool:
-    """Whether a trace is a run of the user's own store."""
+    """Return whether a trace is a run of the user's own store."""
     inside = os.path.realpath(path).startswith(os.path.realpath(store.root) + os.sep)
     return inside and os.stat(path).st_uid == os.getuid()
 
 
 def hash_seed(trace: Trace) -> dict[str, str]:
-    """``PYTHONHASHSEED`` as it was recorded, so that sets have the order that they had."""
+    """Return the recorded ``PYTHONHASHSEED``, so that sets have the same order."""
     seed = (trace.entry(1).get("meta", {}).get("environment") or {}).get("hash_seed")
     return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}
 
@@ -194,7 +196,7 @@ ISOLATE: Final = click.option(
     help="Cut off the network below Python too.",
 )
 
-#: What ``tracekit replay`` and ``tracekit debug`` take of a replay alike.
+#: The common arguments and options of ``tracekit replay`` and ``tracekit debug``.
 _OPTIONS: Final = (
     click.argument("run", shell_complete=complete_run),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
@@ -239,7 +241,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def of_a_replay(function: _Command) -> _Command:
-    """A command with the arguments and options that replays have in common."""
+    """Decorate a command with the common arguments and options of replays."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -256,7 +258,8 @@ class Prepared(NamedTuple):
 
 
 def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, options: dict[str, Any]) -> Prepared:
-    """What is needed to replay ``run``, for ``tracekit verb``; prints what will be replayed. ``TracekitError`` where that can't be."""
+    """Prepare the replay of ``run`` for ``tracekit verb``; print what will be replayed. Raises ``TracekitError`` if it
+    can't be replayed."""
     if options["live"] or options["ignore"]:
         from .._runs.replaying import (
             ignored_fields,
@@ -296,7 +299,7 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
 def started(
     found: Prepared, instructions: Mapping[str, Any], pipes: Sequence[int], streams: tuple[int, int] | None
 ) -> subprocess.Popen[bytes]:
-    """Start ``tracekit.cli.launch`` as a child process that has these ``pipes``, apart from what Ctrl-C interrupts.
+    """Start ``tracekit.cli.launch`` as a child process with these ``pipes``, which Ctrl-C does not interrupt.
 
     ``streams`` are its stdout and its stderr; ``None``: those of this process, and its terminal.
     """
@@ -348,7 +351,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any
 
 
 def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
-    """Print the recorded result and whether the run can be replayed; exits with the code of that verdict."""
+    """Print the recorded result and whether the run can be replayed; exit with the code of that verdict."""
     from .._runs.reading import error_text, read_run
 
     with read_run(trace.path, where) as read:
@@ -375,7 +378,7 @@ def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
 
 
 def live_kinds(instructions: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """What ``--live`` names, with what takes its place."""
+    """Return the kinds in ``--live``, with what replaces them."""
     if isinstance(instructions, Mapping):
         return dict(instructions)
     pairs = (one.partition("=") for one in instructions)
@@ -383,7 +386,7 @@ def live_kinds(instructions: Iterable[str] | Mapping[str, Any]) -> dict[str, Any
 
 
 def by_kind(kinds: Iterable[str]) -> dict[str, list[str]]:
-    """The fields of ``--ignore``, by kind of step."""
+    """Return the fields of ``--ignore``, by kind of step."""
     found: dict[str, list[str]] = {}
     for one in kinds:
         kind, equals, field = one.partition("=")
@@ -393,7 +396,7 @@ def by_kind(kinds: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-#: How a run is replayed where nothing else is said.
+#: The defaults of a replay.
 _DEFAULTS: Final[dict[str, Any]] = {
     "entry": None, "isolate": "auto", "grace": 10.0, "on_divergence": "raise", "strict": (), "ignore": (), "guard": "process",
     "allow_hosts": (), "live": (), "live_env": (), "live_files": (), "no_writes": False, "writes": "scratch", "writes_to": None,
@@ -404,7 +407,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
 def replay_instructions(
     run: str, path: str, store: Store, program: Program, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The instructions with which ``tracekit.cli.launch`` replays a run; ``chosen`` are options that are not as they usually are."""
+    """Return the instructions with which ``tracekit.cli.launch`` replays a run; ``chosen`` are options that differ from
+    the defaults."""
     options = {**_DEFAULTS, **chosen}
     return {
         "mode": "replay",

@@ -68,7 +68,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
                 whole=whole,
                 walked=lambda steps: output.progress(steps, "reading the steps"),
             )
-            name = f"{os.path.basename(views[-1].path).partition('.jsonl')[0]}.html"  # a trace may call itself anything
+            name = f"{os.path.basename(views[-1].path).partition('.jsonl')[0]}.html"  # a trace may contain any id
         if target == "-":
             click.echo(text, nl=False)
             return
@@ -80,7 +80,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
 
 
 def _origin(view: RunView, where: Store) -> RunView | None:
-    """The run that a partial replay is one of; ``None`` for any other run, and where that is not in the store."""
+    """Return the origin of a partial replay; ``None`` for any other run, and if it is not in the store."""
     meta = view.own.first.get("meta")
     origin = meta.get("origin") if isinstance(meta, dict) else None
     named = origin.get("run_id") if isinstance(origin, dict) else None
@@ -96,7 +96,7 @@ def _origin(view: RunView, where: Store) -> RunView | None:
 
 
 def write_page(target: str, text: str) -> None:
-    """Write a page into a file that is not there, or is such a page already: whole, or not at all."""
+    """Write a page into a file that does not exist, or is such a page already: atomically."""
     check_page(target)
     try:
         with replacing(os.path.abspath(target), sync=False) as fd:
@@ -112,7 +112,7 @@ def write_page(target: str, text: str) -> None:
 
 
 def check_page(target: str) -> None:
-    """``RunStateError`` where the file is there and is no report: nothing else is replaced."""
+    """Raise ``RunStateError`` if the file exists and is no report: nothing else is replaced."""
     try:
         with open(target, encoding="utf-8", errors="replace") as found:
             if found.read(len(GENERATOR)) in (GENERATOR, ""):

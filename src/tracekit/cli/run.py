@@ -1,4 +1,4 @@
-"""``tracekit run``: record a program in a process of its own; how such a process is started."""
+"""``tracekit run``: record a program in a process of its own; and how such a process is started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd:
 
 
 def launcher() -> list[str]:
-    """The command that starts it: this interpreter, with the options that it was given (``-W error``, ``-X dev`` …)."""
+    """Return the command that starts it: this interpreter with its own options (``-W error``, ``-X dev`` …)."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *options, "-m", "tracekit.cli.launch"]
 
@@ -55,7 +55,7 @@ def follow(
 #
 # ``tracekit run``: record an unmodified program.
 
-#: Recorded programs run with a fixed hash seed, so that set order is no source of differences; the value does not matter.
+#: Recorded programs run with a fixed hash seed, so that set order causes no differences; the value does not matter.
 _SEED = "0"
 
 
@@ -68,8 +68,11 @@ def record_instructions(
     spans: bool = False,
     program: str | None = None,
 ) -> dict[str, Any]:
-    """The instructions with which ``tracekit.cli.launch`` records a module or a script with its arguments. ``program`` is the id of this
-    start of it, by which its runs are found. ``click.UsageError`` where there is no such script."""
+    """Return the instructions with which ``tracekit.cli.launch`` records a module or a script with its arguments.
+
+    ``program`` is the id of this execution, by which its runs are found. Raises ``click.UsageError`` if there is no
+    such script.
+    """
     if module is None and not command:
         raise click.UsageError("name a SCRIPT, or a module with -m")
     if module is None and not os.path.exists(command[0]):
@@ -91,7 +94,8 @@ def record_instructions(
 
 
 class LikePython(click.Command):
-    """A command for which ``-m MODULE`` ends the options, as for ``python``: the rest is the program's, another ``-m`` too."""
+    """A command for which ``-m MODULE`` ends the options, as for ``python``: the rest belongs to the program, including
+    another ``-m``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [one for one in self.params if isinstance(one, click.Option)]

@@ -1,4 +1,4 @@
-"""The runs of a store: ``tracekit list`` with how each stands and what it cost, ``rm``, ``prune`` and ``compress``."""
+"""The runs of a store: ``tracekit list`` with the state and cost of each, ``rm``, ``prune`` and ``compress``."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _STYLES: Final = {
     "unreadable": "red",
 }
 _ENDS: Final = {"run.completed": "complete", "run.failed": "failed", "run.aborted": "aborted"}
-#: How many runs are listed as text where nothing else is said.
+#: The most runs listed as text by default.
 _SHOWN: Final = 50
 
-#: By what the list can be sorted.
+#: The sort keys of the list.
 _SORTS: Final = ("started", "name", "state", "took", "cost", "tokens", "entries", "size")
 
 
 class Row:
-    """A run in the list: its summary, how it stands, and, where that is asked for, what its model calls took."""
+    """A run in the list: its summary, its state, and, if requested, what its model calls used."""
 
     def __init__(self, run: RunSummary) -> None:
         self.run: Final = run
@@ -52,16 +52,16 @@ class Row:
 
     @property
     def took(self) -> int | None:
-        """Nanoseconds from its beginning to its end; ``None`` of one without an end."""
+        """Nanoseconds from its begin to its end; ``None`` if it has no end."""
         return None if self.run.ended_ns is None else self.run.ended_ns - self.run.started_ns
 
     def look(self) -> None:
-        """Find out what it took."""
+        """Read what its model calls used."""
         if self.taken is None:
             self.taken = taken_in(self.run.path)
 
     def by(self, key: str) -> Any:
-        """What it is sorted by; what is not known comes last."""
+        """Return its sort key; unknown values come last."""
         taken = self.taken or Taken()
         values: dict[str, Any] = {
             "started": self.run.started_ns,
@@ -79,9 +79,10 @@ class Row:
 
 
 def state_of(run: RunSummary) -> str:
-    """``complete``, ``failed`` or ``aborted``; of a run without an end ``running`` while a process has it open, else ``died``.
+    """Return ``complete``, ``failed`` or ``aborted``; for a run without an end ``running`` while a process has it open,
+    else ``died``.
 
-    ``unreadable`` where this user may not open its file.
+    ``unreadable`` if this user may not open its file.
     """
     if run.end is not None:
         return _ENDS[run.end]
@@ -212,7 +213,8 @@ def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
 
 
 def _received(path: str, digest: str) -> bool:
-    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
+    """Return whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex
+    digits."""
     try:
         with open_trace(path) as file:
             if not os.fstat(file.fileno()).st_size:

@@ -1,4 +1,4 @@
-"""``tracekit show``: a run as a tree of what it did, one step of it whole, or why it can or can't be replayed and resumed."""
+"""``tracekit show``: a run as a tree of its steps, one step in full, or why it can or can't be replayed and resumed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Choice:
         return self.every and not self.narrows and self.first == 1
 
     def has(self, step: StepView) -> bool:
-        """Whether to show this one."""
+        """Return whether to show this step."""
         if step.seq < self.first and not step.file.segment:
             return False
         if self.kinds:
@@ -220,7 +220,7 @@ def _print_entries(path: str, where: Store, first: int, expand: bool) -> None:
 
 
 def whole(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
-    """The entries of a run from ``first`` on, then those of its child processes with the names of their segments."""
+    """Yield the entries of a run from ``first`` on, then those of its child processes with the names of their segments."""
     for entry in trace.entries(first=first, damaged=True):
         yield _expanded(trace, entry) if expand else entry
     for path in beside(trace.path):
@@ -238,7 +238,7 @@ def _expanded(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(view: RunView, steps: Sequence[StepView], expand: bool) -> Iterator[dict[str, Any]]:
-    """The entries of these steps: what began each, its pieces, what ended it."""
+    """Yield the entries of these steps: the begin of each, its pieces, its end."""
     for step in steps:
         trace = step.file.trace
         segment = {} if step.file.segment is None else {"segment": step.file.segment}
@@ -254,7 +254,7 @@ def _print_tree(view: RunView, choice: Choice, limit: int) -> None:
 
 
 def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterator[Line | Text]:
-    """The lines of the tree, one by one."""
+    """Yield the lines of the tree."""
     yield _heading(view)
     left, hidden, found = limit or sys.maxsize, 0, False
     for file in view.files:
@@ -286,7 +286,7 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
 
 
 def _nothing_found(view: RunView, choice: Choice) -> str:
-    """That no step matches the filters, and which values they could have in this run."""
+    """Return the message that no step matches the filters, and which values they could have in this run."""
     kinds: Counter[str] = Counter()
     lanes: dict[str, None] = {}
     agents: dict[str, None] = {}
@@ -313,7 +313,7 @@ def _heading(view: RunView) -> Text:
     if taken.input_tokens or taken.output_tokens:
         parts.append(f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens")
         parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
-    # A file without an entry has no beginning.
+    # A file without an entry has no begin.
     began = f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}"
     return styled(
         (view.name, "bold"),
@@ -326,13 +326,13 @@ def _heading(view: RunView) -> Text:
 
 
 def _step_lines(file: FileView, shown: array[int], width: int) -> Iterator[Line]:
-    """A line for each of these steps, below the nearest step around it that is shown."""
+    """Yield a line for each of these steps, below the nearest step around it that is shown."""
     if not shown:
         yield [("(nothing to show)", "dim")]
     below: dict[int, array[int]] = {}
     for seq in shown:
         below.setdefault(_around(file, seq, shown), array("I")).append(seq)
-    #: On each level: the steps that are still to come, each with what stands before it, and before what is below it.
+    #: For each level: the remaining steps, each with the prefixes of its own line and of the lines below it.
     levels: list[Iterator[tuple[int, str, str]]] = [((seq, "", "") for seq in below.get(0, ()))]
     while levels:
         if (found := next(levels[-1], None)) is None:
@@ -351,7 +351,7 @@ def _guided(steps: array[int], guide: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _around(file: FileView, seq: int, shown: array[int]) -> int:
-    """The nearest step around this one that is shown; 0 if there is none."""
+    """Return the nearest step around this one that is shown; 0 if there is none."""
     around = file.step_at(file.steps[seq].parent)
     while around is not None:
         at = bisect_left(shown, around.seq)
@@ -362,19 +362,19 @@ def _around(file: FileView, seq: int, shown: array[int]) -> int:
 
 
 def line_of(step: StepView, width: int) -> Text:
-    """A step in one line: what was asked for, by whom, what came of it."""
+    """Return a step in one line: what was requested, by whom, and the result."""
     return styled(*parts_of(step, width))
 
 
 def parts_of(step: StepView, width: int) -> Line:
-    """A step in one line, in pieces, each with its style, of about ``width`` characters together."""
+    """Return a step in one line, in pieces, each with its style, of about ``width`` characters together."""
     kind = "policy" if step.kind == "policy.check" else step.kind
     head: Line = [(f"{step.place} ", "dim"), (f"{kind} ", "blue")]
     end = _details(step)
     room = max(40, width - _length(head) - _length(end))
     outcome = _came(step, room)
     wide = _length(outcome)
-    if wide > room // 2:  # half of the line for what was asked, if it needs that
+    if wide > room // 2:  # half of the line for the request, if it needs that
         asked = _asked(step, room // 2)
         if wide > room - _length(asked):
             outcome = _came(step, room - _length(asked) - 4)
@@ -421,7 +421,7 @@ def _came(step: StepView, room: int) -> Line:
 
 
 def _details(step: StepView) -> Line:
-    """What ends a line: class, attempt, who decided, lane, agent, tokens, duration."""
+    """Return the end of a line: class, attempt, settlement, lane, agent, tokens, duration."""
     parts: Line = []
     if step.side_effect and step.kind in ("tool", "http", "process"):
         parts.append((f"  {step.side_effect}", _CLASS.get(step.side_effect, "")))
@@ -449,7 +449,7 @@ def _details(step: StepView) -> Line:
 
 
 def _ending(file: FileView) -> Iterator[Text]:
-    """How a run, or a process, ended, and what verifying it has found."""
+    """Yield how a run, or a process, ended, and the result of verifying it."""
     found = file.found
     failed = file.last.get("error") if file.ended is not None else None
     if failed is not None:
@@ -466,7 +466,7 @@ def _ending(file: FileView) -> Iterator[Text]:
 
 # -- a live run --------------------------------------------------------------------------------------------------------
 
-#: How often a live run is looked at for what is new, in seconds.
+#: How often a live run is polled, in seconds.
 _LOOK: Final = 0.1
 
 
@@ -485,7 +485,7 @@ class _Following:
 
 
 def _follow(path: str, choice: Choice, as_json: bool) -> None:
-    """Print each step as it ends, until the run does; exits with the code of how it ended."""
+    """Print each step as it ends, until the run does; exit with the code for how it ended."""
     pending: list[dict[str, Any]] = []
     source = _Following(path, pending.append)
     with Trace(path) as trace:
@@ -494,7 +494,7 @@ def _follow(path: str, choice: Choice, as_json: bool) -> None:
         while True:
             alive = FileView(
                 trace, trace.status
-            ).live  # before the last look: what it wrote before it went is not missed
+            ).live  # before the last look, so that nothing that it wrote at the end is missed
             source.follower.poll()
             for entry in pending:
                 step = view.feed(entry)
@@ -534,7 +534,7 @@ def _chosen_live(source: _Following, step: StepView) -> Iterator[dict[str, Any]]
 
 
 def _print_step(view: RunView, step: StepView) -> None:
-    """Print one step whole: what it was given, what came of it, and, of a model call, what changed since the previous turn."""
+    """Print one step in full: its input, its result, and, for a model call, what changed since the previous turn."""
     with output.paged() as console:
         console.print(line_of(step, console.width), no_wrap=True, overflow="ellipsis")
         for name, value in facts_of(view, step):
@@ -544,7 +544,7 @@ def _print_step(view: RunView, step: StepView) -> None:
 
 
 def print_input(console: Console, step: StepView) -> None:
-    """Print what a step was given: of a model call the prompt, with what changed since the previous turn."""
+    """Print the input of a step: for a model call the prompt, with what changed since the previous turn."""
     if step.call is not None:
         _print_prompt(console, step.call)
     elif step.input is not None:
@@ -552,7 +552,7 @@ def print_input(console: Console, step: StepView) -> None:
 
 
 def print_answer(console: Console, step: StepView) -> None:
-    """Print what came of a step."""
+    """Print the result of a step."""
     if step.call is not None:
         _print_completion(console, step.call)
     else:
@@ -605,7 +605,7 @@ _MARKS: Final = {"same": ("  ", ""), "added": ("+ ", "green"), "removed": ("- ",
 
 
 def print_turn(console: Console, edit: Edit) -> None:
-    """Print one message of a prompt beside that of another one; a changed one as a unified diff."""
+    """Print one message of a prompt next to that of another prompt; a changed one as a unified diff."""
     from rich.text import Text
 
     mark, style = _MARKS[edit.op]
@@ -622,7 +622,7 @@ def print_turn(console: Console, edit: Edit) -> None:
 
 
 def _since(call: ModelCall) -> str:
-    """What changed since the previous turn, in a line."""
+    """Return what changed since the previous turn, in one line."""
     changes, count = call.changes, plural(len(call.prompt.messages), "message")
     if changes.previous is None:
         return f"({count}; no turn before it in its lane)"
@@ -642,7 +642,7 @@ def _said(message: Message) -> str:
 
 
 def unified(old: str, new: str) -> str:
-    """The lines in which two texts differ, with two around them."""
+    """Return the lines in which two texts differ, with two lines of context."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm="")
     return "\n".join([*lines][2:])
 
@@ -687,17 +687,18 @@ def _print_error(console: Console, step: StepView) -> None:
 _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
 _FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
 _REFUSALS: Final = ("contract.violated", "budget.exceeded")
-#: At most this many entries are named in one answer.
+#: The most entries that are named in one answer.
 _MOST: Final = 12
 
 Answer = tuple[str, list[int | str]]
 
 
 def explain(view: RunView) -> dict[str, Any]:
-    """Answers about a run: ``what_happened``, ``why_this_path``, ``which_fallback``, ``safe_to_retry``, ``can_be_replayed``.
+    """Return the answers about a run: ``what_happened``, ``why_this_path``, ``which_fallback``, ``safe_to_retry``,
+    ``can_be_replayed``.
 
-    Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``, ``false``, or ``null``
-    for what is not known, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
+    Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``,
+    ``false``, or ``null`` if unknown, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
     """
     verdict = view.verdict
     return {
@@ -778,7 +779,7 @@ def _what_happened(view: RunView) -> Answer:
 
 
 def _processes(view: RunView) -> Answer:
-    """A sentence on the child processes of a run and on those without an end, and their entries."""
+    """Return a sentence on the child processes of a run and on those without an end, and their entries."""
     if len(view.files) == 1:
         return "", []
     texts, entries = f" It had {plural(len(view.files) - 1, 'child process', 'es')} that joined it.", []
@@ -814,13 +815,13 @@ def _why_this_path(view: RunView) -> Answer:
 
 
 def _found(view: RunView, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
-    """The entries of these types in the whole run, and their places."""
+    """Return the entries of these types in the whole run, and their places."""
     found = [(one, entry) for one in view.files for entry in one.entries_of(*kinds)]
     return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
 
 
 def _asked_for_tools(view: RunView) -> dict[int | str, list[str]]:
-    """The names of the tools that each model call asked for, whoever ran them."""
+    """Return the names of the tools that each model call requested, whether they ran or not."""
     calls = [(step, step.call) for one in view.files for step in one.steps.values() if step.kind == "llm"]
     return {step.place: [one.name for one in call.requested] for step, call in calls if call and call.requested}
 
@@ -844,7 +845,7 @@ def _which_fallback(view: RunView) -> Answer:
 
 
 def _fallback_text(entry: Mapping[str, Any]) -> str:
-    """A text for a fallback entry: which was called instead of which, and why; or that none was left."""
+    """Return a text for a fallback entry: which was called instead of which, and why; or that none was left."""
     about = entry.get("input")
     if not isinstance(about, Mapping) or not entry["type"].startswith("fallback."):
         return f"{entry['type']} {short(entry.get('name') or entry.get('output') or '', 40)}".strip()
@@ -879,6 +880,6 @@ def _counted(names: Any) -> list[str]:
 
 
 def _in_order(places: list[int | str]) -> list[int | str]:
-    """Distinct places, those of the run's own file first."""
+    """Return distinct places, those of the run's own file first."""
     own = sorted({place for place in places if isinstance(place, int)} - {0})
     return [*own, *dict.fromkeys(place for place in places if isinstance(place, str))]

@@ -19,7 +19,8 @@ from .output import located, printable
 
 __all__ = ["text"]
 
-#: Kinds of steps that say how a run was recorded, or how its tasks and threads took turns: two recordings differ in them.
+#: Kinds of steps that describe how a run was recorded, or how its tasks and threads took turns: these differ between
+#: recordings.
 _LEFT_OUT: Final = READS | {"timer", "lane", "identity", "blob", "input", "boundary", "run.started"}
 
 
@@ -70,7 +71,7 @@ def _text(view: RunView) -> Iterator[str]:
 
 
 def _file(file: FileView, names: _Names) -> Iterator[str]:
-    """The steps of one file, line of execution by line of execution: side by side, they begin in another order each time."""
+    """Yield the steps of one file, lane by lane: concurrent lanes begin in another order each time."""
     lanes: dict[str, list[StepView]] = {}
     for step in file.steps.values():
         if (
@@ -121,7 +122,7 @@ def _step(step: StepView, names: _Names) -> Iterator[str]:
 
 
 def _given(step: StepView) -> Any:
-    """What it was given; of a request its method, address and body: headers are the transport's."""
+    """Return the input of a step; for a request its method, address and body: headers belong to the transport."""
     input = plain(step.input)
     if step.kind in ("llm", "http") and isinstance(input, Mapping):
         return {key: value for key, value in input.items() if key in ("method", "url", "body", "json", "text")} or input
@@ -192,7 +193,7 @@ def _named(name: str, value: Any, depth: int) -> Iterator[str]:
 
 
 def _value(name: str, value: Any, depth: int) -> Iterator[str]:
-    """A value, a leaf a line, so that a difference is of that leaf; a text of several lines as those."""
+    """Yield a value, one line per leaf, so that a difference concerns one leaf; a multi-line text as its lines."""
     space = "  " * depth
     if isinstance(value, Mapping) and value:
         if name:
@@ -219,7 +220,7 @@ def _is_long(value: Any) -> bool:
 # -- what differs from one recording to the next -----------------------------------------------------------------------
 
 _UUID: Final = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|\b[0-9a-f]{32}\b"
-#: What stands for something that the next recording has another of, each with the name that it gets.
+#: Patterns of what differs in the next recording, each with the name that replaces it.
 _PATTERNS: Final = (
     ("secret", r"(?:[A-Za-z0-9_-]*REDACTED_?[A-Z2-7]{8}[A-Za-z0-9_-]*)"),
     ("uuid", _UUID),
@@ -227,7 +228,7 @@ _PATTERNS: Final = (
     ("port", r"(?<=127\.0\.0\.1:)\d{2,5}\b|(?<=localhost:)\d{2,5}\b"),
     ("call", r"\b(?:call|toolu|chatcmpl|msg|resp|req)_[A-Za-z0-9]{8,}\b"),
 )
-#: The shortest text of a reading that is looked for: a shorter one occurs in texts that have nothing to do with it.
+#: The shortest text of a reading that is replaced: shorter ones occur in unrelated texts.
 _SHORTEST: Final = 8
 _PATHS: Final = (
     (re.compile(r"(?:/private)?(?:/tmp|/var/tmp|/var/folders/\w\w/\w+/T)/pytest-of-[^/\s\"']+/pytest-\d+"), "<tmp>"),
@@ -238,7 +239,7 @@ _PATHS: Final = (
 
 
 class _Names:
-    """Names for what differs from one recording of the same to the next, numbered as they first occur in the text."""
+    """Names for what differs between recordings of the same, numbered by their first occurrence in the text."""
 
     def __init__(self, view: RunView) -> None:
         self._functions: Final[dict[str, str]] = {}
@@ -255,7 +256,7 @@ class _Names:
         self._volatile: Final = re.compile(read + "|".join(f"(?P<{name}>{pattern})" for name, pattern in _PATTERNS))
 
     def steady(self, value: Any) -> Any:
-        """A value with those names in it; numbers that were read, too."""
+        """Return a value with those names in it, also for recorded numbers."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
@@ -285,13 +286,13 @@ class _Names:
 
 
 def _forms(value: Any) -> Iterable[str]:
-    """The texts by which a program may have put a reading into a prompt or an argument."""
+    """Return the texts by which a program may have put a reading into a prompt or an argument."""
     found: set[str] = set()
     if isinstance(value, Mapping):
         data = plain_bytes(value)
         data = data.encode() if isinstance(data, str) else data
         found.update(
-            # Bytes may happen to be those of a UUID that was made of them: what has its form is always named so.
+            # These bytes may belong to a UUID generated from them, which is always named as such.
             (*(() if re.fullmatch(_UUID, data.hex()) else (data.hex(),)), urlsafe_b64encode(data).decode().rstrip("="))
             if isinstance(data, bytes)
             else _forms(plain(value))

@@ -1,4 +1,5 @@
-"""``tracekit verify``, ``tracekit seal`` and ``tracekit keygen``: check a trace, and sign it; ``tracekit schema``: its JSON Schemas."""
+"""``tracekit verify``, ``tracekit seal`` and ``tracekit keygen``: check a trace, and sign it; ``tracekit schema``: its
+JSON Schemas."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ KEYS: Final = click.option(
 # ``tracekit verify RUN``: is the trace whole, unchanged, and cleanly ended?
 
 _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
-#: How many violations of the schema are shown.
+#: The most violations of the schema that are shown.
 _MOST: Final = 20
 
 
@@ -82,7 +83,7 @@ def verify(
 
 
 def _source(path: str, verdict: Verdict) -> str | None:
-    """The tool whose recording the run was imported from, where its first entry verifies."""
+    """Return the tool whose recording the run was imported from, if its first entry verifies."""
     if not verdict.count or verdict.last_good_seq == 0:
         return None
     with Trace(path) as trace:
@@ -90,7 +91,7 @@ def _source(path: str, verdict: Verdict) -> str | None:
 
 
 def trusted(files: tuple[str, ...]) -> PublicKeys | None:
-    """The public keys in these files, else the one that belongs to the key that seals here; ``None`` where there is neither."""
+    """Return the public keys in these files, else the one of the key that seals here; ``None`` if there is neither."""
     if files:
         return PublicKeys.of(files)
     own = SigningKey.of()
@@ -98,12 +99,12 @@ def trusted(files: tuple[str, ...]) -> PublicKeys | None:
 
 
 def unsealed(verdict: Verdict) -> bool:
-    """Whether a seal was asked for, and there is none that holds for all that is there."""
+    """Return whether a seal was requested, and none holds for everything in the file."""
     return verdict.seal is not None and verdict.seal["state"] not in ("valid", "unchecked")
 
 
 def sealed_line(verdict: Verdict) -> tuple[str, str] | None:
-    """What the seal of a run is worth, in a line, and its style; ``None`` where there is none and nobody asked for one."""
+    """Return the state of a run's seal as a line, and its style; ``None`` if there is no seal and none was requested."""
     seal = verdict.seal
     if seal is None:
         return None
@@ -145,7 +146,7 @@ def _print(path: str, verdict: Verdict) -> None:
 
 
 def _breaches(path: str) -> list[dict[str, Any]]:
-    """The first entries that violate the schema: line and problem."""
+    """Return the first entries that violate the schema: line and problem."""
     check = validator()
     found: list[dict[str, Any]] = []
     with Trace(path) as trace:
@@ -196,7 +197,7 @@ def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
 
 
 def _seal(path: str, where: Store, signing: SigningKey) -> int:
-    """Seal one run; returns how many entries of its own file that covers."""
+    """Seal one run; return how many entries of its own file the seal covers."""
     if is_segment(path):
         raise RunStateError(f"{path} is of a child process", path=path, next_action="seal its run, which covers it")
     with ExitStack() as stack, Trace(path) as trace:
@@ -270,7 +271,8 @@ def _load(name: str) -> Mapping[str, Any]:
 
 
 def validator() -> Any:
-    """A validator of entries from the jsonschema package; without it, ends the command and names the extra to install."""
+    """Return a validator of entries from the jsonschema package; without it, end the command and name the extra to
+    install."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:

@@ -31,12 +31,12 @@ __all__ = ["difference", "form_of", "replayed", "served", "verify_determinism"]
 
 # -- serving -----------------------------------------------------------------------------------------------------------
 #
-# Files that name no program are read and served in the form that they have, by a fresh process:
+# Files that name no program are read and served in their own form, by a fresh process:
 # ``python -m tracekit.cli.verify_determinism FILE FORM``.
 
 
 def form_of(path: str) -> Form | None:
-    """The form of a file that names no program; ``None`` for anything else (taken for a trace)."""
+    """Return the form of a file that names no program; ``None`` for anything else (taken for a trace)."""
     return next((form for form in forms().values() if form.recognises(path)), None)
 
 
@@ -52,7 +52,7 @@ def _is_trace(path: str) -> bool:
 
 
 def served(path: str, form: str, hash_seed: int) -> list[bytes]:
-    """The lines that a fresh process serves from the file. ``TraceError`` where it fails."""
+    """Return the lines that a fresh process serves from the file. Raises ``TraceError`` if it fails."""
     variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     command = [sys.executable, "-m", "tracekit.cli.verify_determinism", os.path.abspath(path), form]
     done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -66,7 +66,7 @@ def served(path: str, form: str, hash_seed: int) -> list[bytes]:
 
 
 def difference(one: tuple[str, list[bytes]], other: tuple[str, list[bytes]]) -> str | None:
-    """A description of the first line in which two named streams differ, or ``None``."""
+    """Return a description of the first line in which two named streams differ, or ``None``."""
     for number in range(max(len(one[1]), len(other[1]))):
         sides = [(name, found[number] if number < len(found) else b"(nothing)") for name, found in (one, other)]
         if sides[0][1] != sides[1][1]:
@@ -215,7 +215,8 @@ def _replay(
 
 
 class _Judgement(NamedTuple):
-    """The replays, the recordings, their first difference, and whether the hash seed alone causes it (``None``: not tried)."""
+    """The replays, the recordings, their first difference, and whether the hash seed alone causes it (``None``: not
+    tried)."""
 
     replays: list[Transcript]
     recordings: dict[str, Recorded]
@@ -241,7 +242,7 @@ def _judge(
             return replayed(number, hash_seed, instructions, into, cwd, stdout=stdout)
 
         def each(many: int) -> list[Transcript]:
-            """A replay under each hash seed, so many side by side."""
+            """Return a replay under each hash seed, ``many`` of them concurrently."""
             into, seeds = tempfile.mkdtemp(dir=directory), _seeds(seed, options["replays"])
             with ThreadPoolExecutor(many) as pool:
                 return [*pool.map(once, range(1, len(seeds) + 1), seeds, repeat(into))]
@@ -265,7 +266,7 @@ def _judge(
             return _Judgement(replays, recordings, difference, None)
         numbers = count(len(replays) + 1)
         seeded = differ([once(next(numbers), seed) for _ in range(2)]) is None
-        # Two equal replays may be chance: each seed has to give the same result as before, whatever that was.
+        # Two equal replays may be a coincidence: each seed must give the same result again.
         seeded = seeded and all(
             once(next(numbers), transcript.hash_seed).outcome() == transcript.outcome() for transcript in replays[:2]
         )
@@ -274,13 +275,13 @@ def _judge(
 
 
 def _at_once(options: Mapping[str, Any]) -> int:
-    """How many replays may be made side by side: one, where they would write the same files."""
+    """Return how many replays may run concurrently: one, if they would write the same files."""
     alone = not options["no_writes"] and not ScratchLayer.possible()
     return 1 if alone else min(options["replays"], cores_here())
 
 
 def _seeds(recorded: Any, count: int) -> list[int]:
-    """``count`` hash seeds, all different from the recorded one and from each other."""
+    """Return ``count`` hash seeds, all different from the recorded one and from each other."""
     return [seed for seed in range(1, count + 2) if seed != recorded][:count]
 
 
@@ -289,7 +290,7 @@ def _nothing_opened(replays: Sequence[Transcript]) -> bool:
 
 
 def _usable(replays: Sequence[Transcript], run: str) -> None:
-    """``RunStateError`` where nothing of the run was replayed: there is nothing to compare."""
+    """Raise ``RunStateError`` if nothing of the run was replayed: there is nothing to compare."""
     kinds = {transcript.failure[0]["type"] if transcript.failure else None for transcript in replays}
     if kinds == {"NotReplayableError"}:
         raise RunStateError(
@@ -310,7 +311,8 @@ def _usable(replays: Sequence[Transcript], run: str) -> None:
 
 
 def _only_the_end(replays: Sequence[Transcript], recordings: dict[str, Recorded]) -> bool:
-    """Whether all replays made every recorded step, byte for byte, and failed only by going on after the log's end."""
+    """Return whether all replays made every recorded step, byte for byte, and failed only by going on after the log's
+    end."""
     first = replays[0]
     if any(transcript.stream() != first.stream() or transcript.stdout != first.stdout for transcript in replays):
         return False
@@ -320,12 +322,12 @@ def _only_the_end(replays: Sequence[Transcript], recordings: dict[str, Recorded]
         left = any(recordings[run].expected_steps() - first.steps.get(run, {}).keys() for run in first.runs)
         return first.status < 0 and not left  # it killed itself, as in the recording
     left = any(report["unconsumed"] for report in first.reports.values())
-    # A refusal (of a process, a connection) then came after the log's end as well: every recorded step has been made.
+    # A refusal (of a process, a connection) then also came after the log's end: every recorded step has been made.
     return not left and first.failure is not None
 
 
 def _after_the_end(transcript: Transcript, recordings: dict[str, Recorded]) -> bool:
-    """Whether all failures of this replay were in logs without an end."""
+    """Return whether all failures of this replay were in logs without an end."""
     return all(
         about["type"] in _AFTER_THE_END and all(_has_no_end(file, recordings) for file in _files(about))
         for about, _ in transcript.failures
@@ -333,7 +335,7 @@ def _after_the_end(transcript: Transcript, recordings: dict[str, Recorded]) -> b
 
 
 def _files(about: dict[str, Any]) -> list[str | None]:
-    """The id of the run that failed, and of its segment where that was in a child process."""
+    """Return the id of the run that failed, and of its segment if the failure was in a child process."""
     child = about["child"]
     return [about["run"]] if child is None else [about["run"], f"{about['run']}.{segment_of(child)}"]
 
@@ -343,7 +345,7 @@ def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
 
 
 def _forms(transcript: Transcript, recordings: dict[str, Recorded]) -> dict[str, str]:
-    """SHA-256 of what a replay did in each form that has anything to say of it, by the form's name."""
+    """Return the SHA-256 of what a replay did in each form that applies to it, by the form's name."""
     found = {}
     for form in forms().values():
         runs = [(recordings[run], transcript.steps.get(run, {})) for run in transcript.runs]
@@ -354,7 +356,7 @@ def _forms(transcript: Transcript, recordings: dict[str, Recorded]) -> dict[str,
 
 
 def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
-    """The hint where the hash seed causes the difference; it states only what was observed."""
+    """Return the hint if the hash seed causes the difference; it states only what was observed."""
     order = (
         "the order of its threads or tasks, or from " if any(one.is_concurrent for one in recordings.values()) else ""
     )

@@ -1,17 +1,19 @@
 """Recording and replaying without patching: pass the agent clients that record, or that replay.
 
-::
+Example::
 
-    from tracekit.harness import ReplayLLMClient, ReplayTraceWriter, TracedLLMClient, TraceIndex, TraceWriter, load_trace
+    from tracekit.harness import ReplayLLMClient, ReplayTraceWriter, TracedLLMClient, TraceIndex, TraceWriter,
+    load_trace
 
-    with TraceWriter() as writer:                                   # a run in the store, as `record()` makes one
+    with TraceWriter() as writer:                                   # a run in the store, as `record()` creates one
         agent(TracedLLMClient(llm, writer, model_id="m-1"), writer)
 
     with TraceIndex(load_trace(writer.run_id)) as index:            # nothing live, nothing written
         agent(ReplayLLMClient(index, model_id="m-1"), ReplayTraceWriter(index))
 
-The files are those of ``tracekit.record``: one format, one hash chain, the same sessions. ``tracekit list``, ``show`` and ``verify`` read
-them, divergence and exhaustion are the same errors. Whatever passes no client (clocks, random numbers, other calls) is not captured here.
+The files are those of ``tracekit.record``: one format, one hash chain, the same sessions. ``tracekit list``, ``show``
+and ``verify`` read them; divergence and exhaustion are the same errors. Only calls through these clients are captured,
+not clocks, random numbers and other calls.
 """
 
 from __future__ import annotations

@@ -31,12 +31,14 @@ class _Client:
 
 
 class TracedLLMClient(_Client):
-    """Records each call of a model client. ``llm`` is a callable that takes the prompt, or has ``generate`` (and, if used, ``stream``).
+    """Records each call of a model client. ``llm`` is a callable that takes the prompt, or has ``generate`` (and, if
+    used, ``stream``).
 
-    ``line`` is a ``TraceWriter``, one of its lanes, or ``None`` for the run that is active around the call (outside every run the call is
-    made and nothing is recorded). ``model_id``, ``parameters`` (decoding parameters, safety settings) and ``version`` (of the weights) are
-    the signature of every call, compared in a replay; the model is given ``parameters`` by keyword, unless a call says otherwise.
-    ``returns`` is the type that a recorded answer is rebuilt as.
+    ``line`` is a ``TraceWriter``, one of its lanes, or ``None`` for the run that is active around the call (outside of
+    any run the call is made and nothing is recorded). ``model_id``, ``parameters`` (decoding parameters, safety
+    settings) and ``version`` (of the weights) are the signature of every call, compared in a replay; ``parameters`` are
+    passed to the model by keyword, unless a call overrides them. ``returns`` is the type as which a recorded answer is
+    rebuilt.
     """
 
     def __init__(
@@ -80,17 +82,18 @@ class TracedLLMClient(_Client):
         self._astream = self._captured(astream)
 
     def generate(self, prompt: Any, /, **parameters: Any) -> Any:
-        """Ask the model. ``prompt`` is a text or a list of messages; ``parameters`` go to the model with it, and are part of the input."""
+        """Call the model and return its answer. ``prompt`` is a text or a list of messages; ``parameters`` are passed
+        to the model, and are part of the input."""
         with self._entered():
             return self._generate(prompt, parameters)
 
     async def agenerate(self, prompt: Any, /, **parameters: Any) -> Any:
-        """Ask a model whose ``agenerate`` (or ``generate``) is a coroutine function."""
+        """Call a model whose ``agenerate`` (or ``generate``) is a coroutine function, and return its answer."""
         with self._entered():
             return await self._agenerate(prompt, parameters)
 
     def stream(self, prompt: Any, /, **parameters: Any) -> Iterator[Any]:
-        """Ask for a stream; each piece is in the trace before the caller gets it."""
+        """Call the model and return an iterator over the stream; each piece is in the trace before the caller gets it."""
         pieces = self._stream(prompt, parameters)
         with self._entered():
             first = next(pieces, _END)
@@ -103,7 +106,8 @@ class TracedLLMClient(_Client):
             yield from pieces
 
     async def astream(self, prompt: Any, /, **parameters: Any) -> AsyncIterator[Any]:
-        """Ask for a stream from a model whose ``astream`` (or ``stream``) is an async generator function."""
+        """Call a model whose ``astream`` (or ``stream``) is an async generator function, and return an iterator over
+        the stream."""
         pieces = self._astream(prompt, parameters)
         try:
             with self._entered():
@@ -118,9 +122,10 @@ class TracedLLMClient(_Client):
 class TracedToolClient(_Client):
     """Records each call of a tool. ``tool`` is a callable, or has ``execute``.
 
-    ``side_effect`` must be declared, as for ``tracekit.traced_tool``: the intent record of a reversible or irreversible call is
-    synced before the call starts, and without it the call is not made (``LogWriteError``). ``tool_id``, ``version`` and
-    ``config`` are its signature, compared in a replay. ``line`` and ``returns`` as for ``TracedLLMClient``.
+    ``side_effect`` must be declared, as for ``tracekit.traced_tool``: the intent record of a reversible or irreversible
+    call is synced before the call starts, and without it the call is not made (``LogWriteError``). ``tool_id``,
+    ``version`` and ``config`` are its signature, compared in a replay. ``line`` and ``returns`` as for
+    ``TracedLLMClient``.
     """
 
     def __init__(
@@ -155,21 +160,23 @@ class TracedToolClient(_Client):
         self._aexecute = self._captured(aexecute)
 
     def execute(self, plan: Any = None, /, **arguments: Any) -> Any:
-        """Call the tool with ``plan`` (left out where it is ``None``) and ``arguments``; both are the input that a replay compares."""
+        """Call the tool with ``plan`` (omitted if ``None``) and ``arguments``, and return its result; both are the
+        input that a replay compares."""
         with self._entered():
             return self._execute(plan, arguments)
 
     async def aexecute(self, plan: Any = None, /, **arguments: Any) -> Any:
-        """Call a tool whose ``aexecute`` (or ``execute``) is a coroutine function."""
+        """Call a tool whose ``aexecute`` (or ``execute``) is a coroutine function, and return its result."""
         with self._entered():
             return await self._aexecute(plan, arguments)
 
 
 class ReplayLLMClient(TracedLLMClient):
-    """Answers as the recorded model did, with nothing live behind it. ``line`` is a ``TraceIndex`` or one of its lanes.
+    """Answers like the recorded model, without a live model. ``line`` is a ``TraceIndex`` or one of its lanes.
 
-    The prompt, ``model_id``, ``parameters`` and ``version`` must be those of the recording: ``DivergenceError`` if not,
-    ``TraceExhaustedError`` for a call too many; a recorded error is raised, a recorded stream comes piece by piece.
+    The prompt, ``model_id``, ``parameters`` and ``version`` must be those of the recording: otherwise
+    ``DivergenceError`` is raised, and ``TraceExhaustedError`` for an additional call; a recorded error is raised, a
+    recorded stream comes piece by piece.
     """
 
     def __init__(
@@ -187,9 +194,10 @@ class ReplayLLMClient(TracedLLMClient):
 
 
 class ReplayToolClient(TracedToolClient):
-    """Answers as the recorded tool did; nothing is executed. ``line`` is a ``TraceIndex`` or one of its lanes.
+    """Answers like the recorded tool; nothing is executed. ``line`` is a ``TraceIndex`` or one of its lanes.
 
-    Input, ``tool_id``, ``side_effect``, ``version`` and ``config`` must be those of the recording.
+    Input, ``tool_id``, ``side_effect``, ``version`` and ``config`` must be those of the recording; errors are those of
+    ``ReplayLLMClient``.
     """
 
     def __init__(
@@ -221,7 +229,7 @@ def _given(plan: Any) -> tuple[Any, ...]:
 
 
 def _method(client: Any, *names: str) -> Callable[..., Any]:
-    """The first of these methods that ``client`` has; else the client itself, where it can be called."""
+    """Return the first of these methods that ``client`` has; else the client itself, if it is callable."""
     for name in names:
         method = getattr(client, name, None)
         if callable(method):

@@ -86,7 +86,7 @@ def vcr(path: str, to: str | None, run_id: str | None, as_json: bool, store: str
         for cassette, target in _targets(path, to, store):
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # they are said below
+                    warnings.simplefilter("ignore")  # they are reported below
                     found = import_cassette(cassette, target, run_id=run_id)
             except TracekitError as error:
                 problems += 1
@@ -98,7 +98,7 @@ def vcr(path: str, to: str | None, run_id: str | None, as_json: bool, store: str
 
 
 def _targets(path: str, to: str | None, store: str | None) -> Iterator[tuple[str, str | None]]:
-    """Each cassette, and where its run goes; the directories for that are made."""
+    """Yield each cassette, and the target of its run; the directories of targets are created."""
     if not os.path.isdir(path):
         if to is not None and not to.endswith(".jsonl"):
             to = os.path.join(to, f"{_stem(os.path.basename(path))}.jsonl")

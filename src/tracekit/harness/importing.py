@@ -1,4 +1,5 @@
-"""Recordings of other tools as runs: cassettes of vcrpy (and so of pytest-recording), and recordings of agentloom."""
+"""Import of other tools' recordings as runs: cassettes of vcrpy (hence of pytest-recording), and recordings of
+agentloom."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from .writer import TraceWriter
 
 __all__ = ["Imported", "cassettes_in", "import_agentloom", "import_cassette"]
 
-#: The only version of the format that there is; before it, a cassette was a list.
+#: The only version of the format; before it, a cassette was a list.
 _VERSION: Final = 1
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 class Imported(NamedTuple):
-    """An imported run: its id, its file, how many exchanges it has, and how many of the cassette were left out (telemetry, websockets).
+    """An imported run: its id, its file, its number of exchanges, and how many interactions were left out (telemetry,
+    websockets).
 
     ``warnings`` say what a replay lacks.
     """
@@ -54,18 +56,19 @@ def import_cassette(
     *,
     run_id: str | None = None,
 ) -> Imported:
-    """Write a cassette of vcrpy (``….yaml``, ``….json``) as a run into ``target``: a store, its directory, or a ``….jsonl`` file to make.
+    """Write a cassette of vcrpy (``….yaml``, ``….json``) as a run into ``target``: a store, its directory, or a new
+    ``….jsonl`` file.
 
-    Each interaction is an HTTP exchange as a recording writes it, secrets redacted. The run is marked as imported: a replay answers
-    HTTP requests by method, URL and body, in the order of the cassette; clock, random numbers and tools are live. Raises ``TraceError``
-    for what can't be read as a cassette.
+    Each interaction becomes an HTTP exchange as in a recording, with secrets redacted. The run is marked as imported: a
+    replay answers HTTP requests by method, URL and body, in the order of the cassette; clock, random numbers and tools
+    are live. Raises ``TraceError`` if the file can't be read as a cassette.
     """
     path = os.fspath(cassette)
     interactions = _read(path)
     if target is not None and not isinstance(target, Store) and os.fspath(target).endswith(".jsonl"):
         target = Store(file=target)
     own = not instrumented()
-    if own:  # who reads model calls is known then
+    if own:  # so that model calls are recognised
         tracekit.instrument()
     try:
         name = os.path.splitext(os.path.basename(path))[0]
@@ -84,7 +87,7 @@ def import_cassette(
 
 
 def _write(run: OpenRun, one: _Interaction) -> bool:
-    """Write an exchange as a recording does; whether it is one that a recording has, too."""
+    """Write an exchange like a recording; return whether a recording would have it, too."""
     url = urlsplit(one.url)
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     exchange = begin(
@@ -114,7 +117,7 @@ def _write(run: OpenRun, one: _Interaction) -> bool:
 
 
 def _pieces(one: _Interaction) -> list[bytes] | None:
-    """The events of an answer that was a stream: a cassette has them in one body. ``None`` of any other."""
+    """Return the events of an answer that was a stream: a cassette has them in one body. ``None`` for any other answer."""
     kind = next((value for name, value in one.headers if name.lower() == b"content-type"), b"")
     if one.status >= 400 or not kind.lower().startswith(_STREAMS):
         return None
@@ -185,7 +188,7 @@ def _interaction(one: Any) -> _Interaction:
     method, url = request.get("method"), request.get("uri")
     if not isinstance(method, str) or not isinstance(url, str) or not urlsplit(url).netloc:
         raise ValueError("its request has no method or no uri")
-    if "status_code" in response:  # of httpx, by an older vcrpy
+    if "status_code" in response:  # of httpx, written by an older vcrpy
         status, reason = response["status_code"], None
     else:
         about = response.get("status")
@@ -214,7 +217,7 @@ def _part(one: Any, name: str) -> dict[str, Any]:
 
 
 def _headers(found: Any) -> list[tuple[bytes, bytes]]:
-    """Headers as they were sent: each value is one, or a list of them."""
+    """Return headers as they were sent: the value of each is one, or a list of them."""
     if found is None:
         return []
     if not isinstance(found, dict):
@@ -228,7 +231,8 @@ def _headers(found: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _body(part: Mapping[str, Any], name: str) -> bytes:
-    """A body: a text, bytes, ``{"string": …}`` or ``{"base64_string": …}``; or the value of a JSON body, as ``parsed_body``."""
+    """Return a body: a text, bytes, ``{"string": …}`` or ``{"base64_string": …}``; or the value of a JSON body in
+    ``parsed_body``."""
     if part.get(name) is None and "parsed_body" in part:
         return json.dumps(part["parsed_body"], ensure_ascii=False, separators=(",", ":")).encode()
     found = part.get(name)
@@ -257,7 +261,7 @@ def _base64(text: str) -> bytes:
 
 
 def _decoded(body: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The body with its content coding undone; a cassette may hold it decoded already, and still name the coding."""
+    """Return the body with its content coding undone; a cassette may contain it decoded, and still name the coding."""
     codings = [
         coding.strip()
         for name, value in headers
@@ -345,7 +349,7 @@ _CODINGS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
 
 
 def cassettes_in(directory: str) -> Iterator[str]:
-    """The files below ``directory`` that may be cassettes, in order."""
+    """Yield the files below ``directory`` that may be cassettes, in order."""
     for place, inner, files in os.walk(directory):
         inner.sort()
         yield from (os.path.join(place, file) for file in sorted(files) if file.endswith(_SUFFIXES))
@@ -362,8 +366,8 @@ def import_agentloom(
 ) -> TraceWriter:
     """Write a recording of agentloom (or the file at a path) as a run, and return its writer, closed.
 
-    Each key has a lane of its own, since the recording keeps no order between them; its turns are model calls there, in order. The
-    rest of the file is the run's input, so ``tracekit export --to agentloom`` restores it. To answer a
+    Each key has a lane of its own, since the recording keeps no order between them; its turns are model calls there, in
+    order. The rest of the file is the run's input, so ``tracekit export --to agentloom`` restores it. To answer a
     program from it, use ``tracekit.agents.agentloom``.
     """
     name = "agentloom"

@@ -21,11 +21,11 @@ __all__ = ["ReplayTraceWriter", "TraceEvent", "TraceEvents", "TraceIndex", "load
 
 
 class TraceEvent:
-    """One recorded event, read from the file when it is asked for.
+    """One recorded event; its values are read from the file on demand.
 
-    ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"``, ``"span_call"``, or a step of one entry (``"decision"``,
-    ``"policy_check"`` …, ``"clock"`` and ``"random"`` for reads). ``step_id`` is the ``seq`` of its intent record: the only order.
-    ``timestamp`` is in seconds since the epoch, and information only.
+    ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"``, ``"span_call"``, or a step of one entry
+    (``"decision"``, ``"policy_check"`` …, ``"clock"`` and ``"random"`` for reads). ``step_id`` is the ``seq`` of its
+    intent record, and the only order. ``timestamp`` is in seconds since the epoch, and only informative.
     """
 
     __slots__ = ("_outcome", "_pieces", "kind", "name", "run_id", "step_id", "timestamp", "trace")
@@ -51,12 +51,12 @@ class TraceEvent:
 
     @property
     def finished(self) -> bool:
-        """Whether its outcome is recorded: false where the process died inside the call."""
+        """Whether its outcome is recorded: false if the process died inside the call."""
         return self._outcome != 0
 
     @property
     def input(self) -> Any:
-        """The input of the call. ``NotReplayableError`` where it could not be recorded."""
+        """The input of the call. Raises ``NotReplayableError`` if it could not be recorded."""
         return self._value(self.step_id, "input")
 
     @property
@@ -73,7 +73,7 @@ class TraceEvent:
 
     @property
     def error(self) -> BaseException | None:
-        """The recorded exception of a call that failed."""
+        """The recorded exception of a failed call, or ``None``."""
         entry = self.trace.entry(self._outcome) if self._outcome else {}
         return exception_from_json(self.trace.expand(entry["error"])) if "error" in entry else None
 
@@ -110,10 +110,10 @@ class TraceEvents(list[TraceEvent]):
 def load_trace(
     run: str | os.PathLike[str], run_id: str | None = None, *, store: str | os.PathLike[str] | Store | None = None
 ) -> TraceEvents:
-    """The events of a run, by id (in ``store``) or by path, every line verified first.
+    """Return the events of a run, by id (in ``store``) or by path; every line is verified first.
 
-    Raises ``RunNotFoundError`` (also where the file holds another run than ``run_id``), ``TraceIntegrityError`` for a damaged
-    file, ``TraceVersionError``. Values are read from the file when they are asked for, so a long trace costs little memory.
+    Values are read from the file on demand, so a long trace costs little memory. Raises ``RunNotFoundError`` (also if
+    the file contains another run than ``run_id``), ``TraceIntegrityError`` for a damaged file, ``TraceVersionError``.
     """
     where = store if isinstance(store, Store) else Store(store)
     trace = Trace(where.find(run))
@@ -144,11 +144,12 @@ def load_trace(
 
 
 class TraceIndex(Line):
-    """Answers a replay from ``events`` (as ``load_trace`` gives them). Each kind has its own cursor; nothing is ever written.
+    """Answers a replay from ``events`` (the result of ``load_trace``). Each kind has its own cursor; nothing is ever
+    written.
 
-    As a block it ends with ``finish``: recorded steps that were not made are an error too. ``on_divergence="warn"`` goes on with a step
-    of equal kind and name where that is harmless; ``redact`` repeats the patterns of the recording. Raises ``RunStateError`` if
-    there is no event to replay.
+    As a context manager it ends with ``finish``: recorded steps that were not made are an error, too.
+    ``on_divergence="warn"`` goes on with a step of equal kind and name if that is harmless; ``redact`` repeats the
+    patterns of the recording. Raises ``RunStateError`` if there is no event to replay.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class TraceIndex(Line):
         return self._replay.report
 
     def next_event(self, kind: str) -> TraceEvent:
-        """The next unconsumed event of ``kind``, which is then consumed. ``TraceExhaustedError`` after the last one.
+        """Consume and return the next event of ``kind``. Raises ``TraceExhaustedError`` after the last one.
 
         The caller compares its content; the replay clients do that themselves.
         """
@@ -203,7 +204,7 @@ class TraceIndex(Line):
         return events[position]
 
     def remaining(self, kind: str) -> int:
-        """How many events of ``kind`` are left."""
+        """Return how many events of ``kind`` are left."""
         events = self._kinds.get(kind, [])
         return sum(not self._replay.used(event.step_id) for event in events[self._position(kind, events) :])
 
@@ -215,7 +216,8 @@ class TraceIndex(Line):
         return position
 
     def finish(self) -> Report:
-        """End the replay. Raises its first failure, or ``UnconsumedStepsError`` if recorded steps were never asked for."""
+        """End the replay, and return its report. Raises its first failure, or ``UnconsumedStepsError`` if recorded
+        steps were never made."""
         return self._replay.finish()
 
     def __enter__(self) -> TraceIndex:
@@ -255,7 +257,8 @@ class ReplayTraceWriter:
         name: str | None = None,
         error: BaseException | None = None,
     ) -> int:
-        """Compare an event with the next recorded one of its kind; returns that one's ``seq``. ``DivergenceError`` if it differs."""
+        """Compare an event with the next recorded one of its kind; return the ``seq`` of that one. Raises
+        ``DivergenceError`` if it differs."""
         family, entry_type = family_of_kind(kind)
         about = dict(metadata or {})
         called = name_of(kind, name, about)
@@ -270,10 +273,10 @@ class ReplayTraceWriter:
         return int(step.seq)
 
     def set_result(self, value: Any) -> None:
-        """Does nothing: the recorded run has its result."""
+        """Do nothing: the recorded run has its result."""
 
     def close(self, error: BaseException | None = None) -> None:
-        """Does nothing: ``TraceIndex.finish`` ends a replay."""
+        """Do nothing: ``TraceIndex.finish`` ends a replay."""
 
 
 def _shown(error: BaseException) -> str:
@@ -281,7 +284,7 @@ def _shown(error: BaseException) -> str:
 
 
 def replaying(line: Any) -> Line:
-    """``line``, if it belongs to a replay: else ``RunStateError``."""
+    """Return ``line`` if it belongs to a replay; else raise ``RunStateError``."""
     if not isinstance(line, Line) or line.session.recording:
         raise RunStateError(
             f"a replay client answers from a TraceIndex, not from {line!r}",

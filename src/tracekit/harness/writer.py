@@ -20,12 +20,16 @@ __all__ = ["Line", "TraceWriter", "family_of_kind"]
 
 #: The kinds with an intent record and an outcome, and their families of entries.
 _FAMILIES: Final[dict[str, Any]] = {"llm_call": "llm", "tool_call": "tool", "http_call": "http"}
-#: The kinds of one entry: ``policy_check`` is an entry of type ``policy.check``.
+#: The kinds with a single entry: ``policy_check`` is an entry of type ``policy.check``.
 _SINGLES: Final = {kind.replace(".", "_"): kind for kind in SINGLES}
 
 
 def family_of_kind(kind: str) -> tuple[str | None, str]:
-    """``("llm", "llm_call")`` for a kind with an outcome, ``(None, "policy.check")`` for one of a single entry."""
+    """Return ``("llm", "llm_call")`` for a kind with an outcome, ``(None, "policy.check")`` for one with a single
+    entry.
+
+    Raises ``RunStateError`` for an unknown kind.
+    """
     if kind in _FAMILIES:
         return _FAMILIES[kind], kind
     single = kind if kind in SINGLES else _SINGLES.get(kind)
@@ -40,8 +44,9 @@ def family_of_kind(kind: str) -> tuple[str | None, str]:
 class Line:
     """One lane of a run that is recorded or replayed. Calls in one lane are made one after the other.
 
-    Concurrent threads or tasks have no order: give each a lane of its own, ``writer.lane("worker")`` while recording and
-    ``index.lane("worker")`` in the replay, made in the same order. Calls that overlap in one lane are reported at the end of the run.
+    Concurrent threads or tasks have no order: give each a lane of its own, ``writer.lane("worker")`` while recording
+    and ``index.lane("worker")`` in the replay, created in the same order. Calls that overlap in one lane are reported
+    at the end of the run.
     """
 
     def __init__(self, run: OpenRun | OpenReplay, scope: Scope) -> None:
@@ -60,11 +65,11 @@ class Line:
         return self.session.run_id
 
     def lane(self, name: str) -> Line:
-        """A new lane for one thread or task: the next one of this name that starts here."""
+        """Return a new lane for one thread or task: the next one of this name that starts here."""
         return Line(self.run, self._scope.own_lane(name))
 
     def scope(self) -> Scope:
-        """The scope of the next step here: inside the live call that is running, if it belongs to this run."""
+        """Return the scope of the next step here: inside the active live call, if it belongs to this run."""
         return placed(self._scope)
 
     @contextmanager
@@ -84,7 +89,7 @@ class Line:
                 self._open_calls -= 1
 
     def note(self, kind: str, name: str, input: Any, output: Any, metadata: Mapping[str, Any]) -> int:
-        """Write a step of one entry; returns its ``seq``."""
+        """Write a step with a single entry; return its ``seq``."""
         return self.session.note(self.scope(), kind, name, input=input, output=output, signature=metadata)
 
     def begin(self, family: Any, name: str, input: Any, metadata: Mapping[str, Any]) -> Any:
@@ -96,7 +101,7 @@ class Line:
 
 
 def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:
-    """The name of a step: ``name``, else the model or tool in ``metadata``, else its kind."""
+    """Return the name of a step: ``name``, else the model or tool in ``metadata``, else its kind."""
     return name or str(metadata.get("tool_id") or metadata.get("model_id") or metadata.get("name") or kind)
 
 
@@ -106,12 +111,14 @@ def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:
 class TraceWriter(Line):
     """Writes one run, into a store or into a single file.
 
-    ``target`` is a store or its directory (by default ``TRACEKIT_DIR`` or ``.tracekit``), or a ``….jsonl`` file to make. ``run_id``
-    defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or ``"none"``; ``redact`` adds
-    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is the run's input. ``observer`` is called with
-    each inter-agent event (a dictionary, see ``tracekit.agents``) once it is in the file; if it raises, it is not called again. Use it
-    as a block, or call ``close``: a run without its end reads as incomplete. Raises ``RunStateError`` if the file is there already,
-    ``LogWriteError`` if it can't be written.
+    ``target`` is a store or its directory (by default ``TRACEKIT_DIR`` or ``.tracekit``), or a new ``….jsonl`` file.
+    ``run_id`` defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or
+    ``"none"``; ``redact`` adds patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is the
+    run's input. ``observer`` is called with each inter-agent event (a dictionary, see ``tracekit.agents``) once it is
+    in the file; if it raises, it is not called again. Use it as a context manager, or call ``close``: a run without its
+    end is incomplete.
+
+    Raises ``RunStateError`` if the file exists already, ``LogWriteError`` if it can't be written.
     """
 
     def __init__(
@@ -171,11 +178,12 @@ class TraceWriter(Line):
     ) -> int:
         """Write an event that has happened, and return its ``seq``; it is in the file when this returns.
 
-        ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"`` (an intent record and an outcome each) or one of the steps of a single
-        entry: ``"decision"``, ``"data"``, ``"state_transition"``, ``"policy_check"``, ``"breaker"``, ``"detection"`` … ``metadata`` (model,
-        decoding parameters, tool version, ``side_effect``) is the event's signature, compared in a replay. ``name`` defaults to the
-        ``model_id`` or ``tool_id`` in it. ``error`` takes the place of ``output``. For a call with effects use ``TracedToolClient``,
-        which has the intent record on disk *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
+        ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"`` (an intent record and an outcome each) or one of
+        the steps with a single entry: ``"decision"``, ``"data"``, ``"state_transition"``, ``"policy_check"``,
+        ``"breaker"``, ``"detection"`` … ``metadata`` (model, decoding parameters, tool version, ``side_effect``) is the
+        event's signature, compared in a replay. ``name`` defaults to the ``model_id`` or ``tool_id`` in it. ``error``
+        replaces ``output``. For a call with effects use ``TracedToolClient``, which has the intent record on disk
+        *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
         """
         family, entry_type = family_of_kind(kind)
         about = dict(metadata or {})
@@ -211,7 +219,7 @@ class TraceWriter(Line):
 
 
 def _is_device(target: Any) -> bool:
-    """Whether it is there, and neither a directory nor a file: ``/dev/null``, where somebody wants nothing to be written."""
+    """Return whether it exists, and is neither a directory nor a file: ``/dev/null``, if nothing is to be written."""
     if not isinstance(target, str | os.PathLike):
         return False
     return os.path.exists(target) and not os.path.isdir(target) and not os.path.isfile(target)
