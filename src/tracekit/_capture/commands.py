@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Final, Protocol
 
 from .._reality import off_loop
-from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here
+from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here, outside_the_run
 from .._runtime.step import Request, Spec
 from .._values import from_json, to_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
@@ -36,6 +36,7 @@ __all__ = [
     "forget_classes",
     "may_join",
     "note_status",
+    "output_not_kept",
     "side_effect_of",
     "stays_out",
 ]
@@ -230,6 +231,18 @@ def note_status(session: Session, scope: Scope, path: str, status: Any) -> None:
             status = from_json(tree)
             session.report.warn(f"the output of the process {path} was redacted: a replay passes on the placeholder")
     session.clock_read(scope, f"{STATUS} {path}", lambda: status)
+
+
+def output_not_kept(session: Session, path: str) -> ReplayError:
+    """Fail a replay that needs the output of a process that timed out and had written too much; return the error."""
+    return session.fail(
+        NotReplayableError(
+            f"the process {path} had written too much when its time ran out: that is not in the trace",
+            run_id=session.run_id,
+            reason="an output of more than 16 MiB",
+            next_action="put the process and its time limit into a @traced_tool",
+        )
+    )
 
 
 class ProcessSteps:
@@ -496,16 +509,6 @@ class CapturedProcess(ProcessSteps):
             outcome = self.begin(scope, "output", {}).answer()
         output = outcome.result()
         return as_piped(output.get("stdout"), text), as_piped(output.get("stderr"), text)
-
-    def too_much(self) -> ReplayError:
-        return self.session.fail(
-            NotReplayableError(
-                f"the process {self.path} had written too much when its time ran out: that is not in the trace",
-                run_id=self.session.run_id,
-                reason="an output of more than 16 MiB",
-                next_action="put the process and its time limit into a @traced_tool",
-            )
-        )
 
 
 def kept(data: Any) -> Any:
@@ -784,7 +787,7 @@ def _select(original: Any) -> Any:
             return original(*lists, *args[3:])
 
         def real() -> list[list[int]]:
-            ready = _untold(original, *lists, *args[3:])
+            ready = outside_the_run(original, *lists, *args[3:])
             return [[files.index(one) for one in found] for files, found in zip(lists, ready, strict=True)]
 
         ready = at[1].session.question(at[1], _READY, real, lambda _: None)
@@ -802,7 +805,7 @@ def _selector(original: Any) -> Any:
             return original(self, timeout)
 
         def real() -> list[list[int]]:
-            return [[keys.index(key), events] for key, events in _untold(original, self, timeout)]
+            return [[keys.index(key), events] for key, events in outside_the_run(original, self, timeout)]
 
         return [
             (keys[number], events) for number, events in at[1].session.question(at[1], _READY, real, lambda _: None)
@@ -813,15 +816,6 @@ def _selector(original: Any) -> Any:
 
 def _number_of(file: Any) -> Any:
     return file if isinstance(file, int) else file.fileno() if hasattr(file, "fileno") else None
-
-
-def _untold(call: Callable[..., Any], *args: Any) -> Any:
-    """Make a call whose own clock reads are not recorded."""
-    token = current.set(None)
-    try:
-        return call(*args)
-    finally:
-        current.reset(token)
 
 
 def _patches() -> list[Patch]:

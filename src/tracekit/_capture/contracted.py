@@ -19,7 +19,7 @@ from .._runtime.callsite import caller
 from .._runtime.effects import Begun, Below, OpenCall
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost
+from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost, outside_the_run
 from .._runtime.step import Request, Spec
 from .._values import dumps, not_serialisable, to_json
 from ..errors import (
@@ -922,11 +922,7 @@ class UndoableSteps:
 
 
 def _timer(loop: AbstractEventLoop, seconds: float, act: Callable[[], object]) -> Any:
-    token = current.set(None)  # this timer does not belong to the run
-    try:
-        return loop.call_later(seconds, act)
-    finally:
-        current.reset(token)
+    return outside_the_run(loop.call_later, seconds, act)
 
 
 def _wake(future: Future[None]) -> None:

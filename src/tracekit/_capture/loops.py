@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
-from .._runtime.session import Scope, current, enter
+from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
 from .signals import called_in_loop
@@ -465,11 +465,7 @@ def _call_later(original: Any) -> Any:
 
 def _now_in(loop: Any, scope: Scope | None) -> float:
     """Return the loop's time as the run has it, or the machine's; no read by the program or a library."""
-    token = current.set(None)
-    try:
-        now: float = loop.time()
-    finally:
-        current.reset(token)
+    now: float = outside_the_run(loop.time)
     clock = None if scope is None else scope.session.state.clock
     return now if clock is None else clock.now("loop.time", lambda: now)
 

@@ -18,12 +18,23 @@ from .._lazy import expression
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, in_own_lane, passing
+from .._runtime.session import (
+    Scope,
+    Session,
+    below,
+    below_seam,
+    current,
+    enter,
+    here,
+    in_own_lane,
+    outside_the_run,
+    passing,
+)
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs, signals
 from .callers import telemetry
-from .commands import STATUS, CapturedProcess, ProcessSteps
+from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
 from .guard import Attempt
 from .leftovers import by_finalizer
 from .patch import Patch, Switch
@@ -303,15 +314,6 @@ def _is_known(process: Any, observer: Any, scope: Scope) -> bool:
     return True
 
 
-def _outside_the_run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Make a call whose own clock reads and waits are not recorded."""
-    token = current.set(None)
-    try:
-        return call(*args, **options)
-    finally:
-        current.reset(token)
-
-
 # -- subprocess ------------------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +330,7 @@ def _poll(original: Any) -> Any:
         if isinstance(observer, CapturedProcess) and by_finalizer():
             return _collected(original, self, observer)
         if observer.live:
-            status = _outside_the_run(original, self)
+            status = outside_the_run(original, self)
             observer.note(scope, status)
         else:
             status = _confirmed_status(self, observer, observer.recall(scope))
@@ -361,7 +363,7 @@ def _wait(original: Any) -> Any:
             _learnt(self, scope)
             return status
         try:
-            status = _outside_the_run(original, self, timeout)
+            status = outside_the_run(original, self, timeout)
         except TimeoutExpired:
             observer.note(scope, None)
             raise
@@ -378,7 +380,7 @@ def _collected(ask: Any, process: Any, captured: CapturedProcess, *args: Any) ->
     if not captured.live:
         process.returncode = captured.recall_collected()
         return process.returncode
-    status = _outside_the_run(ask, process, *args)
+    status = outside_the_run(ask, process, *args)
     if status is not None:
         captured.ended_with(status, collected=True)
     return status
@@ -400,7 +402,7 @@ def _communicate(original: Any) -> Any:
             return _communicate_again(original, self, observer, scope, input, timeout)
         sent = captured.send(scope, input) if captured is not None and input else None
         try:
-            found = _outside_the_run(original, self, input, timeout)
+            found = outside_the_run(original, self, input, timeout)
         except TimeoutExpired as error:
             if sent is not None:
                 sent()
@@ -437,7 +439,7 @@ def _communicate_again(
     again = steps is not None and steps.over
     recorded = observer.recall(scope)
     if not isinstance(recorded, dict):
-        found = _outside_the_run(original, self, input)
+        found = outside_the_run(original, self, input)
         _confirmed_status(self, observer, recorded)
         _learnt(self, scope)
         if steps is not None and again and found != (None, None):
@@ -452,7 +454,7 @@ def _communicate_again(
             return False
         return True
 
-    _outside_the_run(observer.let_run, feed)
+    outside_the_run(observer.let_run, feed)
     raise _timed_out(self, timeout, recorded)
 
 
@@ -472,7 +474,7 @@ def _communicate_from_log(
     status = captured.recall(scope)
     if isinstance(status, dict):
         if "too_much" in status:
-            raise captured.too_much()
+            raise output_not_kept(captured.session, captured.path)
         raise _timed_out(self, timeout, status)
     if status is None:
         captured.recall_output(scope, False, False)  # which raises
@@ -480,7 +482,7 @@ def _communicate_from_log(
     _learnt(self, scope)
     for pipe in (self.stdin, self.stdout, self.stderr):
         if pipe is not None:
-            _outside_the_run(pipe.close)
+            outside_the_run(pipe.close)
     return captured.recall_output(scope, first, bool(self.text_mode))
 
 
@@ -501,7 +503,7 @@ def _send_signal(original: Any) -> Any:
             if not (isinstance(steps, CapturedProcess) and by_finalizer()):
                 steps.signal(scope, sig)
         if steps.real:
-            _outside_the_run(original, self, sig)
+            outside_the_run(original, self, sig)
 
     return send_signal
 
@@ -517,8 +519,8 @@ def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
         process.returncode = status
         return status
     if process.returncode is None:
-        _outside_the_run(observer.let_end)
-        _outside_the_run(type(process).wait, process)
+        outside_the_run(observer.let_end)
+        outside_the_run(type(process).wait, process)
     observer.ended(process.returncode, status)
     process.returncode = status
     return status
@@ -633,11 +635,11 @@ def _received(original: Any) -> Any:
     def data_received(self: Any, data: bytes) -> None:
         steps = _steps_of(self.proc)
         if isinstance(steps, CapturedProcess) and steps.live:
-            _outside_the_run(steps.received, self.fd, data)
+            outside_the_run(steps.received, self.fd, data)
             if steps.counted:
                 _arrived(vars(self.proc._proc)[_EXPECTED][1], True, original, self, data)
                 return
-        _outside_the_run(original, self, data)
+        outside_the_run(original, self, data)
 
     return data_received
 
@@ -680,7 +682,7 @@ def _lost(original: Any) -> Any:
         expected = _expected(self.proc, self.fd)
         if expected is None:
             with _by_chance(self.proc):
-                _outside_the_run(original, self, exc)
+                outside_the_run(original, self, exc)
             return
         observer, scope, turn = expected
         if turn.live:
@@ -754,7 +756,7 @@ def _watching(original: Any) -> Any:
         elif not _is_answered(
             args[0]
         ):  # the thread that waits for it belongs to nobody: the end is an event of its own
-            _outside_the_run(original, self, pid, callback, *args)
+            outside_the_run(original, self, pid, callback, *args)
 
     return add_child_handler
 
@@ -786,7 +788,7 @@ def _status_method(original: Any, unfinished: Any = None) -> Any:
         observer, scope = at
         if observer.live:
             popen = self._popen
-            found = _outside_the_run(original, self, *args, **options)
+            found = outside_the_run(original, self, *args, **options)
             observer.note(scope, popen.returncode)
             return found
         status = observer.recall(scope)
@@ -794,11 +796,11 @@ def _status_method(original: Any, unfinished: Any = None) -> Any:
             return unfinished
         popen = self._popen
         if popen.returncode is None:
-            _outside_the_run(observer.let_end)
+            outside_the_run(observer.let_end)
             popen.wait()
         observer.ended(popen.returncode, status)
         popen.returncode = status
-        return _outside_the_run(original, self)
+        return outside_the_run(original, self)
 
     return ask
 
@@ -1257,7 +1259,7 @@ def _wait_for(
     options: int,
 ) -> tuple[int, int]:
     if found.live:
-        number, word = _outside_the_run(original, pid, options)
+        number, word = outside_the_run(original, pid, options)
         if number:
             del awaited[pid]
         found.note(scope, os.waitstatus_to_exitcode(word) if number else None)
@@ -1275,8 +1277,8 @@ def _end_of(original: Any, pid: int, found: ProcessObserver | CapturedProcess, s
     if isinstance(found, CapturedProcess):
         found.recalled()
     else:
-        _outside_the_run(found.let_end)
-        _, word = _outside_the_run(original, pid, 0)
+        outside_the_run(found.let_end)
+        _, word = outside_the_run(original, pid, 0)
         found.ended(os.waitstatus_to_exitcode(word), status)
     return status << 8 if status >= 0 else -status
 
@@ -1286,7 +1288,7 @@ def _wait_for_any(
 ) -> tuple[int, int]:
     session = scope.session
     if next(iter(awaited.values())).live:
-        number, word = _outside_the_run(original, -1, options)
+        number, word = outside_the_run(original, -1, options)
         found = awaited.pop(number, None)
         session.clock_read(scope, _ANY, lambda: found.path if found is not None else _OTHER if number else "")
         if found is not None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.inputs import LeftStates
-from .._runtime.session import Scope, Session, current, here, in_own_lane
+from .._runtime.session import Scope, Session, current, here, in_own_lane, outside_the_run
 from .callers import importing, pass_through, reader, walk
 from .exchange import (
     ONE,
@@ -119,11 +119,7 @@ def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any],
 
 
 def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    token = current.set(None)
-    try:
-        value = real(*args, **kwargs)
-    finally:
-        current.reset(token)
+    value = outside_the_run(real, *args, **kwargs)
     return value if freeze is None else freeze(value)
 
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from .._reality import gate, monotonic_ns, running_task
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
-from .._runtime.session import Scope, current, enter, owner
+from .._runtime.session import Scope, current, enter, outside_the_run, owner
 from ..errors import ReplayError, RunStateError
 from . import guard, handed
 from .callers import STDLIB, in_a_librarys_import, is_telemetry, mover, pass_through, walk
@@ -747,12 +747,7 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
     if scope is None or not _by_user():
         return original(fs, timeout)
     futures = in_order(fs)
-    token = current.set(None)
-    try:
-        found = original(futures, timeout)
-    finally:
-        current.reset(token)
-    return _each(scope, futures, found)
+    return _each(scope, futures, outside_the_run(original, futures, timeout))
 
 
 def _each(scope: Scope, futures: list[Any], found: Iterator[Any]) -> Iterator[Any]:

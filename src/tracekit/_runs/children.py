@@ -18,7 +18,7 @@ from weakref import ref
 
 from .. import _reality, errors
 from .._capture import guard, instrumentation
-from .._capture.commands import BECOMING, STATUS, note_status
+from .._capture.commands import BECOMING, STATUS, note_status, output_not_kept
 from .._journal.entry import ENDS, SIGNALS
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._lazy import NamedTuple
@@ -33,7 +33,6 @@ from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
     LogWriteError,
-    NotReplayableError,
     ReplayError,
     TraceError,
     UnconsumedStepsError,
@@ -234,14 +233,7 @@ class ReplayedChild:
     def recall(self, scope: Scope) -> Any:
         status = self.session.status_read(scope, f"{STATUS} {self.path}", self.path)
         if isinstance(status, dict) and "too_much" in status:
-            raise self.session.fail(
-                NotReplayableError(
-                    f"the process {self.path} had written too much when its time ran out: that is not in the trace",
-                    run_id=self.session.run_id,
-                    reason="an output of more than 16 MiB",
-                    next_action="put the process and its time limit into a @traced_tool",
-                )
-            )
+            raise output_not_kept(self.session, self.path)
         return status
 
     def let_run(self, step: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ from .._runtime.progress import Progress
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep
-from .._runtime.session import Log, Outcome, Refusal, Scope, Step, Timer, UndoLog, current
+from .._runtime.session import Log, Outcome, Refusal, Scope, Step, Timer, UndoLog, outside_the_run
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
@@ -127,11 +127,7 @@ class Live:
         decide = self._deciders.get(kind)
         if decide is None:
             return output
-        token = current.set(None)
-        try:
-            return decide(kind, name, input, output)
-        finally:
-            current.reset(token)
+        return outside_the_run(decide, kind, name, input, output)
 
     def hour(self, begun_ns: int) -> timedelta | None:
         """Return the shift of the time of day in a run that began then; ``None``: it has the present time."""

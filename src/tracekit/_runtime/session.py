@@ -64,6 +64,7 @@ __all__ = [
     "in_call",
     "in_own_lane",
     "innermost",
+    "outside_the_run",
     "owner",
     "passing",
     "placed",
@@ -168,6 +169,15 @@ def enter(scope: Scope) -> Token[Scope | None]:
         current.set(None)
         token = current.set(scope)
     return token
+
+
+def outside_the_run(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a call whose clock reads, waits and other captured calls are not part of the run."""
+    token = current.set(None)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        current.reset(token)
 
 
 def innermost() -> OpenCall | None:
