@@ -312,12 +312,16 @@ def test_urllibs_errors() -> None:
     """An ``HTTPError`` has its code, headers and what could be read of its body; a ``URLError`` its reason."""
     headers = HTTPMessage()
     headers["Retry-After"], headers["Set-Cookie"] = "3", "session=secret"
-    back = _back(HTTPError("http://x/y", 429, "slow down", headers, io.BytesIO(b"later")))
-    assert (type(back), back.code, back.reason, back.url, str(back)) == (
-        HTTPError, 429, "slow down", "http://x/y", "HTTP Error 429: slow down",
-    )  # fmt: skip
-    assert (back.headers.items(), back.read()) == ([("Retry-After", "3")], b"later")
-    assert str(_back(HTTPError("http://x", 404, "nf", None, None))) == "HTTP Error 404: nf"  # type: ignore[arg-type]
+    with (
+        HTTPError("http://x/y", 429, "slow down", headers, io.BytesIO(b"later")) as error,
+        _back(error) as back,
+    ):
+        assert (type(back), back.code, back.reason, back.url, str(back)) == (
+            HTTPError, 429, "slow down", "http://x/y", "HTTP Error 429: slow down",
+        )  # fmt: skip
+        assert (back.headers.items(), back.read()) == ([("Retry-After", "3")], b"later")
+    with HTTPError("http://x", 404, "nf", None, None) as error, _back(error) as back:  # type: ignore[arg-type]
+        assert str(back) == "HTTP Error 404: nf"
     back = _back(URLError(ConnectionRefusedError(111, "refused")))
     assert (type(back), type(back.reason), back.reason.errno) == (URLError, ConnectionRefusedError, 111)
 
@@ -325,12 +329,14 @@ def test_urllibs_errors() -> None:
 def test_a_body_that_was_left_unread_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     """Reading it in a replay says that it is not in the trace."""
     (tmp_path / "body").write_bytes(b"much")
-    with open(tmp_path / "body", "rb") as file:
-        error = HTTPError("http://x", 500, "no", None, file)  # type: ignore[arg-type]
-        back = _back(error)
+    with (
+        open(tmp_path / "body", "rb") as file,
+        HTTPError("http://x", 500, "no", None, file) as error,  # type: ignore[arg-type]
+        _back(error) as back,
+    ):
         assert error.read() == b"much"
-    with pytest.raises(NotReplayableError, match="not in the trace"):
-        back.read()
+        with pytest.raises(NotReplayableError, match="not in the trace"):
+            back.read()
 
 
 def test_jsonschemas_errors() -> None:

@@ -54,7 +54,8 @@ def urllib_error(status: int, **headers: str) -> urllib.error.HTTPError:
     told = Message()
     for name, value in headers.items():
         told[name.replace("_", "-")] = value
-    return urllib.error.HTTPError("http://provider/v1", status, "no", told, None)
+    with urllib.error.HTTPError("http://provider/v1", status, "no", told, None) as error:
+        return error
 
 
 class NoAgentFound(LookupError): ...

@@ -358,7 +358,7 @@ def _carrier(error: BaseException) -> type[BaseException]:
 
 #: How far into the interpreter's state the list of audit hooks may be, by version: in 3.12 the allocator's tables come
 #: first.
-_STATE: Final = {(3, 11): 16 << 10, (3, 12): 288 << 10, (3, 13): 16 << 10}
+_STATE: Final = {(3, 11): 16 << 10, (3, 12): 288 << 10, (3, 13): 16 << 10, (3, 14): 16 << 10}
 _STRETCH: Final = 16 << 10
 #: The range of possible object addresses, and the maximum number of hooks.
 _MIN, _MAX, _MOST_HOOKS = 1 << 16, 1 << 56, 1 << 12

@@ -29,8 +29,12 @@ def _patches() -> list[Patch]:
 def _outside_the_run(original: Any) -> Any:
     @wraps(original)
     def interaction(self: Any, *args: Any, **options: Any) -> Any:
-        with prompt():
-            found = original(self, *args, **options)
+        try:
+            with prompt():
+                found = original(self, *args, **options)
+        except SystemExit:  # q, from Python 3.14 on
+            _leave_replays()
+            raise
         if getattr(self, "quitting", False):
             _leave_replays()
         return found

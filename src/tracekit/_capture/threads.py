@@ -340,8 +340,9 @@ def submitted(future: Any, call: Entered) -> None:
 
 
 def _run(original: Any) -> Any:
-    def run(self: Any) -> Any:
-        call = entered(self.fn, self.args)
+    def run(self: Any, *worker: Any) -> Any:  # from Python 3.14 on: the worker's context
+        fn, args = self.task[:2] if worker else (self.fn, self.args)
+        call = entered(fn, args)
         if call is not None and call.turn is not None and not call.turn.live:
             call.taken_up()
             if call.turn.comes:
@@ -351,7 +352,7 @@ def _run(original: Any) -> Any:
                     pass
             else:
                 call.hold()
-        return original(self)
+        return original(self, *worker)
 
     run.__qualname__ = "_WorkItem.run"
     return run
@@ -927,10 +928,16 @@ def started_by_user(frame: FrameType | None, call: Any) -> bool:
     return frame is None or walk(frame)
 
 
+def _runs_in_other_interpreters(pool: Any) -> bool:
+    """Whether it is a pool of interpreters (Python 3.14), which pickles its calls; no run reaches into another interpreter."""
+    made_by = getattr(pool, "prepare_context", None)
+    return made_by is not None and made_by.__module__ != "concurrent.futures.thread"
+
+
 def _submit(original: Any) -> Any:
     def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = current.get()
-        if scope is None:
+        if scope is None or _runs_in_other_interpreters(self):
             return original(self, fn, *args, **kwargs)
         fn, args, kwargs = enclose(scope, fn, args, kwargs)
         call = entered(fn, args)

@@ -58,7 +58,9 @@ add_header(PyObject *headers, const char *at, const char *end)
     while (end > value && is_blank(end[-1])) {
         end--;
     }
-    PyObject *header = Py_BuildValue("(y#y#)", at, (Py_ssize_t)(colon - at), value, (Py_ssize_t)(end - value));
+    PyObject *header = Py_BuildValue(
+        "(NN)", PyBytes_FromStringAndSize(at, colon - at), PyBytes_FromStringAndSize(value, end - value)
+    );
     int added = header == NULL ? -1 : PyList_Append(headers, header);
     Py_XDECREF(header);
     return added;

@@ -452,6 +452,15 @@ add_row(Columns *columns, unsigned long long end, const Facts *entry)
     return 0;
 }
 
+/* Refer to what is in a bytes object. */
+static int
+read_bytes(PyObject *bytes, const char **text, Py_ssize_t *size)
+{
+    *text = PyBytes_AsString(bytes);
+    *size = PyBytes_Size(bytes);
+    return *text == NULL || *size < 0 ? -1 : 0;
+}
+
 /* Read a tuple of (bytes, int). */
 static int
 read_names(PyObject *tuple, Name *into, int most, int *count)
@@ -462,9 +471,9 @@ read_names(PyObject *tuple, Name *into, int most, int *count)
         return -1;
     }
     for (Py_ssize_t i = 0; i < size; i++) {
-        PyObject *item = PyTuple_GetItem(tuple, i);
-        if (!PyTuple_Check(item)
-            || !PyArg_ParseTuple(item, "y#i;a name is bytes and a number", &into[i].text, &into[i].size, &into[i].about)) {
+        PyObject *item = PyTuple_GetItem(tuple, i), *name;
+        if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "Si;a name is bytes and a number", &name, &into[i].about)
+            || read_bytes(name, &into[i].text, &into[i].size) < 0) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "a name is a tuple");
             }
@@ -504,11 +513,13 @@ columns_of(PyObject *module, PyObject *args)
     long long offset;
     Facts last = {0};
     Expected expected;
-    PyObject *types, *keys;
+    PyObject *lines, *hash, *run_id, *types, *keys;
     if (!PyArg_ParseTuple(
-            args, "y#n(LLy#Ly#)(ni)O!O!:columns", &block, &size, &start, &last.seq, &offset, &head, &head_size, &last.ts,
-            &expected.run_id, &expected.run_id_size, &longest, &expected.depth, &PyTuple_Type, &types, &PyTuple_Type, &keys
+            args, "Sn(LLSLS)(ni)O!O!:columns", &lines, &start, &last.seq, &offset, &hash, &last.ts, &run_id, &longest,
+            &expected.depth, &PyTuple_Type, &types, &PyTuple_Type, &keys
         )
+        || read_bytes(lines, &block, &size) < 0 || read_bytes(hash, &head, &head_size) < 0
+        || read_bytes(run_id, &expected.run_id, &expected.run_id_size) < 0
         || read_names(types, expected.types, MOST_TYPES, &expected.type_count) < 0
         || read_names(keys, expected.keys, MOST_KEYS, &expected.key_count) < 0) {
         if (PyErr_ExceptionMatches(PyExc_OverflowError)) { /* an entry whose time is a larger number */
@@ -559,8 +570,8 @@ columns_of(PyObject *module, PyObject *args)
     }
     if (made) {
         result = Py_BuildValue(
-            "n(LLy#Ly#)OOOOOO", start, last.seq, offset, head, (Py_ssize_t)TRACEKIT_HASH, last.ts, expected.run_id,
-            expected.run_id_size, column[ENDS], column[CODES], column[MARKS], column[LANES], column[PARENTS], column[STEPS]
+            "n(LLNLO)OOOOOO", start, last.seq, offset, PyBytes_FromStringAndSize(head, TRACEKIT_HASH), last.ts, run_id,
+            column[ENDS], column[CODES], column[MARKS], column[LANES], column[PARENTS], column[STEPS]
         );
     }
     for (int i = 0; i < COLUMNS; i++) {

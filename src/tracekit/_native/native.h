@@ -3,7 +3,7 @@
 #ifndef TRACEKIT_NATIVE_H
 #define TRACEKIT_NATIVE_H
 
-#define PY_SSIZE_T_CLEAN
+/* No format with `#`: it means another function up to Python 3.12, which headers of 3.13 and later do not ask for. */
 #include <Python.h>
 
 #include <string.h>

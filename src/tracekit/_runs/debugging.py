@@ -491,7 +491,10 @@ class RemoteDebugger:
         debugger = self._pdb()
         debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
         sys.settrace(None)
+        # From Python 3.13 on set_trace() asks for a stop at the next instruction; a command revokes that for the frame it is given in.
+        debugger.enterframe = frame
         debugger.interaction(frame, None)
+        debugger.enterframe = None
         if frame.f_trace is not None:
             self._follows = True
             threading.settrace(debugger.in_another_thread)

@@ -277,7 +277,7 @@ class ThreadMonitor:
         #: Python locks by the address at which the kernel sees a thread wait for them; kept alive so that the address
         #: stays theirs.
         self._locks: dict[int, Any] = {}
-        self._strange: set[int] = set()
+        self._strange: set[tuple[int, int]] = set()
         #: The function with which each thread sleeps that never woke from such a sleep in the recording.
         self._sleeps: Final[dict[int, str]] = {}
 
@@ -646,16 +646,19 @@ class ThreadMonitor:
     def _is_of_who_looks(self, address: int) -> bool:
         """Return whether a thread that waits there waits for a thread that observes it: for this replay, or another one
         in this process."""
-        return any(lock is not None and address == _address(lock) for lock in (self.lock, *process.observers.values()))
+        wanted = _wanted(address)
+        return any(lock is not None and _address(lock) in wanted for lock in (self.lock, *process.observers.values()))
 
     def _is_lock(self, address: int) -> bool:
-        if address not in self._locks and address not in self._strange:
+        """Return whether a thread that waits at ``address`` waits for a Python lock."""
+        wanted = _wanted(address)
+        if self._locks.keys().isdisjoint(wanted) and wanted not in self._strange:
             # Not ``get_objects``: a tuple that another thread is just filling must not be referenced by anybody else.
             kinds = _lock_types()
             self._locks = {_address(one): one for one in gc.get_referrers(*kinds) if type(one) in kinds}
-            if address not in self._locks:
-                self._strange.add(address)
-        return address in self._locks
+            if self._locks.keys().isdisjoint(wanted):
+                self._strange.add(wanted)
+        return not self._locks.keys().isdisjoint(wanted)
 
     # -- for people ----------------------------------------------------------------------------------------------------
 
@@ -1014,10 +1017,30 @@ def _call(native: int) -> list[int]:
         return []
 
 
+# A thread waits for a Python lock at a semaphore. Up to Python 3.13 the semaphore belongs to the lock, whose first field
+# points to it. From 3.14 on (SimpleQueue: 3.13) the thread is *parked*: the semaphore is on its own stack, and the word
+# before it is the address of the lock's first field (``struct wait_entry`` in CPython's Python/parking_lot.c). Which of
+# the two applies is found out once for each type, with a thread that waits.
+
+_WORD: Final = ctypes.sizeof(ctypes.c_void_p)
+
+
 def _address(lock: Any) -> int:
-    """Return the address at which a thread waits for the lock: its first field."""
-    found: int | None = ctypes.c_void_p.from_address(id(lock) + object.__basicsize__).value
+    """Return the address that ``_wanted`` contains for a thread that waits for this lock."""
+    field = id(lock) + object.__basicsize__
+    kind: Any = type(lock)
+    found: int | None = field if _wait_for(kind).parked else ctypes.c_void_p.from_address(field).value
     return found or 0
+
+
+def _wanted(address: int) -> tuple[int, int]:
+    """Return the two addresses that identify what a thread waiting at ``address`` waits for: ``address`` itself, and
+    the one that the thread is parked for, if it is."""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:  # the kernel checks the address
+            return address, int.from_bytes(os.pread(memory.fileno(), _WORD, address - _WORD), sys.byteorder)
+    except (OSError, OverflowError):
+        return address, 0
 
 
 def _is_of_interpreter(address: int) -> bool:
@@ -1036,21 +1059,65 @@ def _interpreter() -> int:
 
 
 def _lock_types() -> tuple[type, ...]:
-    """Return the types that are locks as the kernel sees them: the first field is the address at which a thread waits."""
+    """Return the types whose objects the kernel shows a thread to wait for, provided that it does so for locks."""
     queue = getattr(sys.modules.get("_queue"), "SimpleQueue", None)
-    return (LockType, RLock) if queue is None or not _is_like_a_lock(queue) else (LockType, RLock, queue)
+    return (LockType, RLock, queue) if queue is not None and _wait_for(queue).call else (LockType, RLock)
+
+
+def _futex() -> int:
+    """Return the number of the system call in which a thread waits for a Python lock; 0 if it doesn't show which lock."""
+    kinds: tuple[Any, ...] = (LockType, RLock)
+    found = {_wait_for(kind).call for kind in kinds}
+    return found.pop() if len(found) == 1 else 0
+
+
+class _Wait(NamedTuple):
+    """How the kernel shows a thread that waits for an object of a type."""
+
+    #: The number of the system call; 0 if it doesn't show the object.
+    call: int
+    #: Whether the thread is parked for the first field of the object.
+    parked: bool
 
 
 @cache
-def _is_like_a_lock(kind: Any) -> bool:
-    """Return whether getting from an empty queue of this type waits at the address at which a lock would."""
-    queue = kind()
+@off_loop()
+def _wait_for(kind: Any) -> _Wait:
+    """Find out how a thread waits for an object of this type: for a lock, or for an item of an empty queue."""
+    wanted: Any = allocate_lock() if kind is LockType else kind()
+    is_lock = kind in (LockType, RLock)
+    if is_lock:
+        wanted.acquire()
     natives: list[int] = []
-    start_new_thread(_get_from, (natives, queue))
+    start_new_thread(_take if is_lock else _get_from, (natives, wanted))
     try:
-        return _waited_in(natives, _address(queue)) != 0
+        return _seen_wait(natives, wanted)
     finally:
-        queue.put(None)
+        if is_lock:
+            wanted.release()
+        else:
+            wanted.put(None)
+
+
+def _seen_wait(natives: list[int], wanted: Any) -> _Wait:
+    """Observe how a thread, whose number appears in ``natives``, waits for ``wanted``."""
+    field = id(wanted) + object.__basicsize__
+    before: object = None
+    while True:
+        look = _glance(natives[0]) if natives else True
+        call = [] if look is True else _call(natives[0])
+        if len(call) > 4:
+            at, parked_for = _wanted(call[1])
+            if parked_for == field:
+                return _Wait(call[0], True)
+            if at == ctypes.c_void_p.from_address(field).value:
+                return _Wait(call[0], False)
+        # A thread that sleeps with a time limit waits for the interpreter and will get it; otherwise this system does
+        # not reveal where it waits.
+        if look is not True and look == before and (len(call) < 5 or call[4] == 0):
+            return _Wait(0, False)
+        before = look
+        sleep(0.001)
 
 
 def _get_from(natives: list[int], queue: Any) -> None:
@@ -1058,44 +1125,7 @@ def _get_from(natives: list[int], queue: Any) -> None:
     queue.get()
 
 
-@cache
-@off_loop()
-def _futex() -> int:
-    """Return the number of the system call in which a thread waits for a Python lock, at its address; 0 if that can't
-    be seen."""
-    found = {_waited_for(lock) for lock in (allocate_lock(), RLock())}
-    return found.pop() if len(found) == 1 else 0
-
-
-def _waited_for(lock: Any) -> int:
-    """Return the number of the system call in which a thread waits for this lock."""
-    lock.acquire()
-    natives: list[int] = []
-    start_new_thread(_wait_in, (natives, lock))
-    try:
-        return _waited_in(natives, _address(lock))
-    finally:
-        lock.release()
-
-
-def _waited_in(natives: list[int], address: int) -> int:
-    """Return the number of the system call in which a thread (its number appears in ``natives``) waits at ``address``
-    once it sleeps for good; 0 if it waits elsewhere."""
-    before: object = None
-    while True:
-        look = _glance(natives[0]) if natives else True
-        call = [] if look is True else _call(natives[0])
-        if len(call) > 4 and call[1] == address:
-            return call[0]
-        # A thread that sleeps with a time limit waits for the interpreter and will get it; otherwise this system does
-        # not reveal where it waits.
-        if look is not True and look == before and (len(call) < 5 or call[4] == 0):
-            return 0
-        before = look
-        sleep(0.001)
-
-
-def _wait_in(natives: list[int], lock: Any) -> None:
+def _take(natives: list[int], lock: Any) -> None:
     natives.append(get_native_id())
     with lock:
         pass
