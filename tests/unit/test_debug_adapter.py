@@ -183,6 +183,8 @@ def test_an_editor_goes_back_and_forth(recorded: Path, tmp_path: Path, monkeypat
         }  # fmt: skip
         assert editor.inside(editor.reference(step, "answer")) == {"n": "1", "more": "[1, 2]"}
         assert editor.inside(local) == {"n": "1", "seen": "0"}
+        assert {one["name"]: one["type"] for one in editor._variables(step)}["kind"] == "str"
+        assert [one["name"] for one in editor.ask("threads")["threads"]] == ["main"]
         assert editor.evaluate("[n + 41]") == "[42]"
         assert "ZeroDivisionError" in editor.refused("evaluate", expression="1/0", frameId=1)
 

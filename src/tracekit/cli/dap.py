@@ -27,6 +27,7 @@ from .. import _reality
 from .._runs.debugging import StepPlace
 from .._runs.reading import StepView, plain, read_run
 from .._runs.replaying import kinds_that_go_live
+from .._runs.wording import raised_lines
 from ..errors import TracekitError
 from . import debug as prompt
 from .debug import Condition, DebuggedReplay, GoneError, Line, Steps, Stop, Streams
@@ -813,7 +814,7 @@ class Adapter:
         if self._replay_ is None or self._runs or self._at_end:
             return {"threads": [{"id": 1, "name": "replay"}]}
         step = self._here()
-        name = "replay" if step is None else step.lane.path or "the main line"
+        name = "replay" if step is None else step.lane.path or "main"
         if step is not None and step.file.process:
             name = f"{step.file.process}: {name}"
         return {"threads": [{"id": self._thread_of(step), "name": name}]}
@@ -884,7 +885,8 @@ class Adapter:
         """Return a recorded value in the protocol's form."""
         inside = self._numbered(value) if isinstance(value, Mapping | list) and value else 0
         text = value if isinstance(value, _Said) else json.dumps(value, ensure_ascii=False, default=repr)
-        return {"name": name, "value": text[:10_000], "type": type(value).__name__, "variablesReference": inside}
+        kind = "str" if isinstance(value, str) else type(value).__name__
+        return {"name": name, "value": text[:10_000], "type": kind, "variablesReference": inside}
 
     def _evaluate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         text, frame = str(arguments["expression"]), arguments.get("frameId")
@@ -944,11 +946,13 @@ def _facts_of(step: StepView) -> dict[str, Any]:
         found["values"] = plain(step.values)
     if step.error is not None:
         found["error"] = _Said(step.error)
+        if lines := raised_lines(step):
+            found["raised at"] = _Said(lines[-1])
     return found
 
 
 def _about_frame(number: int, frame: prompt.Frame) -> dict[str, Any]:
-    lane = frame.lane.rpartition("/")[2] or "the main line"
+    lane = frame.lane.rpartition("/")[2] or "main"
     found = {"id": number, "name": frame.function, "line": frame.line, "column": 1}
     if not frame.own:
         found |= {"name": f"{frame.function} [{lane}, which waits]", "presentationHint": "subtle"}

@@ -1007,7 +1007,7 @@ class Shell(cmd.Cmd):
         """where: the lines of your program that led to this step, the innermost last, and which thread or task waits for it."""
         for number, frame in reversed([*enumerate(self._at.frames)]):
             mark = ">" if number == self._frame else " "
-            waits = "" if frame.own else f"  [{frame.lane.rpartition('/')[2] or 'the main line'}]"
+            waits = "" if frame.own else f"  [{frame.lane.rpartition('/')[2] or 'main'}]"
             self._say(f"{mark} {number} {frame.file}({frame.line}){frame.function}(){waits}")
             self._say(f"      {linecache.getline(frame.file, frame.line).strip()}")
 
