@@ -78,7 +78,7 @@ class Library:
     def begin(self, scope: Scope | None, client: Any, request: Any, content: bytes | None) -> Exchange | str | None:
         """Open the step of a request of ``client``; without ``content`` its body is sent as it is produced."""
         url = request.url
-        parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content or b"")
+        parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, _headers(request), content or b"")
         if scope is None:
             return outside(*parts)
         streamed = content is None
@@ -148,7 +148,7 @@ class Library:
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body has been read."""
-        headers = response.headers.raw
+        headers = _headers(response)
         exchange.whole(
             response.status_code,
             headers,
@@ -161,7 +161,7 @@ class Library:
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        headers = response.headers.raw
+        headers = _headers(response)
         also = self._also(exchange, response, headers)
         exchange.head(response.status_code, headers, also=also, suspended=suspended, early=early)
 
@@ -346,13 +346,21 @@ def _moved(file: Any, position: int) -> bool:
     return True
 
 
-def _coded(headers: Any) -> dict[str, str]:
+def _headers(message: Any) -> Headers:
+    """The headers of a request or response: the list in which the library has them, where it does, with lower-case names between. Its own
+    ``raw`` makes a new one each time that it is asked."""
+    headers = message.headers
+    found: Headers = getattr(headers, "_list", None) or headers.raw
+    return found
+
+
+def _coded(headers: Headers) -> dict[str, str]:
     """The headers of a coded body that its form in the log goes without; empty where it has no coding."""
-    codings = [value for name, value in headers if len(name) == 16 and name.lower() == b"content-encoding"]
+    codings = [one[-1] for one in headers if len(one[0]) == 16 and one[0].lower() == b"content-encoding"]
     if not codings:
         return {}
     coded = {"content-encoding": b", ".join(codings).decode("latin-1")}
-    for name, value in headers:
+    for name, *_, value in headers:
         if name.lower() == b"content-length":
             coded["content-length"] = value.decode("latin-1")
     return coded

@@ -371,10 +371,10 @@ def test_of_text_characters() -> None:
 
 @given(
     pairs=st.lists(st.tuples(st.sampled_from([b"A", b"b", b"c", b"D"]), st.binary(max_size=3)), max_size=8),
-    as_lists=st.booleans(),
+    kind=st.sampled_from([tuple, list, lambda pair: (pair[0], pair[0].lower(), pair[1])]),
 )
-def test_picked(pairs: list[Any], as_lists: bool) -> None:
-    """The pairs that have a name, also where that is found when it is asked for."""
+def test_headers(pairs: list[Any], kind: Any) -> None:
+    """The headers that have a name, also where that is found when it is asked for; the value is the last item of each."""
 
     class Names(dict[bytes, str]):
         def __missing__(self, raw: bytes) -> str:
@@ -382,19 +382,25 @@ def test_picked(pairs: list[Any], as_lists: bool) -> None:
                 return ""
             return raw.decode().lower()
 
-    given = [list(pair) for pair in pairs] if as_lists else pairs
+    given = [kind(pair) for pair in pairs]
     names = Names({b"b": ""})
     assert compiled.picked(given, names) == pure.picked(given, names)
-    assert [name for name, _ in compiled.picked(iter(given), names)] == [
-        raw.decode().lower() for raw, _ in given if raw in b"Ac"
+    assert compiled.picked(iter(given), names) == [
+        (raw.decode().lower(), value) for raw, value in pairs if raw in b"Ac"
     ]
+    assert compiled.collected(given, names) == pure.collected(given, names)
 
 
-def test_picked_refuses() -> None:
-    for wrong in ((1, {}), ([(b"a", 1)], {}), ([(b"a",)], {b"a": "a"}), ([1], {}), ([],)):
+def test_headers_refuse() -> None:
+    """What is no header is a mistake of the caller's."""
+    for wrong in ((1, {}), ([(b"a", b"1")], {}), ([(b"a",)], {b"a": "a"}), ([()], {}), ([1], {}), ([],)):
         for form in (compiled, pure):
-            with pytest.raises((TypeError, KeyError, IndexError, ValueError)):
-                form.picked(*wrong)
+            for function in (form.picked, form.collected):
+                with pytest.raises((TypeError, KeyError, IndexError, ValueError)):
+                    function(*wrong)
+    for form in (compiled, pure):
+        with pytest.raises((TypeError, AttributeError)):
+            form.collected([(b"a", 1)], {b"a": "a"})
 
 
 MESSAGES = st.one_of(
@@ -430,6 +436,39 @@ def test_elements_refuses(items: list[Any]) -> None:
     for wrong in (((), 1, b"", {}), ([], "1", b"", {}), ([], 1, "", {}), ([], 1, b"", []), ([], 1, b"")):
         with pytest.raises(TypeError):
             compiled.elements(*wrong)
+
+
+@given(
+    value=st.recursive(
+        st.one_of(
+            st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), st.text(max_size=5)
+        ),
+        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+        max_leaves=10,
+    ),
+    way=st.sampled_from(
+        [orjson.dumps, lambda value: json.dumps(value).encode(), lambda value: orjson.dumps(value)[:-1]]
+    ),
+    few=st.sampled_from([2, 40]),
+    longest=st.sampled_from([10, 1 << 20]),
+)
+def test_read_json(value: Any, way: Any, few: int, longest: int) -> None:
+    """A body is parsed, and is the log's own way to write its value if it is the way in which orjson does."""
+    content, otherwise = way(value), object()
+    found, data = compiled.read_json(content, otherwise, few, longest)
+    assert (found, data) == pure.read_json(content, otherwise, few, longest)
+    if data is not None:
+        assert data is content
+        assert orjson.dumps(found) == content
+
+
+def test_read_json_refuses() -> None:
+    """What is not JSON is something else; what is no bytes is a mistake of the caller's."""
+    for content in (b"", b" {}", b"1", b"{", b'"\\ud800"', b"[" * 2000, b'{"$t":1}', b"\xff"):
+        assert compiled.read_json(content, None, 40, 1 << 20) == pure.read_json(content, None, 40, 1 << 20)
+    for wrong in (("{}", 1, 2, 3), (b"{}", 1, "2", 3), (b"{}", 1, 2)):
+        with pytest.raises(TypeError):
+            compiled.read_json(*wrong)
 
 
 TREES = st.recursive(

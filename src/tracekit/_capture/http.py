@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from .._native import FORM, brackets, picked, spaced
+from .._native import FORM, brackets, collected, picked, read_json, spaced
 from .._reality import monotonic_ns
 from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
@@ -101,12 +101,12 @@ _NEWLINE: Final = "+newline"
 
 def parsed(content: bytes) -> Any:
     """Return the JSON value of ``content``, or ``NOT_JSON``."""
-    if content[:1] not in b'{["' or not content:
-        return NOT_JSON
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return NOT_JSON
+    return _parsed(content)[0]
+
+
+def _parsed(content: bytes) -> tuple[Any, bytes | None]:
+    """Like ``parsed``, and also return ``content`` if that is certain to be the JSON of the value as logged."""
+    return read_json(content, NOT_JSON, _FEW, _EASY)
 
 
 #: A longer body is checked value by value.
@@ -161,12 +161,16 @@ def _below(level: list[Any]) -> list[Any]:
     ]
 
 
-def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str, bytes | None]:
+def encode(
+    content: bytes, value: Any = NOT_JSON, data: bytes | None = None, *, text: bool = True
+) -> tuple[Any, str, bytes | None]:
     """Return a value for the log and its format, from which ``decode`` restores ``content``; and the JSON of the value
     as logged, if available.
 
-    ``value`` is the result of ``parsed``, if known. ``text=False`` keeps content that is not JSON as bytes.
+    ``value`` and ``data`` are the result of ``_parsed``, if known. ``text=False`` keeps content that is not JSON as bytes.
     """
+    if data is not None:
+        return value, "json", data
     containers = 0 if value is NOT_JSON else _containers(content, value)
     if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
         data = orjson.dumps(value)
@@ -312,21 +316,23 @@ _KEPT: Final = _Names(_kept)
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
     """Return a complete response in the form of the log."""
-    return _message(status, headers, content, value)[0]
+    return _message(status, headers, content, value, None)[0]
 
 
-def _message(status: int, headers: Headers, content: bytes, value: Any) -> tuple[dict[str, Any], bytes | None]:
+def _message(
+    status: int, headers: Headers, content: bytes, value: Any, data: bytes | None
+) -> tuple[dict[str, Any], bytes | None]:
     """Like ``message``, and also return the JSON of its body, as ``encode`` does."""
     shown, content_type = response_headers(headers)
-    body, format, data = encode(content, value, text=textual(content_type))
+    body, format, data = encode(content, value, data, text=textual(content_type))
     return {"status": status, "headers": shown, "body": body, "format": format}, data
 
 
 def whole(
-    status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
+    status: int, headers: Headers, content: bytes, value: Any, data: bytes | None, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
     """Like ``message``, with ``also`` added; and also return its JSON as logged, if available."""
-    output, body = _message(status, headers, content, value)
+    output, body = _message(status, headers, content, value, data)
     format, shown, more = output["format"], quick(output["headers"]), quick(also)
     output.update(also)
     if body is None or shown is None or more is None:
@@ -369,16 +375,10 @@ def answer_problem(output: Any) -> str | None:
 
 def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
     """Return the headers to store (lower-case; a repeated one as a list), and the content type."""
-    kept: dict[str, Any] = {}
-    for name, content in picked(headers, _KEPT):
-        value = content.decode("latin-1")
-        if name == "location":
-            value = shown(value)
-        if name in kept:
-            before = kept[name]
-            kept[name] = [*before, value] if isinstance(before, list) else [before, value]
-        else:
-            kept[name] = value
+    kept: dict[str, Any] = collected(headers, _KEPT)
+    if "location" in kept:
+        places = kept["location"]
+        kept["location"] = shown(places) if isinstance(places, str) else [*map(shown, places)]
     if "content-encoding" in kept:
         del kept["content-encoding"]
         kept.pop("content-length", None)
@@ -565,10 +565,10 @@ class Exchange:
         ``early``: how sending the request ended prematurely, for ``early`` in a replay. ``coded``: the body as
         transferred.
         """
-        value = parsed(content)
+        value, data = _parsed(content)
         if coded is not None:
             also = {**also, "wire": {**also.get("wire", {}), **self._coded(content, value, coded)}}
-        output, data = whole(status, headers, content, value, also)
+        output, data = whole(status, headers, content, value, data, also)
         info: dict[str, Any] = {"elapsed": self._lasted() if elapsed is None else elapsed}
         if early is not None:
             info["early"] = early
@@ -808,7 +808,7 @@ class Exchange:
         matter."""
         if self._dialect is not None:
             return []
-        return [self.cookie(value.decode("latin-1")) for name, value in headers if name.lower() == b"set-cookie"]
+        return [self.cookie(one[-1].decode("latin-1")) for one in headers if one[0].lower() == b"set-cookie"]
 
     def inside(self, call: Callable[..., Any], *args: Any) -> Any:
         """Return ``call(*args)``, made as part of this request, which continues afterwards."""
@@ -1161,15 +1161,15 @@ def _sdk_attempt(value: bytes) -> int:
     return int(number) if found and number.isdigit() else 1
 
 
-def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str, bytes | None]:
-    """Return a request body in the form of the log, as ``encode`` does; ``value`` is the result of ``parsed``."""
+def request_body(content: bytes, value: Any, data: bytes | None, content_type: bytes) -> tuple[Any, str, bytes | None]:
+    """Return a request body in the form of the log, as ``encode`` does; ``value`` and ``data`` are the result of ``_parsed``."""
     if not content:
         return None, "none", None
     if content_type.startswith(b"multipart/"):
         parts = multipart(content, content_type.decode("latin-1"))
         if parts is not None:
             return parts, "multipart", None
-    return encode(content, value)
+    return encode(content, value, data)
 
 
 # -- the step of a request ---------------------------------------------------------------------------------------------
@@ -1289,9 +1289,9 @@ def begin(
         value = body = continued.value
         format, data = "json", content
     else:
-        value = parsed(content)
+        value, data = _parsed(content)
         body, format, data = (
-            ({"streamed": True}, "stream", None) if streamed else request_body(content, value, about.content_type)
+            ({"streamed": True}, "stream", None) if streamed else request_body(content, value, data, about.content_type)
         )
     asked = _parameters(route) if websocket else body if value is NOT_JSON else value
     for dialect in dialects:
@@ -1304,7 +1304,7 @@ def begin(
                 other = _of_another_model(dialect, route.path, value, claim.model, model, headers)
                 if other is not None:
                     claim, sends = other
-                    body, format, data = request_body(sends, parsed(sends), about.content_type)
+                    body, format, data = request_body(sends, *_parsed(sends), about.content_type)
                     continued = None
             if bodies is not None and continued is None and sends is None and data is not None and format == "json":
                 bodies.remember(content, value)
@@ -1332,7 +1332,7 @@ def _of_another_model(
     body; else ``None``."""
     if not isinstance(value, dict) or value.get("model") != asked or names_model(path, asked):
         return None
-    if any(name.lower() in _OF_THE_BODY for name, _ in headers):
+    if any(header[0].lower() in _OF_THE_BODY for header in headers):
         return None
     value = {**value, "model": model}
     claim = _claim(dialect, path, value)

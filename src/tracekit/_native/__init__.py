@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Chain,
         Pieces,
         brackets,
+        collected,
         columns,
         decoded,
         digest,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         picked,
         plain,
         quick_look,
+        read_json,
         said,
         spaced,
     )
@@ -39,6 +41,7 @@ __all__ = [
     "Chain",
     "Pieces",
     "brackets",
+    "collected",
     "columns",
     "decoded",
     "digest",
@@ -55,6 +58,7 @@ __all__ = [
     "picked",
     "plain",
     "quick_look",
+    "read_json",
     "said",
     "spaced",
 ]

@@ -54,6 +54,7 @@ module_exec(PyObject *module)
         return -1;
     }
     state->dumps = PyObject_GetAttrString(orjson, "dumps");
+    state->loads = state->dumps == NULL ? NULL : PyObject_GetAttrString(orjson, "loads");
     Py_DECREF(orjson);
     if (add_constants(state) < 0) {
         return -1;
@@ -84,7 +85,7 @@ module_exec(PyObject *module)
     Py_DECREF(threading);
     state->has_sha256 = tracekit_has_sha256();
     state->has_ssse3 = tracekit_has_ssse3();
-    if (state->dumps == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
+    if (state->loads == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
         || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
         return -1;
     }
@@ -101,6 +102,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     NativeState *state = PyModule_GetState(module);
     Py_VISIT(state->dumps);
+    Py_VISIT(state->loads);
     Py_VISIT(state->in_order);
     Py_VISIT(state->sha256);
     Py_VISIT(state->time_ns);
@@ -117,6 +119,7 @@ module_clear(PyObject *module)
 {
     NativeState *state = PyModule_GetState(module);
     Py_CLEAR(state->dumps);
+    Py_CLEAR(state->loads);
     Py_CLEAR(state->in_order);
     Py_CLEAR(state->sha256);
     Py_CLEAR(state->time_ns);

@@ -24,6 +24,7 @@ enum {
 /* What belongs to one module object: functions of other packages, looked up when it is made. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
+    PyObject *loads;     /* orjson.loads */
     PyObject *in_order;  /* its options for keys as they come: pure.IN_ORDER */
     Py_ssize_t levels, containers, pending, piece; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING, pure.PIECE */
     PyObject *getframe;  /* sys._getframe */

@@ -20,7 +20,7 @@ from .._lazy import NamedTuple, expression
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from threading import Lock, RLock
     from types import FrameType
     from typing import Self
@@ -29,6 +29,7 @@ __all__ = [
     "Chain",
     "Pieces",
     "brackets",
+    "collected",
     "columns",
     "decoded",
     "digest",
@@ -45,6 +46,7 @@ __all__ = [
     "picked",
     "plain",
     "quick_look",
+    "read_json",
     "said",
     "spaced",
 ]
@@ -337,6 +339,7 @@ CONTAINERS: Final = 200
 #: The options of orjson that write nothing as what it is not, and keys as they come.
 IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _orjson_dumps: Final = orjson.dumps
+_orjson_loads: Final = orjson.loads
 
 
 def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
@@ -605,9 +608,45 @@ def brackets(data: bytes, most: int) -> int:
     return found
 
 
-def picked(pairs: Iterable[tuple[bytes, Any]], names: Mapping[bytes, str]) -> list[tuple[str, Any]]:
-    """The pairs that ``names`` has a name for, under it; an empty one leaves the pair out."""
-    return [(name, value) for raw, value in pairs if (name := names[raw])]
+def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[Any, bytes | None]:
+    """Return the value of encoded JSON, ``otherwise`` if ``content`` is something else; and ``content`` itself if the log
+    writes that value as exactly these bytes, else ``None``.
+
+    A ``None`` may be wrong: the whole value decides if the content has ``longest`` bytes, ``few`` containers, or a dollar
+    sign, which a key that looks like a tag begins with.
+    """
+    if not content or content[:1] not in b'{["':
+        return otherwise, None
+    try:
+        value = _orjson_loads(content)
+    except ValueError:
+        return otherwise, None
+    if len(content) >= longest or 36 in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
+        return value, None
+    return value, content
+
+
+def picked(headers: Iterable[Sequence[bytes]], names: Mapping[bytes, str]) -> list[tuple[str, bytes]]:
+    """The values of the headers that ``names`` has a name for, each with that; an empty name leaves a header out.
+
+    The first item of a header is its name, the last one its value.
+    """
+    return [(name, value) for raw, *_, value in headers if (name := names[raw])]
+
+
+def collected(headers: Iterable[Sequence[bytes]], names: Mapping[bytes, str]) -> dict[str, str | list[str]]:
+    """The same by name, as texts; a list of them where a name comes more than once."""
+    found: dict[str, str | list[str]] = {}
+    for name, value in picked(headers, names):
+        text = value.decode("latin-1")
+        before = found.get(name)
+        if before is None:
+            found[name] = text
+        elif isinstance(before, list):
+            before.append(text)
+        else:
+            found[name] = [before, text]
+    return found
 
 
 #: A text in encoded JSON, the first key of an object, and a number that Python may write in another way than orjson: with an exponent.

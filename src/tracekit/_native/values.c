@@ -474,6 +474,21 @@ parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : tracekit_parts(args[0], least, element);
 }
 
+/* How many brackets and braces are opened in `size` bytes of JSON, `most` at most. */
+static Py_ssize_t
+count_brackets(const char *begin, Py_ssize_t size, Py_ssize_t most)
+{
+    Py_ssize_t found = 0;
+    for (const char *bracket = "{["; *bracket; bracket++) {
+        const char *at = begin, *end = begin + size;
+        while (found < most && (at = memchr(at, *bracket, (size_t)(end - at))) != NULL) {
+            found++;
+            at++;
+        }
+    }
+    return found;
+}
+
 PyDoc_STRVAR(brackets_doc, "brackets(data, most, /)\n--\n\nSee pure.brackets.");
 
 static PyObject *
@@ -483,40 +498,98 @@ brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "brackets() takes bytes and a number");
         return NULL;
     }
-    Py_ssize_t found = 0, most = PyLong_AsSsize_t(args[1]);
+    Py_ssize_t most = PyLong_AsSsize_t(args[1]);
     if (most == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    const char *begin = PyBytes_AsString(args[0]), *end = begin + PyBytes_Size(args[0]);
-    for (const char *bracket = "{["; *bracket; bracket++) {
-        const char *at = begin;
-        while (found < most && (at = memchr(at, *bracket, (size_t)(end - at))) != NULL) {
-            found++;
-            at++;
-        }
-    }
-    return PyLong_FromSsize_t(found);
+    return PyLong_FromSsize_t(count_brackets(PyBytes_AsString(args[0]), PyBytes_Size(args[0]), most));
 }
 
-/* Append (name, value) where a pair is picked. */
+/* Whether orjson writes a value as this content, which is short and has few containers and no dollar sign. */
 static int
-pick(PyObject *found, PyObject *pair, PyObject *names)
+is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t few, Py_ssize_t longest)
 {
-    PyObject *raw = PySequence_GetItem(pair, 0), *value = raw == NULL ? NULL : PySequence_GetItem(pair, 1);
-    PyObject *name = value == NULL ? NULL : PyObject_GetItem(names, raw);
-    int done = name == NULL ? -1 : PyObject_IsTrue(name);
-    if (done == 1) {
-        PyObject *both = PyTuple_Pack(2, name, value);
-        done = both == NULL ? -1 : PyList_Append(found, both);
-        Py_XDECREF(both);
+    const char *text = PyBytes_AsString(content);
+    Py_ssize_t size = PyBytes_Size(content);
+    if (size >= longest || memchr(text, '$', (size_t)size) != NULL || count_brackets(text, size, few) >= few) {
+        return 0;
     }
-    Py_XDECREF(raw);
+    PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, value, NULL);
+    int same = data == NULL ? -1 : PyBytes_Size(data) == size && memcmp(PyBytes_AsString(data), text, (size_t)size) == 0;
+    Py_XDECREF(data);
+    return same;
+}
+
+PyDoc_STRVAR(read_json_doc, "read_json(content, otherwise, few, longest, /)\n--\n\nSee pure.read_json.");
+
+static PyObject *
+read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "read_json() takes bytes, an object and two numbers");
+        return NULL;
+    }
+    NativeState *state = PyModule_GetState(module);
+    PyObject *content = args[0], *value = NULL;
+    Py_ssize_t few = PyLong_AsSsize_t(args[2]), longest = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    char first = PyBytes_Size(content) ? *PyBytes_AsString(content) : 0;
+    if (first == '{' || first == '[' || first == '"') {
+        value = PyObject_CallFunctionObjArgs(state->loads, content, NULL);
+        if (value == NULL && !PyErr_ExceptionMatches(PyExc_ValueError)) {
+            return NULL;
+        }
+        PyErr_Clear();
+    }
+    int same = value == NULL ? 0 : is_its_json(state, content, value, few, longest);
+    PyObject *result = same < 0 ? NULL : PyTuple_Pack(2, value == NULL ? args[1] : value, same ? content : Py_None);
     Py_XDECREF(value);
-    Py_XDECREF(name);
+    return result;
+}
+
+/* What is done with a header that has a name. */
+typedef int Take(PyObject *found, PyObject *name, PyObject *value);
+
+/* Take the name and the value, the last item, of each header that `names` has a name for. */
+static PyObject *
+take_headers(PyObject *headers, PyObject *names, Take *take, PyObject *found)
+{
+    PyObject *all = found == NULL ? NULL : PyObject_GetIter(headers), *header;
+    int right = all != NULL;
+    while (right && (header = PyIter_Next(all)) != NULL) {
+        Py_ssize_t size = PySequence_Size(header);
+        if (size == 0 || size == 1) {
+            PyErr_SetString(PyExc_ValueError, "a header has a name and a value");
+        }
+        PyObject *raw = size < 2 ? NULL : PySequence_GetItem(header, 0);
+        PyObject *value = raw == NULL ? NULL : PySequence_GetItem(header, size - 1);
+        PyObject *name = value == NULL ? NULL : PyObject_GetItem(names, raw);
+        int wanted = name == NULL ? -1 : PyObject_IsTrue(name);
+        right = wanted == 0 || (wanted > 0 && take(found, name, value) == 0);
+        Py_DECREF(header);
+        Py_XDECREF(raw);
+        Py_XDECREF(value);
+        Py_XDECREF(name);
+    }
+    Py_XDECREF(all);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+static int
+take_pair(PyObject *found, PyObject *name, PyObject *value)
+{
+    PyObject *both = PyTuple_Pack(2, name, value);
+    int done = both == NULL ? -1 : PyList_Append(found, both);
+    Py_XDECREF(both);
     return done;
 }
 
-PyDoc_STRVAR(picked_doc, "picked(pairs, names, /)\n--\n\nSee pure.picked.");
+PyDoc_STRVAR(picked_doc, "picked(headers, names, /)\n--\n\nSee pure.picked.");
 
 static PyObject *
 picked(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
@@ -524,18 +597,41 @@ picked(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     if (count != 2) {
         return PyErr_Format(PyExc_TypeError, "picked() takes 2 arguments, not %zd", count);
     }
-    PyObject *pairs = PyObject_GetIter(args[0]), *found = pairs == NULL ? NULL : PyList_New(0), *pair;
-    while (found != NULL && (pair = PyIter_Next(pairs)) != NULL) {
-        if (pick(found, pair, args[1]) < 0) {
-            Py_CLEAR(found);
-        }
-        Py_DECREF(pair);
+    return take_headers(args[0], args[1], take_pair, PyList_New(0));
+}
+
+static int
+take_text(PyObject *found, PyObject *name, PyObject *value)
+{
+    if (!PyBytes_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "the value of a header is bytes");
+        return -1;
     }
-    Py_XDECREF(pairs);
-    if (found != NULL && PyErr_Occurred()) {
-        Py_CLEAR(found);
+    PyObject *text = PyUnicode_DecodeLatin1(PyBytes_AsString(value), PyBytes_Size(value), NULL);
+    PyObject *before = text == NULL ? NULL : PyDict_GetItemWithError(found, name);
+    int done = -1;
+    if (before != NULL && PyList_Check(before)) {
+        done = PyList_Append(before, text);
+    } else if (before != NULL) {
+        PyObject *both = Py_BuildValue("[OO]", before, text);
+        done = both == NULL ? -1 : PyDict_SetItem(found, name, both);
+        Py_XDECREF(both);
+    } else if (text != NULL && !PyErr_Occurred()) {
+        done = PyDict_SetItem(found, name, text);
     }
-    return found;
+    Py_XDECREF(text);
+    return done;
+}
+
+PyDoc_STRVAR(collected_doc, "collected(headers, names, /)\n--\n\nSee pure.collected.");
+
+static PyObject *
+collected(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        return PyErr_Format(PyExc_TypeError, "collected() takes 2 arguments, not %zd", count);
+    }
+    return take_headers(args[0], args[1], take_text, PyDict_New());
 }
 
 PyDoc_STRVAR(spaced_doc, "spaced(content, data, /)\n--\n\nSee pure.spaced.");
@@ -600,9 +696,11 @@ static PyMethodDef functions[] = {
     {"brackets", (PyCFunction)(void (*)(void))brackets, METH_FASTCALL, brackets_doc},
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
+    {"collected", (PyCFunction)(void (*)(void))collected, METH_FASTCALL, collected_doc},
     {"decoded", decoded, METH_O, decoded_doc},
     {"picked", (PyCFunction)(void (*)(void))picked, METH_FASTCALL, picked_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
+    {"read_json", (PyCFunction)(void (*)(void))read_json, METH_FASTCALL, read_json_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };
