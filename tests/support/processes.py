@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import ctypes.util
 import gc
 import importlib
 import importlib.machinery
@@ -23,6 +24,7 @@ import inspect
 import json
 import linecache
 import locale
+import math
 import os
 import pkgutil
 import runpy
@@ -506,6 +508,7 @@ def _keep(thing: object) -> None:
 def _import(more: str) -> None:
     """Import what the programs will: all of tracekit but what is run as a program itself, and ``more``."""
     atexit.register(_spare)
+    _leave_openssl_as_it_is()
     import tracekit
 
     for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
@@ -520,6 +523,35 @@ def _import(more: str) -> None:
     )
     _keep(_SPARED)
     gc.freeze()
+    _use_large_pages()
+
+
+def _leave_openssl_as_it_is() -> None:
+    """Keep OpenSSL from freeing its tables when a fork ends, which would copy hundreds of pages. To be called before its first use."""
+    with suppress(OSError, AttributeError, TypeError):
+        library = ctypes.CDLL(ctypes.util.find_library("crypto"))
+        library.OPENSSL_init_crypto(ctypes.c_uint64(_OPENSSL_INIT_NO_ATEXIT), None)
+
+
+def _use_large_pages() -> None:
+    """Move the memory of this process to pages of 2 MiB, if the kernel can do this: a fork then copies far fewer entries of the page
+    table. If the fork writes to such a page, the kernel splits it for the fork alone."""
+    with suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        with open("/proc/self/maps") as file:
+            areas = [line.split() for line in file]
+        for area, access, _, _, inode, *_ in areas:
+            first, last = (int(address, 16) / _LARGE_PAGE for address in area.split("-"))
+            if access == "rw-p" and inode == "0":
+                for page in range(math.ceil(first), math.floor(last)):
+                    madvise(page * _LARGE_PAGE, _LARGE_PAGE, _MADV_COLLAPSE)
+
+
+#: From ``openssl/crypto.h`` and ``linux/mman.h``.
+_OPENSSL_INIT_NO_ATEXIT = 0x80000
+_MADV_COLLAPSE = 25
+_LARGE_PAGE = 2 << 20
 
 
 def _make_lazy_things() -> None:
