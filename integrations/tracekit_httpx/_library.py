@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,9 @@ from ._values import teach
 __all__ = ["Library", "library_of", "streamed"]
 
 _libraries: dict[str, Library] = {}
+#: How long the name ``content-encoding`` is, and what takes the name of a header.
+_CODING: Final = len(b"content-encoding")
+_NAME: Final = itemgetter(0)
 #: Whether the caller of ``send`` reads the answer piece by piece.
 streamed: Final[ContextVar[bool]] = ContextVar("tracekit_httpx_streamed", default=False)
 #: The transports of clients that call an application in this process, as its tests do.
@@ -356,7 +360,9 @@ def _headers(message: Any) -> Headers:
 
 def _coded(headers: Headers) -> dict[str, str]:
     """The headers of a coded body that its form in the log goes without; empty where it has no coding."""
-    codings = [one[-1] for one in headers if len(one[0]) == 16 and one[0].lower() == b"content-encoding"]
+    if _CODING not in map(len, map(_NAME, headers)):  # most responses have no coding, and many headers
+        return {}
+    codings = [one[-1] for one in headers if len(one[0]) == _CODING and one[0].lower() == b"content-encoding"]
     if not codings:
         return {}
     coded = {"content-encoding": b", ".join(codings).decode("latin-1")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from struct import unpack_from
 from typing import Any, Final
 
@@ -237,6 +238,9 @@ _PARAMETERS: Final = (
 _FINISH: Final = expression(rb'"finish_reason"\s*:\s*"([^"]*)"')
 
 
+_IS_DATA: Final = methodcaller("startswith", b"data:")
+
+
 class ChatCompletions:
     """The protocol of OpenAI's chat completions, which most services support: ``POST …/chat/completions`` with
     ``messages``.
@@ -272,12 +276,9 @@ class ChatCompletions:
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         whole = b"".join(pieces)
-        lines = [
-            line[5:]
-            for line in (*whole[:4096].split(b"\n")[:8], *whole[-4096:].split(b"\n"))
-            if line.startswith(b"data:")
-        ]
-        found = [chunk for chunk in map(json_value, (*lines[:1], *lines[-4:])) if isinstance(chunk, dict)]
+        lines = [*filter(_IS_DATA, (*whole[:4096].split(b"\n")[:8], *whole[-4096:].split(b"\n")))]
+        values = [json_value(line[5:]) for line in (*lines[:1], *lines[-4:]) if line[5:].strip() != b"[DONE]"]
+        found = [chunk for chunk in values if isinstance(chunk, dict)]
         counted = [chunk["usage"] for chunk in found if chunk.get("usage")]
         reasons = [reason.decode() for reason in _FINISH.findall(whole)]
         return _completion_meta(found[0] if found else {}, reasons, counted[-1] if counted else None)

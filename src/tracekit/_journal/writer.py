@@ -410,8 +410,10 @@ class Journal(Chain):
         reads = self._reads
         taken: list[_Read] = []
         # What other threads add meanwhile waits: a thread that reads without pause would keep this loop going forever.
-        with suppress(IndexError):  # a signal handler has written them meanwhile
+        try:
             taken.extend(starmap(reads.popleft, repeat((), len(reads))))
+        except IndexError:  # a signal handler has written them meanwhile
+            pass
         return taken
 
     # -- errors --------------------------------------------------------------------------------------------------------

@@ -1085,11 +1085,7 @@ class Recording:
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         value = real()
         if library is not None and not self.state.ended:
-            lane = scope.lane.id
-            if lane >= 0:
-                self.log.journal.read("clock", lane, scope.parent, f"{function}:{library}", value)
-            else:
-                self.library_read(scope, f"{function}:{library}", value)
+            self.library_read(scope, f"{function}:{library}", value)
         return value
 
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
@@ -1100,11 +1096,13 @@ class Recording:
 
     def library_read(self, scope: Scope, name: str, value: object, kind: str = "clock") -> None:
         """Log what a library read. It does not count as something captured in a call in a thread."""
-        try:
-            lane = self._placed(scope.lane)
-        except LogWriteError:
-            self._unnoted()
-            return
+        lane = scope.lane.id
+        if lane < 0:
+            try:
+                lane = self._placed(scope.lane)
+            except LogWriteError:
+                self._unnoted()
+                return
         self.log.journal.read(kind, lane, scope.parent, name, value)
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
