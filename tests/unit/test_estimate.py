@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import tracekit
 from tests.support.processes import python
@@ -28,6 +29,7 @@ from tracekit import (
 )
 from tracekit._runtime.spending import answer_tokens, request_tokens
 from tracekit.agents import AgentRegistry, IntentRouter
+from tracekit.cli import main
 from tracekit.integration import Spec
 
 PRICES = {"priced": Price(1000, 2000)}
@@ -111,6 +113,18 @@ def test_without_the_package_dollars_are_not_told(monkeypatch: pytest.MonkeyPatc
     assert found.over(cost_units=2) == []
     with pytest.raises(UnknownPriceError):
         found.over(usd=1)
+
+
+def test_a_missing_price_list_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is not the model that lacks a price."""
+    plan = tmp_path / "plan.json"
+    plan.write_text('[{"model": "gpt-4o-mini", "input_tokens": 1000, "max_output_tokens": 0}]')
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    done = CliRunner().invoke(main, ["estimate", str(plan)])
+    assert "no price list is installed: pip install genai-prices\n" in done.stdout, done.output
+    assert "gpt-4o-mini" not in done.stdout
 
 
 # -- by history --------------------------------------------------------------------------------------------------------------

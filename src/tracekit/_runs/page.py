@@ -34,6 +34,7 @@ import orjson
 
 from .. import _reality
 from .._runtime.boundary import Crossing
+from .._runtime.prices import why_unpriced
 from .._runtime.verdict import Judgement
 from .._version import __version__
 from .reading import (
@@ -220,7 +221,7 @@ def _figures(view: RunView) -> Iterator[str]:
         yield plural(counted, "tool call")
     if taken.input_tokens or taken.output_tokens:
         yield f"{taken.input_tokens:,} + {taken.output_tokens:,} tokens"
-        yield "cost not known: " + ", ".join(taken.unpriced) if taken.cost_usd is None else dollars(taken.cost_usd)
+        yield why_unpriced(taken.unpriced) if taken.cost_usd is None else dollars(taken.cost_usd)
     if len(view.files) > 1:
         yield plural(len(view.files) - 1, "child process", "es")
 

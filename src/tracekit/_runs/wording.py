@@ -144,7 +144,7 @@ def dollars(amount: float | None) -> str:
 
 def plural(count: int, word: str, ending: str = "s") -> str:
     """Return ``"1 step"``, ``"2 steps"``."""
-    return f"{count} {word}{'' if count == 1 else ending}"
+    return f"{count:,} {word}{'' if count == 1 else ending}"
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

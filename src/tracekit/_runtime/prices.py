@@ -6,7 +6,7 @@ Nothing here uses the network. The package is imported when a price is first loo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -167,6 +167,15 @@ def _package() -> Any:
             next_action="`python -c 'import genai_prices'` shows why; or say the prices: Budget(usd=…, prices={…})",
         ) from error
     return genai_prices
+
+
+def why_unpriced(models: Iterable[str]) -> str:
+    """Return why these models have no price: none is known, or the package that lists prices is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("genai_prices") is None:
+        return "no price list is installed: pip install genai-prices"
+    return f"no price known for {', '.join(models)}"
 
 
 def _listed(model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float | None:

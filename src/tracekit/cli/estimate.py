@@ -11,7 +11,7 @@ import orjson
 
 from .._policy.forecast import LATEST, Estimate
 from .._policy.forecast import estimate as foresee
-from .._runtime.prices import Price
+from .._runtime.prices import Price, why_unpriced
 from . import output
 from .output import printable
 
@@ -128,7 +128,7 @@ def _print(found: Estimate) -> None:
     for name, median in found.median.items():
         console.print(Text(f"{name.replace('_', ' '):15}{_shown(name, median):>14}{_shown(name, found.p90[name]):>14}"))
     if found.unpriced:
-        console.print(Text(printable(f"no price known for {', '.join(found.unpriced)}")), soft_wrap=True)
+        console.print(Text(printable(why_unpriced(found.unpriced))), soft_wrap=True)
     if found.unreported:
         console.print(Text(f"{found.unreported} model calls did not report what they took"), soft_wrap=True)
 

@@ -1442,9 +1442,16 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
     """Return what a recorded run used of models (calls, tokens, cost) as text; empty if it called none."""
     if not recorded.get("llm_calls"):
         return ""
+    from .._runs.wording import plural
+    from .._runtime.prices import why_unpriced
+
     counts = [
-        f"{recorded[name]:,} {name.replace('_', ' ')}"
-        for name in ("llm_calls", "input_tokens", "output_tokens")
+        plural(recorded[name], word)
+        for name, word in (
+            ("llm_calls", "model call"),
+            ("input_tokens", "input token"),
+            ("output_tokens", "output token"),
+        )
         if recorded[name] is not None
     ]
     if recorded.get("unreported"):
@@ -1452,8 +1459,8 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
     if recorded["cost_usd"] is not None:
         counts.append(f"${recorded['cost_usd']:.6f}")
     elif recorded["unpriced"]:
-        counts.append(f"no price known for {', '.join(recorded['unpriced'])}")
-    return ", ".join(counts).replace("llm calls", "model calls")
+        counts.append(why_unpriced(recorded["unpriced"]))
+    return ", ".join(counts)
 
 
 def reached(options: Mapping[str, Any]) -> list[str]:
