@@ -1201,7 +1201,7 @@ def _kill(original: Any, group: bool) -> Any:
                 return
             if process.sessions:
                 guard.observe(guard.signal_to_other("os.killpg" if group else "os.kill", number, sig))
-            if group or not process.handles_signal_itself(number, sig):
+            if group or process.needs_signal(number, sig):
                 original(number, sig)
             return
         steps, scope = at
@@ -1209,7 +1209,7 @@ def _kill(original: Any, group: bool) -> Any:
             steps.signal(scope, sig)
         elif not steps.real:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if steps.real and (group or not process.handles_signal_itself(number, sig)):
+        if steps.real and (group or process.needs_signal(number, sig)):
             original(number, sig)
 
     return kill

@@ -213,16 +213,18 @@ class ReplayedChild:
         """Let the process run until it is idle, before the program ends it by a signal (which it may wait for)."""
         self._last_state = self.idle_state(if_done=True) or self._last_state
 
-    def handles_itself(self, number: int) -> bool:
-        """Return whether a signal that the program sends caused the call of a handler that is in the process's own log.
+    def needs_signal(self, number: int) -> bool:
+        """Return whether a signal that the program sends to the process has to be sent for its recorded effect.
 
-        A signal sent beyond these calls can only have ended the process, so it is sent where the log has no end.
+        A recorded call of a handler is made by the process itself, at its place in the process's own log. If that log
+        has no end, a signal sent beyond these calls may have ended the process. If it has one, no signal ended the
+        process, and only SIGINT can have had an effect: Python's own handler, whose calls are not recorded.
         """
         if self._handler_calls is None:
             self._handler_calls = Counter(() if self._segment is None else _handler_calls(self._segment))
         self._signals_sent[number] += 1
         recorded = self._handler_calls[name_of(number)]
-        return recorded > 0 and (self._signals_sent[number] <= recorded or not self.open)
+        return self._signals_sent[number] > recorded if self.open else not recorded and number == signal.SIGINT
 
     def note(self, scope: Scope, status: Any) -> None:
         raise AssertionError("a replay notes nothing")
@@ -710,9 +712,9 @@ class RecordedChildren:
     def before_signal(self, pid: int) -> None:
         """Do nothing: a recording lets every signal through at once."""
 
-    def handles_itself(self, pid: int, number: int) -> bool:
-        """Return False: in a recording the signal itself calls the handler."""
-        return False
+    def needs_signal(self, pid: int, number: int) -> bool:
+        """Return True: in a recording a signal is what has the effect."""
+        return True
 
     def poll(self) -> None:
         """Do nothing: in a recording, a process's failure is its own."""
@@ -1054,10 +1056,10 @@ class ReplayedChildren:
             if child.pid == pid and not child.pool:
                 child.wait_until_idle()
 
-    def handles_itself(self, pid: int, number: int) -> bool:
-        """Return whether the recorded process called a handler for this signal; the replayed one makes that call at the
-        place in its own log."""
-        return any(child.handles_itself(number) for child in self.started() if child.pid == pid)
+    def needs_signal(self, pid: int, number: int) -> bool:
+        """Return whether a signal to process ``pid`` has to be sent for its recorded effect."""
+        children = [] if self._concluded else self.started()
+        return all(child.needs_signal(number) for child in children if child.pid == pid)
 
     def started(self) -> list[ReplayedChild]:
         """Return the processes without the workers of pools."""

@@ -218,11 +218,10 @@ class Process:
             if session.state.children is not None:
                 session.state.children.before_signal(pid)
 
-    def handles_signal_itself(self, pid: int, number: int) -> bool:
-        """Return whether process ``pid`` is a replayed child whose own log has its handler's call, so that the signal
-        is not sent."""
+    def needs_signal(self, pid: int, number: int) -> bool:
+        """Return whether a signal to process ``pid`` has to be sent; a replayed child's log may have all its effects."""
         managers = [session.state.children for session in self.sessions if session.state.children is not None]
-        return any(children.handles_itself(pid, number) for children in managers)
+        return all(children.needs_signal(pid, number) for children in managers)
 
     # -- calls outside every run ---------------------------------------------------------------------------------------
 

@@ -497,9 +497,8 @@ class Children(Protocol):
         """The program is about to send a signal to process ``pid``."""
         ...
 
-    def handles_itself(self, pid: int, number: int) -> bool:
-        """Return whether process ``pid`` calls its handler for this signal without being sent it, because its log has
-        that call."""
+    def needs_signal(self, pid: int, number: int) -> bool:
+        """Return whether a signal to process ``pid`` has to be sent; a replayed child's log may have all its effects."""
         ...
 
     def poll(self) -> None:
