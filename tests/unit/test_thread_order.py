@@ -1358,3 +1358,39 @@ def test_what_has_every_attribute_can_be_handed_to_a_thread(tmp_path: Path) -> N
         ]
 
     assert same(tmp_path, lambda: asyncio.run(agent())) == ["called"] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_that_share_a_pool_submit_in_any_order(workers: int) -> None:
+    """A replay in which another thread comes first has the pool begin its calls in the recorded order all the same.
+
+    All workers may hold calls that begin later: the one that is to begin is then taken up by one more worker. The end of the pool waits
+    for that worker, too.
+    """
+
+    def program(first: int) -> dict[int, list[Any]]:
+        submitted: list[int] = []
+        seen: dict[int, list[Any]] = {}
+
+        def submit(me: int) -> None:
+            while not submitted and me != first:  # nothing that a replay could see
+                pass
+            calls = [pool.submit(tool, f"{me} {i}") for i in range(3)]
+            submitted.append(me)
+            seen[me] = [call.result() for call in calls]
+
+        with ThreadPoolExecutor(workers, "shared") as pool:
+            agents = [threading.Thread(target=submit, args=(me,)) for me in range(2)]
+            for agent in agents:
+                agent.start()
+            for agent in agents:
+                agent.join()
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("shared")]
+        return seen
+
+    with record("pool") as run:
+        seen = program(0)
+    for first in (1, 0):
+        with replay(run) as session:
+            assert program(first) == seen
+        assert session.report.exact

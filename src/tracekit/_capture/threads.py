@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
@@ -14,7 +14,7 @@ from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from .._reality import gate, monotonic_ns, running_task
 from .._runtime.callsite import caller, is_user_code
@@ -346,6 +346,7 @@ def _run(original: Any) -> Any:
         if call is not None and call.turn is not None and not call.turn.live:
             call.taken_up()
             if call.turn.comes:
+                call.turn.taken_up()
                 try:
                     call.turn.wait()
                 except BaseException:  # the replay has failed: the first step of the call says so
@@ -946,10 +947,58 @@ def _submit(original: Any) -> Any:
             call.turn = begin(scope.in_lane(call.lane))
         future = original(self, fn, *args, **kwargs)
         submitted(future, call)
+        if call.turn is not None and call.turn.comes and not call.turn.live:
+            _may_grow(self, call.turn, scope.session.threads)
         return future
 
     submit.__qualname__ = "ThreadPoolExecutor.submit"
     return submit
+
+
+# In a replay a worker may take up a call that begins later than one that is still in the queue: several threads submit
+# calls, in another order than in the recording, or a worker was slow to begin. If all workers wait like that, the pool
+# gets one more.
+
+
+def _may_grow(pool: Any, turn: Any, threads: Any) -> None:
+    if threads is None or getattr(pool, "_initializer", None) is not None:  # an initializer is the program's own code
+        return
+    if type(pool._threads) is set:
+        pool._threads = _Workers(pool._threads)
+    known = ref(pool)
+
+    def take_up() -> bool:
+        found = known()
+        if found is None:
+            return False
+        with threads.lock:
+            threads.waking(None)
+        start_new_thread(_grow, (found, threads))
+        return True
+
+    turn.queued(take_up)
+
+
+def _grow(pool: Any, threads: Any) -> None:
+    try:
+        with pool._shutdown_lock:
+            before = len(pool._threads)
+            pool._max_workers = max(pool._max_workers, before + 1)
+            while len(pool._threads) == before:  # each worker that was once idle is counted as idle
+                pool._adjust_thread_count()
+    finally:
+        with threads.lock:
+            threads.woken()
+
+
+class _Workers(set[Any]):
+    """The threads of a pool; one that is added while they are joined is joined as well."""
+
+    def __iter__(self) -> Iterator[Any]:
+        seen: set[Any] = set()
+        while rest := set.difference(self, seen):
+            yield from set.__iter__(rest)
+            seen |= rest
 
 
 # -- other schedulers --------------------------------------------------------------------------------------------------

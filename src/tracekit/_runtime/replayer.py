@@ -295,6 +295,15 @@ class ReplayedTimer(Timer):
         if self._seq is not None:
             self._session.schedule.brings(self._seq, self._lane)
 
+    def queued(self, take_up: Callable[[], bool]) -> None:
+        """Note that it is the beginning of a call that waits in a pool; ``take_up`` has another worker take that up."""
+        if self._seq is not None:
+            self._session.schedule.queued_calls[self._seq] = take_up
+
+    def taken_up(self) -> None:
+        """Note that a worker has taken up the call."""
+        self._session.schedule.queued_calls.pop(self._seq or 0, None)
+
     def comes_yet(self) -> bool:
         """Return whether it may still fire: only past the end of the log of a resumed run."""
         return False

@@ -184,6 +184,9 @@ class Schedule:
         self.signals: SignalCalls | None = None
         #: Calls in threads, or their results, that are not in the recording: they go on when nothing else can.
         self.held_calls: list[Callable[[], object]] = []
+        #: What has another worker take up a call that waits in a pool, by the event with which the call begins. Returns
+        #: whether that is possible.
+        self.queued_calls: Final[dict[int, Callable[[], bool]]] = {}
         #: The events before which lanes went on that should have been held, because nothing else could.
         self.passed: list[int] = []
 
@@ -590,6 +593,9 @@ class Schedule:
                 self._notify_loop()
                 self._nudge()
                 return True
+        take_up = self.queued_calls.get(self._awaited() or 0)
+        if take_up is not None and take_up():
+            return True
         news = self.progress.news
         self._let = (news, self._let[1] if self._let[0] == news else 0)
         if self.held_calls and self._let[1] < _UNHEARD_OF:
