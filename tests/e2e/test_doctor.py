@@ -46,7 +46,7 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     The program has done what can't be undone, so it is recorded once."""
     done = place.cli("doctor", "--json", "--", "sick.py", outside)
     assert done.returncode == 1, done.stderr
-    assert "it runs, and what it does happens" in done.stderr
+    assert "it runs, and its effects are real" in done.stderr
     found = json.loads(done.stdout)
     lines = {
         line_of(place, "sick.py", "# the order of a set"): {"order"},

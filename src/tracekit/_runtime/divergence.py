@@ -465,7 +465,7 @@ def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> 
             "where a sleep was added, record again if that is meant; else look for what else the program now waits for"
         )
     unset = "what the body of a tool, or a transport of the program's own below a client, sets is not set in a replay"
-    others = ", and threads may wait for one another: let them hand over what they share by a queue or a future"
+    others = ", and threads may wait for one another: pass what they share by a queue or a future"
     return TraceExhaustedError(
         "everything in the program waits, and the recording has nothing more to deliver to it"
         + _lines_of(waiting)

@@ -59,7 +59,7 @@ def _split(where: str | None) -> tuple[str | None, int | None]:
 
 
 _IN_A_TOOL: Final = (
-    "in a function with @traced_tool(side_effect=…): the trace has what came of it then, and a replay has it from there"
+    "in a function with @traced_tool(side_effect=…): its result is then in the trace, and a replay takes it from there"
 )
 
 #: How to fix what crossed the boundary of the process, by its kind.
@@ -75,17 +75,17 @@ _CROSSED: Final = {
 }
 _OTHERWISE: Final = f"do it {_IN_A_TOOL}"
 _KEEP: Final = (
-    "put the file below the working directory and let it be kept (`tracekit run --keep-files SIZE`), or read it with "
+    "put the file below the working directory and have its content kept (`tracekit run --keep-files SIZE`), or read it with "
     "tracekit.tools.read_file"
 )
 #: How to fix what differs in a replay, by what it differs with.
 _DIFFERS: Final = {
-    "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and let nothing depend on hash()",
-    "chance": "it differs from one process to the next: let threads hand over what they make by a queue, a future or a list each, and let "
-    f"no id(), address or process id reach a step; or read it {_IN_A_TOOL}",
-    "waits": "threads or tasks wait for one another, or for what only the body of a tool does, which a replay does not run: let them hand "
-    "over what they share by a queue or a future, and let a tool return what the program waits for",
-    "today": f"it is another one than in the recording, in the same way each time: read what it depends on {_IN_A_TOOL}",
+    "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and don't depend on hash()",
+    "chance": "it differs from one process to the next: pass results between threads by a queue or a future, or give each thread a list of "
+    f"its own, and keep id(), addresses and process ids out of steps; or read it {_IN_A_TOOL}",
+    "waits": "threads or tasks wait for one another, or for something that the body of a tool does, which a replay does not run: pass what "
+    "they share by a queue or a future, and return from the tool what the program waits for",
+    "today": f"every replay has the same value, and the recording has another: the program reads it live, so read it {_IN_A_TOOL}",
 }
 #: How to fix what keeps a run from being replayed, by the code of the reason.
 _REASONS: Final = {
@@ -142,7 +142,7 @@ def _of_files(view: RunView, place: int | str, entry: Mapping[str, Any]) -> Iter
     if entry.get("name") == "file" and isinstance(found, Mapping):
         for name, value in found.items():
             if isinstance(value, Mapping) and "content" not in value:
-                text = f"only the hash of {name} is in the trace, not its content: a replay needs it as it was"
+                text = f"only the hash of {name} is in the trace, not its content, so a replay needs the unchanged file"
                 yield Finding("file", text, where if isinstance(where, str) else None, _KEEP, view.run_id, place)
 
 
@@ -392,7 +392,7 @@ def _recorded(store: Store, module: str | None, command: tuple[str, ...], again:
     """Record the program, and once more if that does no harm, or was requested."""
     instructions = record_instructions(module, command)
     output.message(
-        f"tracekit doctor: recording {printable(str(Program.of(instructions)))}: it runs, and what it does happens"
+        f"tracekit doctor: recording {printable(str(Program.of(instructions)))}: it runs, and its effects are real"
     )
     executions = [_execute(store, instructions, 0)]
     reasons: list[str] = []
