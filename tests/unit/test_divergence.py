@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import tempfile
 import threading
 import uuid
 from pathlib import Path
@@ -296,3 +297,22 @@ def test_a_step_that_ran_on_when_the_run_ended_is_not_where_its_process_ended() 
     assert "the recorded run ended without an outcome of this step" in said
     assert "still running" in said
     assert "died" not in said
+
+
+def test_a_temporary_directory_that_was_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the recorded name is taken the program gets another one: the failure says which directory to move away."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def program() -> Path:
+        made = Path(tempfile.mkdtemp())
+        ask(f"work in {made}")
+        return made
+
+    run, left = recorded(program)
+    with pytest.raises(DivergenceError, match=f"{left} is still there") as failure, replay(run):
+        program()
+    assert f"move {left} away" in str(failure.value)
+    left.rename(tmp_path / "kept")
+    with replay(run) as session:
+        assert program() == left
+    assert session.report.exact

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -278,18 +281,38 @@ def another_step(
             "\n  the difference looks like an instant, an id or a draw: if a package made it, "
             "name it in instrument(user_modules=[…]) and record again"
         )
+    next_action = f"`tracekit show {named}` shows the recorded steps; record again if the change is meant"
+    left = _left_behind(found)
+    if left is not None:
+        text += f"\n  {left} is still there, from the recorded run or another: the program's temporary file got another name"
+        next_action = (
+            f"move {left} away, and replay again; a program that removes what it makes "
+            "(`with tempfile.TemporaryDirectory()`) can be replayed at any time"
+        )
     return DivergenceError(
         text,
         run_id=run_id,
         step=seq,
         location=caller(),
-        next_action=f"`tracekit show {named}` shows the recorded steps; record again if the change is meant"
-        if skipped is None
-        else _ONCE,
+        next_action=next_action if skipped is None else _ONCE,
         recorded=recorded,
         actual=actual,
         differences=found,
     )
+
+
+def _left_behind(found: list[dict[str, Any]]) -> str | None:
+    """Return a path that only the recorded values have, in the directory for temporary files, and that exists."""
+    directory = getattr(sys.modules.get("tempfile"), "tempdir", None)  # where the program has not asked for it, none
+    if not isinstance(directory, str):
+        return None
+    for one in found:
+        recorded, now = one.get("recorded"), one.get("actual")
+        if isinstance(recorded, str) and isinstance(now, str) and directory in now:
+            for path in re.findall(rf"{re.escape(directory)}/[^/\s'\"]+", recorded):
+                if path not in now and os.path.lexists(path):
+                    return str(path)
+    return None
 
 
 def another_result(
