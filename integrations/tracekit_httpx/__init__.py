@@ -1,7 +1,7 @@
 """The transport seam of httpx and httpx2: every request that a client sends, sync and async, is a step.
 
-Covers each SDK that is built on either library (OpenAI, Anthropic, Mistral, Cohere, Groq, Together, Ollama, LiteLLM …) with
-retries, streaming, raw responses and helpers. See README.md beside this file.
+Covers each SDK that is built on either library (OpenAI, Anthropic, Mistral, Cohere, Groq, Together, Ollama, LiteLLM …)
+with retries, streaming, raw responses and helpers. See README.md in this directory.
 """
 
 from __future__ import annotations

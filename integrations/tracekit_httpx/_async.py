@@ -15,7 +15,7 @@ __all__ = ["wrap", "wrap_send"]
 
 
 def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``AsyncClient.send``, which says whether its caller reads the answer piece by piece."""
+    """Wrap ``AsyncClient.send``, which knows whether its caller reads the answer piece by piece."""
 
     @wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -29,8 +29,11 @@ def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
-    """``AsyncClient._send_single_request`` with each request as a step: what the client makes around it (authentication, redirects, event
-    hooks) is the program's own, in a replay, too."""
+    """Wrap ``AsyncClient._send_single_request`` so that each request is a step.
+
+    What the client does around it (authentication, redirects, event hooks) runs as part of the program, also in a
+    replay.
+    """
     return _shell(original, library or library_of(original))
 
 
@@ -109,7 +112,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
 
 
 async def _read(original: Any, client: Any, request: Any) -> Any:
-    """A response, read to its end; an upgraded connection has none."""
+    """Return a response, read to its end; an upgraded connection has no body."""
     response = await original(client, request)
     if response.status_code != 101:
         try:
@@ -121,7 +124,8 @@ async def _read(original: Any, client: Any, request: Any) -> Any:
 
 
 async def _content(library: Library, request: Any) -> bytes | None:
-    """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
+    """Return the body of a request; ``None`` if it is sent as it is produced. A body for the other kind of client is
+    left alone."""
     content: bytes
     stream = request.stream
     if isinstance(stream, library.ByteStream):
@@ -137,7 +141,8 @@ async def _content(library: Library, request: Any) -> bytes | None:
 
 
 async def _send_again(exchange: Exchange, request: Any) -> Exception | None:
-    """Have the program produce the body that it sends, as far as the recorded one did; what it raises itself."""
+    """Have the program produce the body again, as far as the recorded one did; return the program's own exception, if
+    any."""
     pieces = request.stream.__aiter__()
     while exchange.draws():
         try:
@@ -151,10 +156,11 @@ async def _send_again(exchange: Exchange, request: Any) -> Exception | None:
 
 
 def _sending(library: Library) -> Any:
-    """The stream of a request's body as a subclass of the library's own: each piece is on the log before it is sent."""
+    """Return the stream class of a request's body, a subclass of the library's own: each piece is in the log before it
+    is sent."""
 
     class Sending(library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        # No generator: one that is left in the middle would be closed by the event loop, beside the program's own.
+        # Not a generator: the event loop would close an unfinished one along with the program's own.
 
         def __init__(self, exchange: Exchange, request: Any) -> None:
             self._exchange = exchange
@@ -184,7 +190,7 @@ def _sending(library: Library) -> Any:
             return data
 
         def end(self) -> str | None:
-            """How it ended before its time; the request has its own stream again."""
+            """Return how it ended early, if it did; give the request its own stream back."""
             self._request.stream = self._inner
             return self._early
 
@@ -192,10 +198,10 @@ def _sending(library: Library) -> Any:
 
 
 def _reading(library: Library) -> Any:
-    """The stream of a response as a subclass of the library's own, which reports what it reads."""
+    """Return the stream class of a response, a subclass of the library's own, which reports what it reads."""
 
     class Reading(library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """The live stream of a response; each piece is on the log before the caller gets it."""
+        """The live stream of a response; each piece is in the log before the caller gets it."""
 
         def __init__(self, response: Any, exchange: Exchange) -> None:
             self._inner = response.stream
@@ -245,8 +251,10 @@ def _reading(library: Library) -> Any:
                     raise
 
         async def _end(self, suspended: bool) -> None:
-            """Close what has been read to its end, as the library does next: it may let other tasks go first, and the end comes after
-            that in a replay, too."""
+            """Close what has been read to its end, as the library does next.
+
+            Closing may let other tasks run first, and a replay has the end after that, too.
+            """
             self._ended = True
             closing = drive(self._inner.aclose())
             try:
@@ -268,7 +276,7 @@ def _reading(library: Library) -> Any:
             self._response.elapsed = timedelta(seconds=self._exchange.elapsed)
 
         async def _inside(self, closing: Awaitable[None]) -> None:
-            """Await what is part of the request."""
+            """Await a part of the request."""
             token = current.set(self._exchange.body)
             try:
                 await closing
@@ -279,7 +287,7 @@ def _reading(library: Library) -> Any:
 
 
 def _answering(library: Library) -> Any:
-    """The stream of a response as a subclass of the library's own, which is read from the log."""
+    """Return the stream class of a response, a subclass of the library's own, which reads from the log."""
 
     class Answering(library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """The stream of a response from the log."""

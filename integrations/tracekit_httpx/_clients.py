@@ -12,7 +12,7 @@ __all__ = ["attach", "detach"]
 
 
 def attach(client: Any) -> bool:
-    """Put the seam on this client; false if it is no client of httpx or httpx2."""
+    """Put the seam on this client; return False if it is no client of httpx or httpx2."""
     shells = _shells(client)
     for name, wrap in shells.items():
         if name not in vars(client):

@@ -1,4 +1,4 @@
-"""httpx and httpx2 are two modules with one shape: what the seam needs of whichever sent the request."""
+"""What the seam needs of httpx or httpx2, whichever sent the request: two modules with the same interface."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _APPLICATIONS: Final = frozenset(
         "starlette.testclient._TestClientTransport",
     )
 )
-#: A cache, of types of transports.
+#: A cache by the type of transport.
 _served_here: Final[WeakKeyDictionary[type, bool]] = WeakKeyDictionary()
 
 
 def library_of(function: Any) -> Library:
-    """The library in which ``function`` (an original ``send``) is defined."""
+    """Return the library in which ``function`` (an original ``send``) is defined."""
     name = str(function.__module__).partition(".")[0]
     found = _libraries.get(name)
     if found is None:
@@ -49,7 +49,7 @@ def library_of(function: Any) -> Library:
 
 
 class Library:
-    """One of the two modules, and how exchanges and its objects become one another."""
+    """One of the two modules, and the conversion between exchanges and its objects."""
 
     __slots__ = (
         "AsyncByteStream",
@@ -74,13 +74,13 @@ class Library:
         self.RequestError: Final = module.RequestError
         self.HTTPStatusError: Final = module.HTTPStatusError
         self.Form: Final = _form(module)
-        #: The decoder of a body that travels as it is.
+        #: The decoder of a body without content coding.
         self.identity: Final = module.Response(200, stream=module.ByteStream(b""))._get_content_decoder()
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
     def begin(self, scope: Scope | None, client: Any, request: Any, content: bytes | None) -> Exchange | str | None:
-        """Open the step of a request of ``client``; without ``content`` its body is sent as it is produced."""
+        """Begin the step of a request of ``client``; without ``content`` its body is sent as it is produced."""
         url = request.url
         parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, _headers(request), content or b"")
         if scope is None:
@@ -99,12 +99,14 @@ class Library:
         return exchange
 
     def _stays_inside(self, client: Any, request: Any) -> bool:
-        """Whether a request is one to an application in this process, and does not go over a network by the library's own means."""
+        """Return whether a request goes to an application in this process, and not over a network by the library's own
+        transports."""
         transport = client._transport_for_url(request.url)
         return not isinstance(transport, (self.module.HTTPTransport, self.module.AsyncHTTPTransport))
 
     def is_served_here(self, client: Any, request: Any) -> bool:
-        """Whether an application of the program answers a request, in this process: what that does are steps of its own."""
+        """Return whether an application of the program answers a request in this process: its actions are steps of
+        their own."""
         kind = type(client._transport_for_url(request.url))
         found = _served_here.get(kind)
         if found is None:
@@ -113,12 +115,12 @@ class Library:
         return found
 
     def form(self, request: Any) -> Any:
-        """The form that has been read of a request, until it is sent."""
+        """Return the form that was read from a request, until it is sent."""
         stream = request.stream
         return stream if isinstance(stream, self.Form) else None
 
     def loaded(self, request: Any) -> bytes:
-        """The body of a request, where it is in memory already: outside every run none is read ahead."""
+        """Return the body of a request if it is in memory already: outside of any run none is read ahead."""
         try:
             content: bytes = request.content
         except self.module.RequestNotRead:
@@ -128,7 +130,7 @@ class Library:
     # -- what comes back, live -------------------------------------------------------------------------------------------
 
     def also(self, response: Any, headers: Headers) -> dict[str, Any]:
-        """What is worth keeping of a response with these ``headers`` beside status, headers and body."""
+        """Return what to keep of a response with these ``headers`` besides status, headers and body."""
         also: dict[str, Any] = {}
         say = response.extensions.get
         version, reason = say("http_version"), say("reason_phrase")
@@ -170,7 +172,7 @@ class Library:
         exchange.head(response.status_code, headers, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
-        """A content decoder of its own for the log, or ``None`` where the library undoes no coding of the body."""
+        """Return a separate content decoder for the log, or ``None`` if the library decodes no coding of the body."""
         coding = response.headers.get("content-encoding")
         if coding is None:
             return None
@@ -181,11 +183,11 @@ class Library:
 
     @staticmethod
     def undoes(response: Any) -> bool:
-        """Whether whoever has begun to read ``response`` has the library undo its content coding, and does not read it as it travels."""
+        """Return whether the reader of ``response`` has the library decode it, and does not read the raw body."""
         return hasattr(response, "_decoder")
 
     def understood(self, exchange: Exchange, decoder: Any, data: bytes) -> bytes:
-        """What a piece that the program reads with its coding stands for, where a dialect reads it too."""
+        """Return the decoded form of a piece that the program reads raw, if a dialect reads it, too."""
         if not exchange.has_dialect:
             return b""
         try:
@@ -195,7 +197,8 @@ class Library:
             return b""
 
     def decoded(self, exchange: Exchange, decode: Any, *data: bytes) -> bytes | None:
-        """What a decoder makes of a piece, or of the end; ``None`` where it fails, as the library's own is going to: that is reported."""
+        """Return a decoded piece, or the decoder's rest; ``None`` if it fails, as the library's own decoder will: that
+        is reported."""
         try:
             plain = decode(*data)
             return plain if isinstance(plain, bytes) else b"".join(plain)
@@ -206,7 +209,7 @@ class Library:
     def broke(
         self, exchange: Exchange, error: BaseException, *, suspended: bool = False, early: str | None = None
     ) -> None:
-        """Report an exception; what hangs on it (the request with its headers) stays out of the log."""
+        """Report an exception; its attributes (the request with its headers) are kept out of the log."""
         kind = type(error).__name__
         own = getattr(self.module, kind, None) is type(error)
         held: dict[str, Any] = {
@@ -222,7 +225,8 @@ class Library:
     # -- what comes back, from the log -----------------------------------------------------------------------------------
 
     def raised(self, answer: Answer, request: Any) -> BaseException | None:
-        """The exception to raise, of the library's own type and with its request, as the recorded call did."""
+        """Return the exception to raise, of the library's own type and with its request, like the recorded one;
+        ``None`` if there is none."""
         error = answer.error
         kind = getattr(self.module, answer.raised, None) if answer.raised else None
         if kind is None:
@@ -241,7 +245,7 @@ class Library:
         return error  # type: ignore[no-any-return]
 
     def response(self, answer: Answer, request: Any, stream: Any, client: Any = None) -> Any:
-        """The library's own response; its body comes from ``stream``."""
+        """Return the library's own response; its body comes from ``stream``."""
         extensions = {"http_version": answer.http_version.encode("ascii")}
         if answer.reason is not None:
             extensions["reason_phrase"] = answer.reason.encode("ascii")
@@ -262,13 +266,14 @@ class Library:
         return response
 
     def was_read(self, response: Any, answer: Answer) -> None:
-        """A response that was recorded whole has been read: it says how many bytes travelled."""
+        """Set how many bytes were transferred, for a response that was recorded whole and has been read."""
         size = answer.wire.get("size")
         if size is not None:
             response._num_bytes_downloaded = size
 
     def undone(self, response: Any, exchange: Exchange, piece: bytes) -> None:
-        """The next piece of ``response`` from the log has its content coding undone: who has the library undo it gets it as it is."""
+        """Prepare for the next piece of ``response`` from the log, which is decoded: a reader that has the library
+        decode gets it as it is."""
         if not self.undoes(response):
             raise exchange.reads_coded()
         decoder = response._decoder
@@ -276,17 +281,18 @@ class Library:
         response._num_bytes_downloaded += (exchange.size or 0) - len(piece)
 
     def nothing(self, request: Any) -> Any:
-        """The answer to traffic that is not the program's."""
+        """Return the answer to traffic that is not the program's."""
         response = self.Response(200, json={}, request=request)
         response.elapsed = timedelta()
         return response
 
 
 def _form(module: Any) -> Any:
-    """The stream of a form that was read before it is sent, as a subclass of the library's own."""
+    """Return the stream class of a form that was read before it is sent, a subclass of the library's own."""
 
     class Form(module.SyncByteStream, module.AsyncByteStream):  # type: ignore[misc]
-        """Until it is sent, the files in it are where the program left them; then they are where reading them leads."""
+        """Until it is sent, the files in it are at the positions where the program left them; then at those after
+        reading."""
 
         def __init__(self, own: Any) -> None:
             self.content = b""
@@ -297,7 +303,7 @@ def _form(module: Any) -> Any:
             self._sent = False
 
         def instead(self, request: Any, content: bytes) -> bytes:
-            """Be the stream of a request that has been read: it is one that has not been."""
+            """Become the stream of a request that has been read; it behaves like an unread one."""
             self.content = content
             ends = [_position(file) for file in self._files]
             for file, at, end in zip(self._files, self._begin, ends, strict=True):
@@ -321,19 +327,19 @@ def _form(module: Any) -> Any:
                 _moved(file, end)
 
         def again(self, exchange: Exchange) -> None:
-            """What the recorded program sent, this one sends."""
+            """Send what the recorded program sent."""
             if exchange.early() is None:
                 self._send()
 
         def end(self) -> str | None:
-            """How it ended before its time."""
+            """Return how it ended early, if it did."""
             return None if self._sent else "left"
 
     return Form
 
 
 def _position(file: Any) -> int | None:
-    """Where a file is; a text or a pipe has no such place."""
+    """Return the position of a file; a text or a pipe has none."""
     try:
         position: int = file.tell()
     except Exception:  # whatever a file of the program's own raises
@@ -342,7 +348,7 @@ def _position(file: Any) -> int | None:
 
 
 def _moved(file: Any, position: int) -> bool:
-    """Move a file: whether it can be."""
+    """Move a file to a position; return whether that is possible."""
     try:
         file.seek(position)
     except Exception:  # as above
@@ -359,7 +365,7 @@ def _headers(message: Any) -> Headers:
 
 
 def _coded(headers: Headers) -> dict[str, str]:
-    """The headers of a coded body that its form in the log goes without; empty where it has no coding."""
+    """Return the headers of a coded body that its form in the log lacks; empty if it has no coding."""
     if _CODING not in map(len, map(_NAME, headers)):  # most responses have no coding, and many headers
         return {}
     codings = [one[-1] for one in headers if len(one[0]) == _CODING and one[0].lower() == b"content-encoding"]
@@ -375,7 +381,7 @@ def _coded(headers: Headers) -> dict[str, str]:
 def _elapsed(response: Any) -> float | None:
     try:
         seconds: float = response.elapsed.total_seconds()
-    except RuntimeError:  # a response that a mock made is closed without having been timed
+    except RuntimeError:  # a response created by a mock is closed without having been timed
         return None
     return seconds
 

@@ -15,7 +15,7 @@ __all__ = ["wrap", "wrap_send"]
 
 
 def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Client.send``, which says whether its caller reads the answer piece by piece."""
+    """Wrap ``Client.send``, which knows whether its caller reads the answer piece by piece."""
 
     @wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -29,8 +29,11 @@ def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
-    """``Client._send_single_request`` with each request as a step: what the client makes around it (authentication, redirects, event
-    hooks) is the program's own, in a replay, too."""
+    """Wrap ``Client._send_single_request`` so that each request is a step.
+
+    What the client does around it (authentication, redirects, event hooks) runs as part of the program, also in a
+    replay.
+    """
     return _shell(original, library or library_of(original))
 
 
@@ -107,7 +110,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
 
 
 def _read(original: Any, client: Any, request: Any) -> Any:
-    """A response, read to its end; an upgraded connection has none."""
+    """Return a response, read to its end; an upgraded connection has no body."""
     response = original(client, request)
     if response.status_code != 101:
         try:
@@ -119,7 +122,8 @@ def _read(original: Any, client: Any, request: Any) -> Any:
 
 
 def _content(library: Library, request: Any) -> bytes | None:
-    """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
+    """Return the body of a request; ``None`` if it is sent as it is produced. A body for the other kind of client is
+    left alone."""
     content: bytes
     stream = request.stream
     if isinstance(stream, library.ByteStream):
@@ -135,7 +139,8 @@ def _content(library: Library, request: Any) -> bytes | None:
 
 
 def _send_again(exchange: Exchange, request: Any) -> Exception | None:
-    """Have the program produce the body that it sends, as far as the recorded one did; what it raises itself."""
+    """Have the program produce the body again, as far as the recorded one did; return the program's own exception, if
+    any."""
     pieces = iter(request.stream)
     while exchange.draws():
         try:
@@ -149,7 +154,8 @@ def _send_again(exchange: Exchange, request: Any) -> Exception | None:
 
 
 def _sending(library: Library) -> Any:
-    """The stream of a request's body as a subclass of the library's own: each piece is on the log before it is sent."""
+    """Return the stream class of a request's body, a subclass of the library's own: each piece is in the log before it
+    is sent."""
 
     class Sending(library.SyncByteStream):  # type: ignore[misc, name-defined]
         def __init__(self, exchange: Exchange, request: Any) -> None:
@@ -177,7 +183,7 @@ def _sending(library: Library) -> Any:
                 yield data
 
         def end(self) -> str | None:
-            """How it ended before its time; the request has its own stream again."""
+            """Return how it ended early, if it did; give the request its own stream back."""
             self._request.stream = self._inner
             return self._early
 
@@ -185,10 +191,10 @@ def _sending(library: Library) -> Any:
 
 
 def _streams(library: Library) -> tuple[Any, Any]:
-    """The two streams as subclasses of the library's own: one that reports what it reads, one that is read from the log."""
+    """Return two subclasses of the library's own stream: one that reports what it reads, one that reads from the log."""
 
     class Reading(library.SyncByteStream):  # type: ignore[misc, name-defined]
-        """The live stream of a response; each piece is on the log before the caller gets it."""
+        """The live stream of a response; each piece is in the log before the caller gets it."""
 
         def __init__(self, response: Any, exchange: Exchange) -> None:
             self._inner = response.stream

@@ -1,4 +1,4 @@
-"""Requests and responses as values: what an exception carries (``HTTPStatusError.response``), or a tool returns."""
+"""Requests and responses as values: attributes of exceptions (``HTTPStatusError.response``), or results of tools."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["teach"]
 
 
 def teach(library: Library, name: str) -> None:
-    """Record requests and responses of ``library`` wherever they stand in a value, without credentials.
+    """Record requests and responses of ``library`` anywhere in a value, without credentials.
 
-    Of a request the body is not kept, of a response that which has been read.
+    The body of a request is not kept; of a response, the part that has been read.
     """
     unkept = _unkept(library)
 
@@ -64,7 +64,7 @@ def teach(library: Library, name: str) -> None:
 
 def _unkept(library: Library) -> Any:
     class Unkept(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """A body that is not in the trace: to read it says so."""
+        """A body that is not in the trace: reading it raises an error."""
 
         def __iter__(self) -> Iterator[bytes]:
             raise NotReplayableError(

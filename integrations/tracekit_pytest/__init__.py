@@ -1,15 +1,16 @@
-"""The pytest plugin: tests that replay a recorded run, beside them in ``traces/``.
+"""The pytest plugin: tests that replay a recorded run from ``traces/`` next to them.
 
-::
+Example::
 
     @pytest.mark.tracekit
     def test_remind():
         assert remind("acme") == "sent to acme"
 
-``pytest --record-mode=once`` records ``traces/<module>/<test>.jsonl`` where there is none; from then on, and in CI, the test is replayed
-from it: no network, no key, no side effect. The fixture ``tracekit_run`` does the same, and is the run.
+``pytest --record-mode=once`` records ``traces/<module>/<test>.jsonl`` if it does not exist; from then on, and in CI,
+the test is replayed from it: no network, no key, no side effect. The fixture ``tracekit_run`` does the same, and gives
+access to the run.
 
-This module is what pytest loads. tracekit itself is imported when the first test that uses it is collected.
+This is the module that pytest loads. tracekit itself is imported when the first test that uses it is collected.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MARKER = "tracekit"
 FIXTURE = "tracekit_run"
 
 _TRACES = pytest.StashKey["Traces"]()
-#: What was done with traces: the paths of those that were recorded, and of those that no test uses.
+#: The paths of traces that were recorded, and of those that no test uses.
 _DONE = pytest.StashKey[dict[str, list[str]]]()
 
 
@@ -57,9 +58,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
-    """The two options that pytest-recording has as well, where nobody else has them: their values are the same.
+    """Add the two options that pytest-recording has as well, unless another plugin has them: their values are the same.
 
-    Once plugins and the first conftest files are loaded, since an option that is added twice ends the session.
+    Done after plugins and the first conftest files are loaded, since adding an option twice ends the session.
     """
     yield
     group = parser.getgroup("tracekit", "recorded runs as tests")
@@ -89,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def record_mode(config: pytest.Config) -> str:
-    """The mode that was asked for; in CI nothing is recorded unless the command line says so."""
+    """Return the requested mode; in CI nothing is recorded unless the command line says so."""
     option = config.getoption("record_mode", None)
     if option is not None:
         return str(option)
@@ -97,7 +98,7 @@ def record_mode(config: pytest.Config) -> str:
 
 
 def traces_of(config: pytest.Config) -> Traces:
-    """The part of the plugin that works, made when it is first needed."""
+    """Return the working part of the plugin, created when it is first needed."""
     found = config.stash.get(_TRACES, None)
     if found is None:
         from ._traces import Traces
@@ -108,7 +109,7 @@ def traces_of(config: pytest.Config) -> Traces:
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
-    """A module that has traces may make its clients while it is imported: they get placeholders for keys that are not there."""
+    """Prepare the import of a module with traces, which may create its clients: they get placeholders for missing keys."""
     if os.path.isdir(os.path.join(module_path.parent, "traces", module_path.stem)):
         traces_of(parent.config).importing(module_path)
 
@@ -124,7 +125,8 @@ def _done(config: pytest.Config) -> dict[str, list[str]]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker of pytest-xdist has ended: what it has done. Each collects all tests, so that all name the same unused traces."""
+    """Collect what a worker of pytest-xdist has done. Each worker collects all tests, so all name the same unused
+    traces."""
     done = _done(node.config)
     for what, paths in getattr(node, "workeroutput", {}).get("tracekit", {}).items():
         done[what] += [path for path in paths if path not in done[what]]
@@ -146,12 +148,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def tracekit_run(request: pytest.FixtureRequest) -> TestRun:
-    """The run of this test: recorded, or replayed from ``traces/<module>/<test>.jsonl``, as ``--record-mode`` says.
+    """The run of this test: recorded, or replayed from ``traces/<module>/<test>.jsonl``, according to
+    ``--record-mode``.
 
     Example::
 
         def test_a_lost_order_is_refunded(tracekit_run):
-            answer = agent("Where is order A-1042?")  # no model is asked in a replay, and no tool called
+            answer = agent("Where is order A-1042?")  # a replay calls no model and no tool
             tracekit_run.set_result(answer)  # compared with the recorded one
     """
     return traces_of(request.config).run_of(request.node)

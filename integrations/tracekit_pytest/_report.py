@@ -1,4 +1,5 @@
-"""What a test says whose replay fails: what differs, where, and the commands that go on from there, in forty lines at most."""
+"""The report of a test whose replay fails: what differs, where, and the commands to continue with, in forty lines at
+most."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from ._traces import TestRun
 
-#: How long a report is, and how much of that the differences and the way to the call may take.
+#: The lines of a report, and the limits of the call path and of a line's width.
 _LINES: Final = 40
 _FRAMES: Final = 6
 _WIDTH: Final = 160
 
 
 def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
-    """The report on ``error``, the failure of the replay of a test, or what kept that from beginning."""
+    """Return the report on ``error``, the failure of a test's replay, or what prevented the replay."""
     start = item.config.invocation_params.dir
     path = _shown(str(run.path), start)
     step = error.step if isinstance(error.step, int) else None
@@ -52,7 +53,8 @@ def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
 
 
 def refusal_of(error: TracekitError, item: pytest.Item, by_option: bool) -> str:
-    """The report on a test without a run that would have gone live: ``by_option`` where ``--block-network`` was given."""
+    """Return the report on a test without a run that would have gone live: ``by_option`` if ``--block-network`` was
+    given."""
     way = _way(error, item.config.invocation_params.dir)
     lines = [f"the network is blocked: {error.what}" if by_option else f"the test would go live: {error.what}", *way]
     if by_option:
@@ -73,7 +75,7 @@ _KINDS: Final[dict[type[BaseException], str]] = {
 
 
 def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
-    """What to do: the error's own advice, and the command that records the test again."""
+    """Return what to do: the error's own advice, and the command that records the test again."""
     command = f"pytest {shlex.quote(item.nodeid)}"
     if run.is_inside_another:
         return [
@@ -108,7 +110,7 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
 
 
 def _temporary(error: TracekitError) -> tuple[str, list[str]]:
-    """The kind of step, and those of its fields that differ, in which a temporary directory of pytest's stands."""
+    """Return the kind of step, and its differing fields, that contain a temporary directory of pytest."""
     recorded = getattr(error, "recorded", None)
     step = recorded if isinstance(recorded, Mapping) else {}
     kind, name = str(step.get("type", "")).partition(".")[0], step.get("name")
@@ -125,7 +127,7 @@ def _exists(run: TestRun) -> bool:
 
 
 def _way(error: TracekitError, start: Any) -> list[str]:
-    """The lines of the user's own code that led to the call, the test's first."""
+    """Return the lines of the user's own code that led to the call, the test's first."""
     found: list[tuple[str, int, str]] = []
     for frame, at in traceback.walk_tb(error.__traceback__):
         if is_user_code(frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""Which trace a test has, and what is done with it: replayed, recorded, gone on with, put in its place."""
+"""The trace of each test, and what is done with it: replayed, recorded, continued, replaced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tracekit.testing import no_network, nothing_live
 
 from ._report import refusal_of, report_of
 
-#: What the marker takes for a replay, for a recording, and for both.
+#: The options of the marker for a replay, for a recording, and for both.
 _OF_REPLAY: Final = (
     "strict",
     "ignore",
@@ -58,14 +58,15 @@ _OF_RECORD: Final = ("name", "agent", "identity", "input", "metadata", "budget",
 _OF_BOTH: Final = ("redact",)
 
 _SUFFIX: Final = ".jsonl"
-#: What a file name can't hold somewhere, and how long a trace's may be, so that those of its segments are none too long either.
+#: Characters that are invalid in file names on some system, and the maximum length of a trace's name, so that those of
+#: its segments are not too long either.
 _FORBIDDEN: Final = re.compile(r"[<>?%*:|\"'/\\\s\x00-\x1f]")
 _LONGEST: Final = 180
-#: What pytest-recording leaves out of a name.
+#: Characters that pytest-recording removes from a name.
 _FORBIDDEN_TO_CASSETTES: Final = re.compile(r"[<>?%*:|\"'/\\]")
 
 _RUN: Final = pytest.StashKey["TestRun"]()
-#: The function behind the values of ``parametrize``, to which pytest gives the form of a fixture; ``None`` if it has none.
+#: The function behind the values of ``parametrize``, which pytest represents as a fixture; ``None`` if it has none.
 _PARAMETER: Final = getattr(_pytest.python, "get_direct_param_fixture_func", None)
 
 
@@ -74,37 +75,38 @@ class MissingTraceError(TraceError):
 
 
 class NothingCapturedError(TraceError):
-    """A test was recorded, and nothing was captured in it: a replay would have nothing to give it, and fails."""
+    """A test was recorded, and nothing was captured in it: a replay would have nothing to answer, and fails."""
 
 
 class InsideAnotherRunError(RunStateError):
-    """A test that has a run of its own is in another one already."""
+    """A test that has a run of its own is already inside another one."""
 
 
 class TestRun:
-    """The run of one test: ``path`` is its trace, ``recording`` whether it is being recorded (else it is replayed).
+    """The run of one test: ``path`` is its trace, ``recording`` whether it is being recorded (otherwise it is
+    replayed).
 
-    ``result`` is the recorded result (``None`` while it is recorded), ``set_result(value)`` sets the one of now, ``report`` is the report
-    of the replay, complete when the test has ended.
+    ``result`` is the recorded result (``None`` while recording), ``set_result(value)`` sets the present one, ``report``
+    is the report of the replay, complete when the test has ended.
     """
 
     __test__ = False
 
     def __init__(self, item: pytest.Item, path: Path, options: Mapping[str, Any], root: Path, mode: str) -> None:
         self.path = _imported_for(item, path)
-        #: Where a recording of it goes.
+        #: Where its recording is stored.
         self._own: Final = path
         self.nodeid: Final = item.nodeid
         self.recording = False
-        #: Where a recording is until the test has passed.
+        #: Where a recording is kept until the test has passed.
         self.place: Final = root / f"{path.stem[:80]}-{_short_hash(str(path))}"
         self.mode = mode
         self.options: Final = options
-        #: What ended its replay, or kept it from beginning.
+        #: The error that ended its replay, or prevented it.
         self.failure: TracekitError | None = None
-        #: Where the recording of a test that failed was left.
+        #: Where the recording of a failed test was left.
         self.kept: Path | None = None
-        #: What holds while the fixtures of the test alone end, where there are any.
+        #: The contexts that remain active until the function-scoped fixtures of the test have ended.
         self.after_replay = ExitStack()
         self.has_fixtures = False
         self._block: Any = None
@@ -126,24 +128,24 @@ class TestRun:
 
     @property
     def report(self) -> Any:
-        """The report of the replay; ``None`` while it is recorded."""
+        """The report of the replay; ``None`` while recording."""
         return None if self.recording else self._run.report
 
     def set_result(self, value: Any) -> None:
         self._run.set_result(value)
 
     def own_fixtures_ended(self) -> None:
-        """The fixtures of this test alone have ended; those of several tests are none of its business."""
+        """Leave the contexts when the fixtures of this test alone have ended; those of several tests don't count."""
         self.after_replay.close()
 
     @property
     def is_inside_another(self) -> bool:
-        """Whether it can't begin, since a run is open around it."""
+        """Whether it can't begin because a run is open around it."""
         return isinstance(self.failure, InsideAnotherRunError)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was captured in it: where it is recorded now, or in the trace that it is replayed from."""
+        """Whether nothing was captured in it: in the present recording, or in the trace from which it is replayed."""
         if isinstance(self.failure, NothingCapturedError):
             return True
         try:
@@ -158,19 +160,20 @@ class TestRun:
         return self._block is not None
 
     def reset(self, mode: str) -> None:
-        """Once more, from the beginning, in another mode."""
+        """Reset it to the beginning, in another mode."""
         self.mode, self.failure, self.kept = mode, None, None
         self._block = self._run = self._scope = None
 
     def anew(self) -> TestRun:
-        """The same before it has begun: pytest keeps its tests, and this one's trace and steps go with whoever has asked for its run."""
+        """Return a copy that has not begun: pytest keeps its tests, but this one's trace and steps are freed with the
+        caller of its run."""
         other = copy(self)
         other.after_replay, other.has_fixtures, other.recording = ExitStack(), False, False
         other.reset(self.mode)
         return other
 
     def open(self) -> None:
-        """Begin to replay or record, as the mode says."""
+        """Begin to replay or record, according to the mode."""
         there = self.path.exists()
         if self.mode == "rewrite" and there:
             _remove(self.path)
@@ -185,11 +188,12 @@ class TestRun:
                 )
             if not there and not record:
                 raise MissingTraceError("the test has no recording")
-            # An imported trace has no end to go on from.
+            # An imported trace has no end from which to continue.
             goes_on = self.mode == "new_episodes" and not record and not _is_imported(self.path)
             block = self._recording() if record else self._resumption() if goes_on else self._replay()
             with warnings.catch_warnings():
-                # On another machine, with another commit, each test of a suite would warn: the report of a failure says it.
+                # On another machine, or with another commit, each test of a suite would warn: the report of a failure
+                # says so instead.
                 warnings.filterwarnings("ignore", r"tracekit: (replay of|resuming) ", RuntimeWarning)
                 self._run = block.__enter__()
         except TracekitError as error:
@@ -212,7 +216,7 @@ class TestRun:
         return tracekit.record(options.pop("name", self.nodeid), store=self._store(), **options)
 
     def _resumption(self) -> Any:
-        """The recording again, without its end: it is followed to there, and gone on with."""
+        """Return a resumption of the recording without its end: it is followed up to there, and continued."""
         self.recording = True
         shutil.rmtree(self.place, ignore_errors=True)
         store = self._store()
@@ -231,7 +235,8 @@ class TestRun:
         )
 
     def _store(self) -> str:
-        """A store of this test's own: what happens once in a store happens once in each recording. Its placeholders are those of all."""
+        """Return a store of this test's own, so that what happens once per store happens once per recording. Its
+        placeholders are shared."""
         store = self.place
         home = store.parent.parent
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -245,7 +250,7 @@ class TestRun:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """What runs here is in the run, also where a test runner's task has lost it."""
+        """The block that belongs to the run, even if a test runner's task has lost the run."""
         if self._scope is None or current.get() is not None:
             yield
         else:
@@ -253,7 +258,7 @@ class TestRun:
                 yield
 
     def close(self, error: BaseException | None) -> None:
-        """End it as the test ends, with ``error``; raises what the replay says against it."""
+        """End it when the test ends, with ``error``; raise the replay's failure."""
         block, self._block = self._block, None
         recorded = self.recording
         try:
@@ -275,7 +280,7 @@ class TestRun:
             raise self.failure
 
     def _keep_or_publish(self, passed: bool) -> None:
-        """The recording of a test that passed takes the place of the one before; of one that failed it stays where it is."""
+        """Publish the recording of a passed test, replacing the previous one; that of a failed test stays where it is."""
         own = next((file for file in self._recorded() if not is_segment(str(file))), None)
         if own is None:
             return
@@ -287,7 +292,7 @@ class TestRun:
             self._publish(own)
 
     def failed_as_expected(self) -> None:
-        """Publish what was recorded of a test that failed by its ``xfail``, as that of one that passed."""
+        """Publish the recording of a test that failed according to its ``xfail``, like that of a passed one."""
         assert self.kept is not None
         if gives_anything(str(self.kept)):
             own, self.kept = self.kept, None
@@ -313,13 +318,13 @@ class TestRun:
             name = self.path.stem + file.name[len(own.stem) :]
             _move(file, self.path.with_name(name))
             old.discard(self.path.with_name(name))
-        for file in map(Path, segments_beside(str(self.path))):  # seals are of the recording before
+        for file in map(Path, segments_beside(str(self.path))):  # seals belong to the previous recording
             file.with_suffix(".seal").unlink(missing_ok=True)
         for file in old:
             file.unlink()
             file.with_suffix(".seal").unlink(missing_ok=True)
         self.path.with_suffix(".seal").unlink(missing_ok=True)
-        if before != self.path:  # what was imported has done its work
+        if before != self.path:  # the imported trace is no longer needed
             before.unlink(missing_ok=True)
         shutil.rmtree(self.place, ignore_errors=True)
 
@@ -343,7 +348,8 @@ def _remove(path: Path) -> None:
 
 
 def _move(file: Path, target: Path) -> None:
-    """Put a file in its place, whole: from another file system by a copy beside it. Those who may read the tests may read it."""
+    """Move a file atomically: from another file system by a copy next to the target. Whoever may read the tests may
+    read it."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(file, 0o666 & ~mask)
@@ -356,7 +362,7 @@ def _move(file: Path, target: Path) -> None:
 
 
 def path_of(item: pytest.Item, given: str | os.PathLike[str] | None) -> Path:
-    """The trace of a test: ``traces/<module>/<test>.jsonl`` beside its file, or the one that its marker names."""
+    """Return the trace of a test: ``traces/<module>/<test>.jsonl`` next to its file, or the one that its marker names."""
     if given is not None:
         return item.path.parent / given
     owner = getattr(item, "cls", None)
@@ -368,8 +374,11 @@ def path_of(item: pytest.Item, given: str | os.PathLike[str] | None) -> Path:
 
 
 def _imported_for(item: pytest.Item, path: Path) -> Path:
-    """The trace that answers a test whose own is ``path``: where that is not there, the one that was imported from its cassette, which
-    pytest-recording names in its own way."""
+    """Return the trace that answers a test whose own is ``path``: if that does not exist, the one imported from its
+    cassette.
+
+    pytest-recording names cassettes in its own way.
+    """
     if not path.exists():
         owner = getattr(item, "cls", None)
         cassette = item.name if owner is None else f"{owner.__name__}.{item.name}"
@@ -388,7 +397,7 @@ def _is_imported(file: Path) -> bool:
 
 
 def _marked(item: pytest.Item) -> tuple[Path, dict[str, Any]]:
-    """The path and the options that the markers of a test give: of two, the closer one counts."""
+    """Return path and options from the markers of a test; the closest marker takes precedence."""
     path: str | os.PathLike[str] | None = None
     options: dict[str, Any] = {}
     for mark in item.iter_markers("tracekit"):
@@ -406,7 +415,7 @@ def _marked(item: pytest.Item) -> tuple[Path, dict[str, Any]]:
 
 
 class Traces:
-    """The hooks that run where a test uses the plugin, or the network is blocked for all."""
+    """The hooks that run if a test uses the plugin, or the network is blocked for all."""
 
     def __init__(self, config: pytest.Config, mode: str, done: dict[str, list[str]]) -> None:
         self.config: Final = config
@@ -429,7 +438,7 @@ class Traces:
     # -- collection ------------------------------------------------------------------------------------------------------
 
     def importing(self, module: Path) -> None:
-        """Supply placeholders for the credentials that the traces of a module were recorded with, where that is known."""
+        """Supply placeholders for the credentials with which the traces of a module were recorded, if known."""
         if self.mode != "none" or self.update:
             return
         for file in sorted((module.parent / "traces" / module.stem).glob(f"*{_SUFFIX}")):
@@ -439,7 +448,7 @@ class Traces:
         try:
             meta = first_entry(str(file)).get("meta")
         except (TracekitError, OSError):
-            return  # whoever replays it says what is wrong
+            return  # replaying it reports what is wrong
         if not isinstance(meta, dict):
             return
         names = frozenset(name for name in meta.get("credentials") or () if isinstance(name, str))
@@ -477,8 +486,11 @@ class Traces:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        """With ``--tracekit-update`` a test whose replay fails is run once more, and recorded. With ``--record-mode=new_episodes`` one that
-        goes on past the end of its recording is; one that differs from it before that would do so again, and its replay is what fails."""
+        """Run a test again and record it, with ``--tracekit-update`` if its replay fails.
+
+        With ``--record-mode=new_episodes``, this is done for a test that continues past the end of its recording; one
+        that differs from the recording before that would do so again, and its replay fails.
+        """
         run = item.stash.get(_RUN, None)
         if run is None or not (self.update or (self.mode == "new_episodes" and run.path.exists())):
             return None
@@ -510,15 +522,16 @@ class Traces:
 
     @pytest.hookimpl(specname="pytest_runtest_setup")
     def pytest_runtest_setup_of_trace(self, item: pytest.Item) -> None:
-        """A test that has no recording, and gets none, fails before a fixture does anything; what a mark skips has been skipped by then."""
+        """Fail a test without a recording, if none is to be made, before any fixture does anything; marks that skip it
+        come first."""
         run = item.stash.get(_RUN, None)
         if run is not None and run.mode == "none" and not run.path.exists():
             run.open()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
-        """The run begins before the first fixture of the test alone: what is made for several tests is in none of their runs."""
-        # What `parametrize` gives is no fixture of the user's: it makes nothing, and ends nothing.
+        """Begin the run before the first function-scoped fixture: what is created for several tests belongs to no run."""
+        # A value of `parametrize` is not a fixture of the user: it creates nothing, and ends nothing.
         if fixturedef.scope != "function" or fixturedef.func is _PARAMETER:
             return
         run = request.node.stash.get(_RUN, None)
@@ -528,7 +541,7 @@ class Traces:
             try:
                 run.open()
             except BaseException as error:
-                # As the fixture's own failure: without it the fixture would count as one whose setup has not ended.
+                # As the fixture's own failure: otherwise the fixture would count as one whose setup has not ended.
                 fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
                 raise
 
@@ -578,7 +591,9 @@ class Traces:
                 run.after_replay.enter_context(nothing_live(allow_hosts=tuple(run.options.get("allow_hosts", ()))))
             try:
                 return (yield)
-            except ReplayError:  # pytest goes on after an ``Exception`` only: the others have to end all the same
+            except (
+                ReplayError
+            ):  # pytest continues only after an ``Exception``: the other finalizers must run nevertheless
                 while finalizers:
                     with suppress(ReplayError, Exception):
                         finalizers.pop()()
@@ -616,16 +631,14 @@ class Traces:
         report = yield
         if report.skipped and run.kept is not None:
             self._recorded_without_passing(run, item, report)
-        elif ours and hasattr(
-            report, "wasxfail"
-        ):  # no failure of a replay is the one that the test is expected to have
+        elif ours and hasattr(report, "wasxfail"):  # a replay's failure is never the expected one
             del report.wasxfail
             report.outcome = "failed"
         if ours:
-            if reported:  # the test has failed by it already
+            if reported:  # the test has already failed with it
                 report.outcome, report.longrepr = "passed", None
             elif call.when == "setup":
-                report.when = "call"  # the replay of the test fails, whichever of its parts was running
+                report.when = "call"  # the replay of the test fails, whichever part was running
             cleaned = [(name, _without(content, run)) for name, content in report.sections]
             report.sections = [(name, content) for name, content in cleaned if content.strip()]
         elif report.failed and run.kept is not None:
@@ -639,7 +652,8 @@ class Traces:
         return report
 
     def _recorded_without_passing(self, run: TestRun, item: pytest.Item, report: pytest.TestReport) -> None:
-        """A test that failed as expected has a recording like any other; of one that skipped itself nobody knows where it would."""
+        """Publish the recording of a test that failed as expected; for one that skipped itself, it is unknown where it
+        would end."""
         if not hasattr(report, "wasxfail"):
             self._done["skipped"].append(item.nodeid)
             return
@@ -660,7 +674,7 @@ class Traces:
             output["tracekit"] = self._done
 
     def _unused(self, session: pytest.Session) -> list[str]:
-        """The traces beside the modules of this session that no test of theirs has; nothing where only a part was collected."""
+        """Return the traces next to the modules of this session that no test uses; empty if only a part was collected."""
         arguments = [str(one) for one in session.config.args]
         if any("::" in one for one in arguments) or self.config.getoption("lf", False) or session.testsfailed < 0:
             return []
@@ -689,13 +703,14 @@ def _shown(path: Path, config: pytest.Config) -> str:
 
 
 def _kept_by_unittest(item: pytest.Item) -> BaseException | None:
-    """How a test of a ``unittest`` class has failed, which raises nothing."""
+    """Return the failure of a test of a ``unittest`` class, which does not raise it."""
     kept = getattr(item, "_excinfo", None)
     return kept[0].value if kept else None
 
 
 def _entering(item: pytest.Item, run: TestRun) -> Callable[[], None]:
-    """Have an asynchronous test run in its run, whichever task a plugin gives it to. Returns what takes that back."""
+    """Make an asynchronous test run in its run, whichever task a plugin gives it to; return a function that undoes
+    that."""
     function = getattr(item, "obj", None)
     if function is None or not inspect.iscoroutinefunction(function) or hasattr(function, "hypothesis"):
         return lambda: None
@@ -719,7 +734,7 @@ def _entering(item: pytest.Item, run: TestRun) -> Callable[[], None]:
 
 
 def _fail(text: str, traceback: TracebackType | None) -> pytest.ExceptionInfo[BaseException]:
-    """A failure that shows this text and no frames; a debugger finds the frames of the error itself."""
+    """Return a failure that shows this text and no frames; a debugger finds the frames of the error itself."""
     error = pytest.fail.Exception(text, pytrace=False)
     try:
         raise error
@@ -734,7 +749,7 @@ _OWN: Final = (os.path.dirname(tracekit.__file__) + os.sep, os.path.dirname(__fi
 
 
 def _hide_own_frames(error: BaseException) -> None:
-    """Leave the frames of tracekit out of the traceback of an error that is none of its own."""
+    """Remove the frames of tracekit from the traceback of an error that is not its own."""
     seen: set[int] = set()
     left: BaseException | None = error
     while left is not None and id(left) not in seen:
@@ -761,7 +776,7 @@ def _packaged(file: str) -> bool:
 
 
 def _without(content: str, run: TestRun) -> str:
-    """Captured output without what the replay has said of its failure: the report says it."""
+    """Return captured output without the replay's message about its failure, which is in the report."""
     failure = run.failure
     if failure is None:
         return content

@@ -1,4 +1,5 @@
-"""In Python, each function of ``tracekit._native``: what an installation without a compiler has, and what those in C are held to."""
+"""Pure Python versions of all functions of ``tracekit._native``: used without a compiler, and the reference for those
+in C."""
 
 from __future__ import annotations
 
@@ -53,17 +54,17 @@ __all__ = [
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
-#: A piece of a stream shorter than this needs no interning, however it is encoded.
+#: A shorter piece of a stream needs no interning, however it is encoded.
 PIECE: Final = 256
 
 # -- the journal's lines -----------------------------------------------------------------------------------------------
 
 
 def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, tail: bytes) -> tuple[bytes, bytes]:
-    """An entry as it is written, and its hash; ``head`` is that of the one before.
+    """Return the line of an entry, and its hash; ``head`` is the hash of the previous entry.
 
-    ``middle`` stands between ``seq`` and the time, ``tail`` is the rest of the object, from its leading comma. ``parent`` 0 leaves that
-    key out.
+    ``middle`` is the text between ``seq`` and the time, ``tail`` the rest of the object, from its leading comma. With
+    ``parent`` 0 that key is omitted.
     """
     if parent:
         body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
@@ -73,7 +74,7 @@ def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, 
     return _join((body, b',"hash":"', head, b'"}\n')), head
 
 
-#: How many reads of the clock and of random numbers wait to be written, at most, before whoever adds one writes them.
+#: The most reads of clocks and random numbers that wait to be written; the thread that adds one more writes them.
 PENDING: Final = 4096
 _of_read: Final = itemgetter(0, 1, 2, 3)
 
@@ -81,8 +82,11 @@ _of_read: Final = itemgetter(0, 1, 2, 3)
 def grouped(
     reads: list[tuple[str, int, int, str, Any]], encode: Callable[[list[Any]], bytes]
 ) -> list[tuple[str, int, int, bytes]]:
-    """The entries of reads of clocks and random numbers, each with kind, lane, parent, function and value: neighbours of one function and
-    lane share one. ``encode`` makes JSON of their values."""
+    """Return the entries of reads of clocks and random numbers, each read given as kind, lane, parent, function and
+    value.
+
+    Consecutive reads of one function and lane share an entry. ``encode`` makes JSON of their values.
+    """
     entries = []
     for (kind, lane, parent, name), group in groupby(reads, _of_read):
         tail = b',"name":%b,"values":%b' % (_orjson_dumps(name), encode([read[4] for read in group]))
@@ -91,23 +95,24 @@ def grouped(
 
 
 def of_text(step: int, text: str) -> bytes | None:
-    """``,"step":…,"output":…`` for a piece of a stream that is a text; ``None`` of half a surrogate pair."""
+    """Return ``,"step":…,"output":…`` for a text piece of a stream; ``None`` if the text has half a surrogate pair."""
     try:
         return b',"step":%d,"output":%b' % (step, _orjson_dumps(text, None, IN_ORDER))
     except TypeError:
         return None
 
 
-#: What ``columns`` marks beside the keys it is given: a reference in the entry, and something that could not be recorded.
+#: Marks of ``columns`` besides those of the given keys: a reference in the entry, and something that could not be
+#: recorded.
 REFERS: Final = 64
 OPAQUE: Final = 128
-#: What entries of a type need so that their ``code`` is given: a step; values and a name, and no ``meta``.
+#: What entries of a type need for their ``code``: a step; values and a name, and no ``meta``.
 NEEDS_STEP: Final = 1
 NEEDS_VALUES: Final = 2
 
 
 class Place(NamedTuple):
-    """Where a trace that is read has been verified to: number and time of the last entry, its end in the file, and its hash."""
+    """How far a trace has been read and verified: number and time of the last entry, its end in the file, and its hash."""
 
     seq: int
     offset: int
@@ -125,41 +130,43 @@ def columns(
     keys: tuple[tuple[bytes, int], ...],
     /,
 ) -> tuple[int, tuple[Any, ...], bytes, bytes, bytes, bytes, bytes, bytes] | None:
-    """The entries with which ``block`` goes on at ``start``, up to the first line that is not plainly right: ``None`` where there is none.
+    """Return the entries of ``block`` from ``start`` on, up to the first line that is not plainly valid: ``None`` if
+    there is none.
 
-    Where it ends in the block, and the ``Place``; then, for each entry, as packed numbers: where its line ends in the file (8 bytes), the
-    number of its type in ``types``, from 1 (0: another one, or it lacks what that needs), its marks (1 byte each), lane, parent and step (4
-    each; 0: none). ``keys`` are those in ``meta`` that are marked, with their bits. ``limits`` are the bytes and the levels of a line.
+    The result is where they end in the block, and the ``Place``; then, for each entry, as packed numbers: where its
+    line ends in the file (8 bytes), the number of its type in ``types``, from 1 (0: another one, or it lacks what that
+    needs), its marks (1 byte each), lane, parent and step (4 each; 0: none). ``keys`` are those in ``meta`` that are
+    marked, with their bits. ``limits`` are the bytes and the levels of a line.
 
-    Any line that is wrong, longer, or just unusual is left to who calls: he looks at it himself. Who does that in Python with each line
-    gains nothing here: there are none.
+    Any line that is wrong, longer, or just unusual is left to the caller to examine. In Python that would gain nothing
+    over examining each line, so nothing is returned here.
     """
     return None
 
 
 class Chain:
-    """Where a log ends, and how an entry gets there. Its subclass, the journal, has what to do when it fails."""
+    """The end of a log, and how an entry is appended. Its subclass, the journal, handles failures."""
 
     _fd: int
-    #: ``seq``, hash and time of the last entry, and the size of the file. Replaced whole, never in parts.
+    #: ``seq``, hash and time of the last entry, and the size of the file. Always replaced as a whole.
     _end: tuple[int, bytes, int, int]
-    #: Where the file will end once the entry that is being written is.
+    #: The end of the file after the entry that is being written.
     _in_flight: tuple[int, bytes, int, int] | None
-    #: What stands between ``seq`` and the time in entries of each kind.
+    #: The text between ``seq`` and the time in entries of each kind.
     _middles: dict[str, bytes]
-    #: Whether an entry can't just be written: nothing is any more, or something is kept that comes first.
+    #: Whether an entry can't be written directly: writing has stopped, or something kept must come first.
     _stopped: bool
-    #: How bytes get into the file.
+    #: The function that writes to the file.
     _os_write: Callable[[int, bytes], int]
-    #: Reentrant: a signal handler or a finalizer may append while its own thread is in here.
+    #: Reentrant: a signal handler or a finalizer may append while its own thread holds it.
     _lock: RLock
-    #: What comes before the next entry.
+    #: What must be written before the next entry.
     _reads: deque[tuple[str, int, int, str, Any]]
-    #: Whether each entry is synced; else whether the background does it, and whether it must be woken.
+    #: Whether each entry is synced; else whether the background thread does it, and whether it must be woken.
     _always: bool
     _lazy: bool
     _asleep: bool
-    #: Held while nobody has been roused.
+    #: Held unless the background thread has been woken.
     _roused: Lock
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -169,23 +176,23 @@ class Chain:
         return made
 
     def _rest(self, pause: float, longest: float) -> None:
-        """Let ``pause`` seconds pass; in C that go on for as long as entries come in each of them, up to ``longest`` altogether.
+        """Wait ``pause`` seconds; in C as long as entries arrive in each interval, at most ``longest`` altogether.
 
-        That is done without the interpreter's lock: a thread that took it every few milliseconds, to look, made a program that writes much
-        wait for it each time, and go on beside cold caches.
+        The wait does not hold the interpreter's lock: a thread that acquired it every few milliseconds would each time
+        delay a program that writes much, and leave it with cold caches.
         """
         self._roused.acquire(timeout=pause)
 
     def _rouse(self) -> None:
-        """Whoever rests, now or next, goes on at once. Once."""
+        """Wake the resting thread, or let its next rest end at once. Once."""
         self._roused.release()
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
         """Write one entry and return its ``seq``.
 
-        ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. ``parent`` 0
-        leaves that key out. With ``sync`` the entry and all before it are on the device when this returns (unless
-        durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
+        ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. With
+        ``parent`` 0 that key is omitted. With ``sync`` the entry and all before it are on the device when this returns
+        (unless durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
         """
         with self._lock:
             if sync:
@@ -201,8 +208,8 @@ class Chain:
         return seq
 
     def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
-        """Write one entry and return its ``seq``; what did not go into the file raises ``LogWriteError``."""
-        # The hottest lines of tracekit: what is not needed for seq, chain and write stays out.
+        """Write one entry and return its ``seq``; raise ``LogWriteError`` if it did not go into the file."""
+        # The hottest lines of tracekit: only what seq, chain and write need.
         middle = self._middles.get(kind) or self._middle(kind)
         while True:
             if self._in_flight is not None or self._stopped:
@@ -212,7 +219,7 @@ class Chain:
             seq, ts = before + 1, _time_ns()
             if ts < last:
                 ts = last
-            # ``line``, without a call.
+            # ``line``, inlined
             if parent:
                 body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
             else:
@@ -222,7 +229,7 @@ class Chain:
             length = len(data)
             entry = (seq, head, ts, size + length)
             fd = self._fd
-            if self._end is not end:  # a signal handler wrote an entry meanwhile: this one comes after it
+            if self._end is not end:  # a signal handler wrote an entry in the meantime: this one comes after it
                 continue
             # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
             self._in_flight = entry
@@ -249,7 +256,7 @@ class Chain:
     def _lines(
         self, end: tuple[int, bytes, int, int], entries: list[tuple[str, int, int, bytes]]
     ) -> tuple[bytes, tuple[int, bytes, int, int]]:
-        """The lines of entries that come after ``end``, and where the log ends with them."""
+        """Return the lines of entries after ``end``, and the end of the log with them."""
         lines: list[bytes] = []
         seq, head, last, size = end
         ts = max(_time_ns(), last)
@@ -261,11 +268,11 @@ class Chain:
         return data, (seq, head, ts, size + len(data))
 
     def _crowded(self) -> None:
-        """More reads wait than may."""
+        """Handle that more reads wait than permitted."""
         raise NotImplementedError
 
     def _look(self) -> None:
-        """Raise unless the file is there as it was written."""
+        """Raise unless the file exists as it was written."""
         raise NotImplementedError
 
     def _write_with_reads(self, entry: tuple[str, int, int, bytes]) -> int:
@@ -278,14 +285,14 @@ class Chain:
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """Make an end of what stands in the way, or raise."""
+        """Resolve what blocks writing, or raise."""
         raise NotImplementedError
 
     def _middle(self, kind: str) -> bytes:
         raise NotImplementedError
 
     def _complete(self, line: bytes, written: int) -> None:
-        """Finish a short write, or raise."""
+        """Complete a short write, or raise."""
         raise NotImplementedError
 
     def _give_up(self, written: int, error: OSError) -> NoReturn:
@@ -293,12 +300,12 @@ class Chain:
 
 
 class Pieces:
-    """Writes the pieces of a stream that are plain: short texts, of which nothing may be a secret or the beginning of one, that come where
-    the stream was begun. Each is an entry.
+    """Writes the plain pieces of a stream, each as an entry: short texts without secrets or beginnings of one, in the
+    scope in which the stream began.
 
-    ``stream`` looks for secrets: ``look`` is told its ``tail``, ``keep``, and the ``starts`` of what its ``run`` knows. ``scope`` is where
-    it was begun, ``get`` says which scope the running code's context has. ``log`` has the journal; ``kind`` and ``step`` are those of the
-    entries.
+    ``stream`` looks for secrets: ``look`` is called with its ``tail``, ``keep``, and the ``starts`` of what its ``run``
+    knows. ``scope`` is where the stream began, ``get`` returns the scope in the running code's context. ``log`` has the
+    journal; ``kind`` and ``step`` are those of the entries.
     """
 
     __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_step", "_stream")
@@ -313,7 +320,8 @@ class Pieces:
         self._step: Final = step
 
     def add(self, text: object) -> bool:
-        """Write a piece; ``False`` where it is not plain: nothing was done. ``LogWriteError`` where it could not be written."""
+        """Write a piece; return ``False`` without doing anything if it is not plain. Raises ``LogWriteError`` if it
+        could not be written."""
         lane, scope = self._lane, self._scope
         if type(text) is not str or len(text) >= PIECE or lane.id < 0:
             return False
@@ -330,23 +338,24 @@ class Pieces:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-#: JSON levels of one value; what is nested deeper is not serialisable. (A reader takes 300 per line: the entry around it has some too.)
+#: JSON levels of one value; a more deeply nested one is not serialisable. (A reader accepts 300 per line, including the
+#: entry around the value.)
 MAX_DEPTH: Final = 190
-#: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
+#: The levels at which a list or dictionary may begin in any case: its tag may need two more.
 LEVELS: Final = MAX_DEPTH - 2
-#: So many containers are looked into, at most, for a small value.
+#: The most containers that are examined for a small value.
 CONTAINERS: Final = 200
-#: The options of orjson that write nothing as what it is not, and keys as they come.
+#: The options of orjson with which nothing is converted, and keys keep their order.
 IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _orjson_dumps: Final = orjson.dumps
 _orjson_loads: Final = orjson.loads
 
 
 def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
-    """Whether orjson writes a dictionary or list of JSON's own kinds faithfully as it is.
+    """Return whether orjson writes a dictionary or list of JSON's own types faithfully as it is.
 
-    It has at most so many ``levels`` of containers, and none but the first has more than ``width`` of them. Level by level: cycles
-    and depth end there.
+    It has at most ``levels`` levels of containers, and no level but the first more than ``width`` of them. Works level
+    by level, so that cycles and depth end the search.
     """
     level: list[Any] = [value]
     left = levels - 1
@@ -382,7 +391,7 @@ def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
 
 
 def encodable(text: str) -> bool:
-    """Whether a text has bytes in UTF-8: half a surrogate pair has none."""
+    """Return whether a text can be encoded as UTF-8: half a surrogate pair can't."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -391,11 +400,11 @@ def encodable(text: str) -> bool:
 
 
 def noted(value: object, seen: list[Any]) -> bytes | None:
-    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes another way.
+    """Return the stored bytes of a small value of JSON's types, tuples and floats; ``None`` if it needs the general
+    path.
 
-    The lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
-
-    Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
+    The lists, dictionaries and tuples in it are appended to ``seen``, which must be empty before. Key types,
+    surrogates, large integers and concurrent changes are left to orjson, which refuses them.
     """
     try:
         tree = _tagged(value, seen, _LEAVES)
@@ -405,7 +414,7 @@ def noted(value: object, seen: list[Any]) -> bytes | None:
             data = _orjson_dumps(_tagged(value, seen, _ATOMS), None, IN_ORDER)
     except (TypeError, RuntimeError, _Involved):
         return None
-    if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
+    if 36 in data:  # a dollar: in a tag of tracekit, in a text, or in a key that might be taken for a tag
         for node in seen:
             if type(node) is dict and "$" in "".join(node):
                 return None
@@ -415,16 +424,17 @@ def noted(value: object, seen: list[Any]) -> bytes | None:
 
 
 class _Involved(Exception):
-    """A value is not for the quick way."""
+    """A value does not qualify for the quick path."""
 
 
 _ATOMS: Final[frozenset[type]] = frozenset((str, int, bool, type(None)))
-#: The same, where floats are taken for finite: orjson writes ``null`` for those that are not.
+#: The same, assuming that floats are finite: orjson writes ``null`` for others.
 _LEAVES: Final[frozenset[type]] = _ATOMS | {float}
 
 
 def _tagged(value: Any, seen: list[Any], leaves: frozenset[type]) -> Any:
-    """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
+    """Return ``value`` in a form that orjson writes faithfully: itself, or a copy if a tuple or a float in it needs a
+    tag."""
     kind = type(value)
     if kind is dict:
         seen.append(value)
@@ -458,7 +468,7 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any], leaves: frozenset[ty
 
 
 def _has_odd(value: Any, seen: list[Any]) -> bool:
-    """Whether a float is not finite: ``value``, or one in the containers that were met."""
+    """Return whether a float is not finite: ``value``, or one in the containers that were seen."""
     for node in (*seen, (value,)):
         for item in node.values() if type(node) is dict else node:
             if type(item) is float and item - item != 0.0:
@@ -466,23 +476,24 @@ def _has_odd(value: Any, seen: list[Any]) -> bool:
     return False
 
 
-#: What the file system's names and the environment are decoded by.
+#: Decodes the file system's names and the environment.
 _decode: Final = methodcaller("decode", sys.getfilesystemencoding(), "surrogateescape")
 
 
 def decoded(variables: dict[bytes, bytes]) -> list[tuple[str, str]]:
-    """Environment variables as ``os.environ`` gives them, of what it keeps."""
+    """Return the environment variables of ``os.environ`` from its internal form."""
     pairs = [*variables.items()]
     return [*zip(map(_decode, map(itemgetter(0), pairs)), map(_decode, map(itemgetter(1), pairs)), strict=True)]
 
 
-# -- parts that are written apart ----------------------------------------------------------------------------------------
+# -- parts that are stored separately ----------------------------------------------------------------------------------
 
 
 def parts(value: dict[str, Any] | list[Any], least: int, element: int) -> list[tuple[tuple[int | str, ...], Any]]:
-    """The texts of ``least`` characters and more in a container, in order: the way to each, and itself.
+    """Return the texts of at least ``least`` characters in a container, in order: the path to each, and the text.
 
-    Where ``element`` is not 0, so is each list below with a dictionary or a text of so many characters in it, and not what is inside.
+    If ``element`` is not 0, each list with a dictionary or a text of at least that many characters in it is included,
+    too, but not its contents.
     """
     found: list[tuple[tuple[int | str, ...], Any]] = []
     _look_for_parts(value, least, element, None, found)
@@ -502,7 +513,7 @@ def _look_for_parts(value: Any, least: int, element: int, way: Any, found: list[
 
 
 def is_worth(items: list[Any], element: int) -> bool:
-    """Whether a list holds anything but numbers and texts shorter than ``element``."""
+    """Return whether a list contains anything but numbers and texts shorter than ``element``."""
     for item in items:
         kind = type(item)
         if kind is dict or (kind is str and len(item) >= element):
@@ -511,7 +522,8 @@ def is_worth(items: list[Any], element: int) -> bool:
 
 
 def _steps(way: Any) -> tuple[int | str, ...]:
-    """A way as it is walked, the last step outside, as a tuple: few of the ways through a tree lead to what is found."""
+    """Return a path built during the walk, the last step outermost, as a tuple: few of the paths through a tree lead to
+    a result."""
     steps: list[int | str] = []
     while way is not None:
         way, step = way
@@ -520,18 +532,18 @@ def _steps(way: Any) -> tuple[int | str, ...]:
 
 
 def digest(kind: bytes, text: str | bytes) -> bytes:
-    """What a text is known by among those of a ``kind``: 16 bytes."""
+    """Return the identity of a text among those of a ``kind``: 16 bytes."""
     return sha256(kind + (text.encode() if isinstance(text, str) else text)).digest()[:16]
 
 
 def elements(
     items: list[Any], least: int, running: bytes, digests: dict[int, bytes]
 ) -> tuple[list[bytes], list[int], list[bytes]]:
-    """What the elements of a list are known by, how large each is (roughly, where that is beyond every limit), and what the beginnings of
-    the list are known by, after one that is known by ``running``.
+    """Return the identities of a list's elements, their sizes (rough, beyond every limit), and the identities of the
+    list's beginnings, starting from ``running``.
 
-    A message is known by the digest of its text, of ``least`` characters and more, and by what else it says. That digest is kept in
-    ``digests``, by the text's identity.
+    A message is identified by the digest of its text, if that has at least ``least`` characters, and by its other
+    fields. That digest is cached in ``digests``, by the text's identity.
     """
     keys, sizes, beginnings = [], [], []
     for child in items:
@@ -598,7 +610,7 @@ def _known_in(
 
 
 def brackets(data: bytes, most: int) -> int:
-    """How many brackets and braces are opened in encoded JSON, ``most`` at most."""
+    """Return how many brackets and braces are opened in encoded JSON, at most ``most``."""
     found = 0
     for bracket in b"{[":
         at = data.find(bracket)
@@ -649,16 +661,19 @@ def collected(headers: Iterable[Sequence[bytes]], names: Mapping[bytes, str]) ->
     return found
 
 
-#: A text in encoded JSON, the first key of an object, and a number that Python may write in another way than orjson: with an exponent.
+#: A text in encoded JSON, the first key of an object, and a number that Python may write differently than orjson: with
+#: an exponent.
 _TEXT: Final = expression(rb'("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 _FIRST: Final = expression(rb'\{"[^"\\]*":')
 _OTHER_NUMBER: Final = expression(rb"[0-9][eE]|[0-9]{16}\.|0\.0000")
 
 
 def spaced(content: bytes, data: bytes) -> bool:
-    """Whether ``content`` is ``data``, JSON that orjson wrote, as Python's ``json`` writes it with ``ensure_ascii=False``.
+    """Return whether ``content`` is ``data``, JSON written by orjson, in the form that Python's ``json`` writes with
+    ``ensure_ascii=False``.
 
-    That has a space after each comma and colon. A no may be wrong, where there are numbers that the two may write in two ways.
+    That has a space after each comma and colon. False may be wrong if there are numbers that the two may write
+    differently.
     """
     first = _FIRST.match(data)
     if len(content) <= len(data) or (first and content[first.end() : first.end() + 1] != b" "):
@@ -672,12 +687,12 @@ def spaced(content: bytes, data: bytes) -> bool:
     return _join(pieces) == content
 
 
-# -- who is running ----------------------------------------------------------------------------------------------------
+# -- the running task or thread ----------------------------------------------------------------------------------------
 
 
 def owner() -> int:
-    """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
-    # ``running_task``, without a call: each step and each piece of a stream asks.
+    """Return the running code's owner: the ``id`` of the current task, or the ident of the thread outside of any task."""
+    # ``running_task``, inlined: called for each step and each piece of a stream.
     ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)
     loop = None if ask is None else ask()
     task = None if loop is None else _modules["asyncio.tasks"].current_task(loop)
@@ -685,9 +700,10 @@ def owner() -> int:
 
 
 def nearest(known: dict[str, Any], through: object, depth: int) -> Any:
-    """What is ``known`` of the file of the code that runs ``depth`` frames above the function that calls this.
+    """Return the entry of ``known`` for the file of the code ``depth`` frames above the caller of this function.
 
-    Where that is ``through``, the frame above it decides. ``through`` too where nothing is known of a file, or no frame is left.
+    If that is ``through``, the frame above it decides. Returns ``through``, too, if nothing is known about a file, or
+    no frame is left.
     """
     try:
         frame: FrameType | None = _getframe(depth + 1)
@@ -708,7 +724,8 @@ _UNKNOWN: Final = object()
 
 
 def fields(head: bytes, separator: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """The first line of the head of an HTTP message, and its headers as they came; a value that goes on in the next line is whole."""
+    """Return the first line of the head of an HTTP message, and its headers unchanged; a value continued on the next
+    line is joined."""
     first, *lines = head.split(separator)
     headers: list[tuple[bytes, bytes]] = []
     for line in lines:
@@ -722,7 +739,7 @@ def fields(head: bytes, separator: bytes) -> tuple[bytes, list[tuple[bytes, byte
 
 
 def said(headers: list[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
-    """What headers of these names (in lower case) say, each the last one of its name."""
+    """Return the values of the headers with these names (in lower case), each the last one of its name."""
     found = {name.lower(): value for name, value in headers}
     return tuple([found.get(name) for name in names])
 
@@ -741,9 +758,9 @@ def quick_look(
     ]
     | None
 ):
-    """The quick looks for secrets, at bytes and at texts, that were compiled from these expressions; where to look closer in a text, by
-    expression; and ``secrets.passing``. ``None`` where there are none.
+    """Return the quick searches for secrets, in bytes and in texts, that were compiled from these expressions.
 
-    Those at a text say ``None`` of one that is not ASCII. In Python they are ``tracekit._runtime.secrets`` itself.
+    Also: where to look closer in a text, by expression; and ``secrets.passing``. ``None`` if there are none. Searches
+    in a text return ``None`` if it is not ASCII. In Python, ``tracekit._runtime.secrets`` itself is used.
     """
     return None
