@@ -170,7 +170,7 @@ def test_what_has_yet_to_be_awaited_is_no_answer(ask: Any, side_effect: Any) -> 
     """An awaitable of any kind."""
     first = agent(lambda payload: Wait(), "a", side_effect=side_effect)
     _, response, again = both(lambda: ask(first))
-    assert "no answer yet" in str(response.results[0].exception)
+    assert "not an answer yet" in str(response.results[0].exception)
     assert again == response
 
 

@@ -105,7 +105,7 @@ def test_whatever_order_events_are_written_in_what_is_served_is_the_same(
         (json.dumps({**V2, "_inter_agent_events": [event("a", ["b"])]}), "parents are not there"),
         ("{}", "nothing is recorded in it"),
         (json.dumps({"_version": 2}), "nothing is recorded in it"),
-        ("", "holds no entry"),
+        ("", "has no entries"),
     ],
 )
 def test_what_is_no_recording_is_unusable(text: str, said: str, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_streams_that_differ_are_told_by_their_first_line(tmp_path: Path) -> Non
     same = [b"1\n", b"2\n"]
     assert serving.difference(("a", same), ("b", list(same))) is None
     told = serving.difference(("a", same), ("b", [b"1\n", b"3\n"]))
-    assert told == "line 2 is another one in b than in a\n  a:\n    2\n  b:\n    3"
+    assert told == "line 2 is different in b than in a\n  a:\n    2\n  b:\n    3"
     assert "(nothing)" in str(serving.difference(("a", same), ("b", same[:1])))
 
 
@@ -134,7 +134,7 @@ def test_a_served_stream_that_differs_is_a_divergence(tmp_path: Path, monkeypatc
     monkeypatch.setattr(serving, "served", lambda path, form, seed: served(path, form, seed)[seed - 1 :])
     done = verify(file)
     assert done.exit_code == 1
-    assert "DIVERGENCE: line 1 is another one in process 2" in done.stderr
+    assert "DIVERGENCE: line 1 is different in process 2" in done.stderr
 
 
 # -- streams -------------------------------------------------------------------------------------------------------------

@@ -136,10 +136,10 @@ def test_the_schema_is_one_and_refuses_what_is_no_record() -> None:
     tree = ExecutionRecord.of(run).as_dict()
     for key in tree:
         assert not VALID.is_valid({name: value for name, value in tree.items() if name != key})
-        with pytest.raises(ValueError, match="no record"):
+        with pytest.raises(ValueError, match="not a record"):
             ExecutionRecord.from_dict({name: value for name, value in tree.items() if name != key})
     for wrong in ([], None, {"header": 5}):
-        with pytest.raises(ValueError, match="no record"):
+        with pytest.raises(ValueError, match="not a record"):
             ExecutionRecord.from_dict(wrong)  # type: ignore[arg-type]
 
 
@@ -417,7 +417,7 @@ def test_an_answer_that_is_not_whole_has_the_advice_of_a_replay() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", b"\xff", "{}", '{"header": {}}', None])
 def test_a_text_that_is_no_record_is_a_typed_error(text: Any) -> None:
     """Whatever is wrong with it."""
-    with pytest.raises(InvalidRecordError, match="no record of an execution"):
+    with pytest.raises(InvalidRecordError, match="not a record of an execution"):
         ExecutionRecord.from_json(text)
 
 

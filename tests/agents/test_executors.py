@@ -330,7 +330,7 @@ def test_an_executor_of_ones_own() -> None:
         def perform(self, request: Intention) -> Any:
             return measure(request.data["text"])
 
-    with record(), pytest.raises(IntentionError, match="no event's data"):
+    with record(), pytest.raises(IntentionError, match="not an event's data"):
         Loop([], [Wrong()]).run(call("length", {"text": "abc"}))
 
 
@@ -676,7 +676,7 @@ def test_an_executor_that_can_not_be() -> None:
 
     with pytest.raises(IntentionError, match="neither a callable nor a client"):
         LLMExecutor(7)
-    with pytest.raises(IntentionError, match="no tool that returns once"):
+    with pytest.raises(IntentionError, match="not a tool that returns once"):
         ToolExecutor(stream)
 
 

@@ -154,7 +154,7 @@ def test_an_agent_without_a_handler_says_so() -> None:
             "irreversible",
         ),
         (lambda: BaseAgent(answer, intent="a", contract={"timeout_ms": -1}), ContractViolationError, "timeout_ms"),
-        (lambda: AgentRegistry([answer]), RegistryError, "is no agent"),  # type: ignore[list-item]
+        (lambda: AgentRegistry([answer]), RegistryError, "is not an agent"),  # type: ignore[list-item]
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -299,8 +299,8 @@ def test_an_irreversible_class_sends_one_mail() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: BaseAgent(answer, intent=5), "is no intent"),  # type: ignore[arg-type]
-        (lambda: BaseAgent(answer, intent=["a", None]), "is no intent"),  # type: ignore[list-item]
+        (lambda: BaseAgent(answer, intent=5), "is not an intent"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(answer, intent=["a", None]), "is not an intent"),  # type: ignore[list-item]
         (lambda: BaseAgent(answer), "handles no intent"),
         (lambda: BaseAgent(answer, intent="a", contract={"foo": 1}), "has a field 'foo', and there is none"),
         (lambda: BaseAgent(answer, intent="a", contract="x"), "is an ExecutionContract or a mapping"),  # type: ignore[arg-type]

@@ -439,7 +439,7 @@ def test_a_responder_has_nobody_else_change_the_world() -> None:
 @pytest.mark.parametrize("said", ["text", 7, {"a": 1}, [patch("page", {}), "text"]])
 def test_what_is_no_intention_is_refused(said: Any) -> None:
     """The error names the responder and shows what it returned."""
-    with pytest.raises(IntentionError, match=r"strange.*no intention"):
+    with pytest.raises(IntentionError, match=r"strange.*not an intention"):
         run_once(responder("object.created", name="strange")(lambda event: said))
 
 
@@ -499,8 +499,8 @@ def test_a_responder_that_can_not_be() -> None:
     async def wait(event: IntentionEvent) -> None: ...
 
     for attempt, said in [
-        (lambda: responder("llm.answer")(lambda event: None), "no kind of event"),
-        (lambda: responder("llm.request")(lambda event: None), "no kind of event"),
+        (lambda: responder("llm.answer")(lambda event: None), "not a kind of event"),
+        (lambda: responder("llm.request")(lambda event: None), "not a kind of event"),
         (lambda: responder()(lambda event: None), "responds to nothing"),
         (lambda: responder("llm.response")(wait), "coroutine function"),
         (lambda: responder("llm.response")(lambda: None), "is called with the event"),

@@ -847,7 +847,7 @@ def test_what_is_not_finished_is_no_answer(
     _, response, again = both(lambda: route(strategy))
     first = response.results[0]
     assert (first.status, first.payload) == ("error", None)
-    assert "which is no answer yet" in str(first.exception)
+    assert "which is not an answer yet" in str(first.exception)
     assert response.status == ("error" if strategy == "direct" else "partial")
     assert again == response
     assert town.calls["a"] == (2 if side_effect is None else 1)

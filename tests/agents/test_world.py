@@ -83,7 +83,7 @@ def test_an_object_is_made_once() -> None:
     "value", [{"a": (1,)}, {"a": {1}}, {"a": float("nan")}, {"a": [b"x"]}, {1: "a"}, {"a": object()}, [1], "text", None]
 )
 def test_objects_and_patches_are_json(value: Any) -> None:
-    """What is no JSON object is refused where it is made, and by the world; nothing of it is on the log."""
+    """What is not a JSON object is refused where it is made, and by the world; nothing of it is on the log."""
 
     def program() -> None:
         world = World()
@@ -92,7 +92,7 @@ def test_objects_and_patches_are_json(value: Any) -> None:
             lambda: create("new", value), lambda: patch("page", value),
             lambda: world.create("new", value), lambda: world.patch("page", value),
         ):  # fmt: skip
-            with pytest.raises(IntentionError, match=r"JSON|key that is no text"):
+            with pytest.raises(IntentionError, match=r"JSON|key that is not a text"):
                 attempt()
 
     run, _, _ = both(program)

@@ -443,8 +443,8 @@ with record("parent") as opened:
     for told, why in (
         (ticket, "has ended"),
         (ticket.replace("/store", "/nowhere"), "is not in"),
-        ("nonsense", "is none of tracekit's"),
-        ("{}", "is none of tracekit's"),
+        ("nonsense", "was not set by tracekit"),
+        ("{}", "was not set by tracekit"),
         (json.dumps({"mode": "record"}), "can't join it"),
     ):
         done = place.python("child.py", "alone", TRACEKIT_JOIN=told)
@@ -483,7 +483,7 @@ def main():
     ("before", "after", "told"),
     [
         ("pay(what)", 'pay(what + "!")', "is not the recorded step"),
-        ("print(pay(what), time.time(), random.random())", "pass", "never asked for"),
+        ("print(pay(what), time.time(), random.random())", "pass", "never requested"),
         ('if what == "grandparent":', 'pay("extra")\nif what == "grandparent":', "the recording has no more"),
         ('if what == "grandparent":', 'subprocess.run(["true"])\nif what == "grandparent":', "start a process: true"),
     ],

@@ -587,7 +587,7 @@ def main():
     monkeypatch.setenv("SILENT", "1")
     done = family.replay("SILENT")
     assert done.returncode == 1
-    assert "the process /process:reading.py#1 waits for what does not come" in done.stderr
+    assert "the process /process:reading.py#1 waits for something that does not come" in done.stderr
     assert "tool.call 'pay'" in done.stderr
     assert family.effects == ["one", "two"]
 
@@ -622,7 +622,7 @@ print(len(sys.stdin.read()) > 1000, pay("two"))
     monkeypatch.setenv("ENDLESS", "1")
     done = family.replay("ENDLESS")
     assert done.returncode == 1
-    assert "/process:endless.py#1 waits for what does not come" in done.stderr
+    assert "/process:endless.py#1 waits for something that does not come" in done.stderr
     assert "tool.call 'pay'" in done.stderr
     assert "while here waits thread" in done.stderr
     assert family.effects == ["one", "two"]

@@ -162,7 +162,7 @@ def test_the_status_is_the_programs_own(place: Place, ending: str, status: int, 
 
 
 def test_another_status_is_a_difference(place: Place) -> None:
-    """Every step matched, and the program ended otherwise: exit code 1."""
+    """Every step matched, and the program ended differently: exit code 1."""
     script = place.program(TOOL + "charge(5)\nsys.exit(4 if os.path.exists('now') else 0)\n")
     assert place.cli("run", script).returncode == 0
     place.program("", "now")

@@ -213,7 +213,7 @@ def test_a_hard_exit_hides_no_divergence(place: Place, own: bool) -> None:
     assert "now       6" in diverged.stderr
     early = place.cli("replay", place.run, "--live-env", "LEAVE", CENTS="5", LEAVE="1")
     assert early.returncode == 1
-    assert "never asked for" in early.stderr
+    assert "never requested" in early.stderr
     assert place.effects() == 2
 
 
@@ -290,7 +290,7 @@ def test_an_empty_file(place: Place, command: list[str], status: int) -> None:
     done = place.cli(*command)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
-    assert "holds no entry" in done.stdout + done.stderr
+    assert "has no entries" in done.stdout + done.stderr
     if "--why" in command:
         answers = json.loads(done.stdout)
         assert answers["safe_to_retry"]["answer"] is None

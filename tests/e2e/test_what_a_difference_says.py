@@ -94,6 +94,6 @@ def test_an_exception_that_ends_the_program_is_named_with_its_line(place: Place)
 def test_recorded_steps_that_are_left_are_counted_one_by_one(place: Place) -> None:
     """The line of the verdict and what stands below it have the same number."""
     said = replayed(place, start="raise ValueError('early')")
-    assert "2 recorded steps that were never asked for" in said
+    assert "2 recorded steps that were never requested" in said
     assert said.count("unconsumed_steps: step ") == 2
     assert "unconsumed steps" not in said

@@ -232,7 +232,7 @@ def test_json_needs_no_yaml_and_yaml_says_what_to_install(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.json", "{", "no JSON"),
+        ("a.json", "{", "not JSON"),
         ("a.yaml", "a: [", "no YAML"),
         ("a.yaml", "!!python/object/apply:os.system ['touch harm']", "no YAML that holds plain data"),
         ("a.json", '{"openapi": "3.1"}', "no list of interactions"),

@@ -110,7 +110,7 @@ def test_a_command_of_another_package_is_one_of_tracekits(place: Path) -> None:
             "of the package other-package can't be loaded: ModuleNotFoundError: No module named 'a_module_that_",
         ),
         ("leaves", "of the package other-package can't be loaded: SystemExit: 0"),
-        ("nothing", "is no click command: 'hello'"),
+        ("nothing", "is not a click command: 'hello'"),
         ("twice", "several packages have a command 'twice': other-package, third-package"),
     ],
 )

@@ -118,7 +118,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("reversible", {"fallback": (pay, book)}, "can't replace"),
     ("reversible", {"fallback": (book, book)}, "twice"),
     ("read_only", {"fallback": (book, look)}, "can't replace"),
-    ("read_only", {"fallback": undo}, "no traced tool"),
+    ("read_only", {"fallback": undo}, "not a traced tool"),
     ("read_only", {"fallback": look_elsewhere}, "arguments"),
     ("read_only", {"fallback": look_later}, "coroutine"),
     ("read_only", {"fallback": looks}, "generator"),

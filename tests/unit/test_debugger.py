@@ -323,7 +323,7 @@ def test_nothing_of_the_debugger_reaches_the_program(tmp_path: Path, debug: Debu
 
 
 def test_leaving_pdb_in_a_replay_is_no_success(tmp_path: Path) -> None:
-    """``breakpoint()`` in a replay: what is typed is no part of it, and ``q`` ends it with exit code 1 and one sentence."""
+    """``breakpoint()`` in a replay: what is typed is not a part of it, and ``q`` ends it with exit code 1 and one sentence."""
     recorded(tmp_path, LOOP)
     done = command("replay", "last", stdin="p time.time() > 0\nc\n", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -895,7 +895,7 @@ def test_a_key_that_can_not_be_read_is_told(ledger: Ledger) -> None:
     recorded(lambda: pay("ACME"))
     (key,) = Path(Store().root, "keys").iterdir()
     key.write_bytes(b"{}\n")
-    with pytest.raises(Exception, match="is no key"):
+    with pytest.raises(Exception, match="is not a key"):
         recorded(lambda: pay("ACME"))
     assert ledger.lines == ["ACME"]
 
@@ -1028,7 +1028,7 @@ def test_a_settlement_is_of_one_call_of_one_run(ledger: Ledger) -> None:
     (said,) = (Path(Store().root) / "keys").glob("*.settled")
     assert json.loads(said.read_bytes())["run_id"] == first
     recorded(lambda: pay("ACME"))
-    for text, what in (("{", "it is no JSON"), ("{}", "it has no 'run_id'")):
+    for text, what in (("{", "it is not JSON"), ("{}", "it has no 'run_id'")):
         said.write_text(text)
         _, refusal = recorded(lambda: _refused(lambda: pay("ACME")))
         assert "it was not executed" in refusal

@@ -44,7 +44,7 @@ def test_a_run_without_end_is_unsealed(tmp_path: Path) -> None:
     empty.touch()
     verdict = Trace(empty).status
     assert (verdict.state, verdict.count) == ("incomplete", 0)
-    assert "no entry" in str(verdict.problem)
+    assert "no entries" in str(verdict.problem)
 
 
 def test_the_documented_verifier_agrees(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_line_of_empty_lists_cannot_exhaust_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", [b"[1,2]", b"5", b'"text"', b'{"v":1', b"\xff\xfe", b"{}"])
 def test_a_chained_line_that_is_no_entry(tmp_path: Path, body: bytes) -> None:
-    """A line that is chained right and is no JSON object, or holds none of the keys, is damage by line."""
+    """A line that is chained right and is not a JSON object, or holds none of the keys, is damage by line."""
     from tests.support.plain_writer import chained_raw
 
     path = tmp_path / "a.jsonl"

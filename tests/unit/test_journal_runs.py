@@ -281,7 +281,7 @@ def test_a_stale_lock_never_blocks(store: Store) -> None:
     ("junk", "what"),
     [
         (b"", "it is empty"),
-        (b"junk", "it is no JSON"),
+        (b"junk", "it is not JSON"),
         (b"[]", "it holds a list, not an object"),
         (b"{}", "it has no 'run_id'"),
         (b'{"run_id":"%b","count":8,"head":"x"}' % RUN.encode(), "it has no 'kept_at'"),

@@ -790,7 +790,7 @@ def test_who_polls_for_what_an_edit_took_away_keeps_no_replay_from_its_end(
     with pytest.raises(ReplayError) as caught, replay(run) as session:
         run_on(loop, program())
     assert not session.report.exact
-    assert caught.value.location or __file__ in str(caught.value) or "never asked for" in str(caught.value)
+    assert caught.value.location or __file__ in str(caught.value) or "never requested" in str(caught.value)
 
 
 @pytest.mark.timeout(60, method="thread")

@@ -581,7 +581,7 @@ def test_one_pattern_by_itself() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", re.compile(b"x"), 5])
 def test_no_pattern(pattern: Any) -> None:
-    """What is no regular expression for texts is refused by name."""
+    """What is not a regular expression for texts is refused by name."""
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         Redactor([pattern])
 

@@ -293,7 +293,7 @@ def test_the_file_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "notes.html").write_text("<p>mine")
     done = call("report", run.path, "-o", "notes.html")
     assert (done.exit_code, (tmp_path / "notes.html").read_text()) == (2, "<p>mine")
-    assert "no report of tracekit's" in done.stderr
+    assert "not a report of tracekit" in done.stderr
     assert call("report", "nothing-like-it").exit_code == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["store", written.name, "notes.html"])
 

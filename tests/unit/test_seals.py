@@ -215,7 +215,7 @@ def test_a_seal_verifies_without_tracekit(sealed: Path, key: Path) -> None:
         (b'"seal":1', b'"seal":2', "it has version 2, and this tracekit reads 1"),
         (b'"sealed_at":', b'"made_at":', "it has no 'sealed_at'"),
         (b'"count":', b'"count":"8","n":', "its 'count' is text, not a number"),
-        (b"{", b"[", "it is no JSON"),
+        (b"{", b"[", "it is not JSON"),
     ],
 )
 def test_a_seal_of_another_form_is_not_taken_for_none(sealed: Path, was: bytes, now: bytes, what: str) -> None:

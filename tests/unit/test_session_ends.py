@@ -42,7 +42,7 @@ def look(what: Any) -> Any:
         ({"agent": 5}, TypeError, "agent is a string"),
         ({"name": b"x"}, TypeError, "name is a string"),
         ({"metadata": 5}, TypeError, "metadata is a mapping"),
-        ({"redact": ["("]}, ValueError, "no regular expression"),
+        ({"redact": ["("]}, ValueError, "not a regular expression"),
         ({"redact": [5]}, TypeError, "5 in it is none"),
         ({"user_modules": [5]}, TypeError, "user_modules is a list of strings"),
     ],

@@ -914,7 +914,7 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
                 raise impossible(
                     tool,
                     field,
-                    f"its function takes {one.name!r}, which is no parameter of the tool ({', '.join(known)})",
+                    f"its function takes {one.name!r}, which is not a parameter of the tool ({', '.join(known)})",
                     actual=one.name,
                 )
     return taken, every

@@ -237,7 +237,7 @@ def output_not_kept(session: Session, path: str) -> ReplayError:
     """Fail a replay that needs the output of a process that timed out and had written too much; return the error."""
     return session.fail(
         NotReplayableError(
-            f"the process {path} had written too much when its time ran out: that is not in the trace",
+            f"the process {path} had written too much when it timed out: its output is not in the trace",
             run_id=session.run_id,
             reason="an output of more than 16 MiB",
             next_action="put the process and its time limit into a @traced_tool",

@@ -107,7 +107,7 @@ class Fallback:
             raise impossible(
                 tool,
                 "fallback",
-                f"{declared!r} is no traced tool, so its side-effect class is not known",
+                f"{declared!r} is not a traced tool, so its side-effect class is not known",
                 "decorate it with @traced_tool(side_effect=…)",
             )
         instance = getattr(declared, "_self_instance", None)
@@ -451,7 +451,7 @@ class Terms:
                 raise impossible(
                     self.tool,
                     field,
-                    f"{name!r} is no parameter of it ({', '.join(known) or 'it has none'})",
+                    f"{name!r} is not a parameter of it ({', '.join(known) or 'it has none'})",
                     actual=name,
                 )
 
@@ -475,7 +475,7 @@ class Terms:
             raise impossible(
                 self.tool,
                 "cost_units",
-                f"cost_units is a number from 0, or a function, not {shown(declared)}",
+                f"cost_units is a number >= 0, or a function, not {shown(declared)}",
                 actual=declared,
             )
         if limit is not None and declared > limit:
@@ -1427,7 +1427,7 @@ def _unfinished(name: str, result: Any) -> ContractViolationError:
         close()
     kind = type(result).__name__.replace("_", " ")
     return ContractViolationError(
-        f"{name!r} returned a {kind}, for which its contract can't be kept; it was not begun",
+        f"{name!r} returned a {kind}, for which its contract can't be kept; it was not started",
         tool=name,
         contract="shape",
         actual=kind,

@@ -351,12 +351,12 @@ def body_of(message: Mapping[str, Any]) -> bytes:
 def answer_problem(output: Any) -> str | None:
     """Return why a value is not a response in the form of the log; ``None`` if it is one."""
     if not isinstance(output, Mapping):
-        return "it is no object"
+        return "it is not an object"
     status, headers, format = output.get("status"), output.get("headers", {}), output.get("format")
     if type(status) is not int or not 100 <= status <= 599:
         return "it has no 'status', a number like 200"
     if not isinstance(headers, Mapping) or "$t" in headers:
-        return "its 'headers' are no object"
+        return "its 'headers' are not an object"
     for name, value in headers.items():
         values = value if isinstance(value, list) else [value]
         if name != name.lower() or not all(isinstance(one, str) for one in values):

@@ -35,7 +35,7 @@ def facts_in(data: bytes, shape: Mapping[str, Any]) -> dict[str, Any]:
     try:
         facts = orjson.loads(data)
     except ValueError:
-        raise ValueError("it is no JSON" if data else "it is empty") from None
+        raise ValueError("it is not JSON" if data else "it is empty") from None
     if type(facts) is not dict:
         raise ValueError(f"it holds {_kind(facts)}, not an object")
     for name, kinds in shape.items():

@@ -247,7 +247,7 @@ class Keys:
             facts = facts_in(lines[0], _CLAIM)
             seqs = [facts_in(line, {"seq": int})["seq"] for line in lines[1:-1]]
         except ValueError as error:
-            raise self._damaged(digest, f"is no key ({error})") from None
+            raise self._damaged(digest, f"is not a key ({error})") from None
         return Owner(facts["run_id"], facts.get("segment"), max(seqs, default=0))
 
     # -- files -----------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Keys:
             return None
         try:
             if not stat.S_ISREG(system.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "it is no file")
+                raise OSError(errno.EINVAL, "it is not a file")
             return system.read(fd, most)
         finally:
             system.close(fd)

@@ -356,7 +356,7 @@ class Scan:
             found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
             seq, version = found.get("seq"), found.get("v")
         except (ValueError, AttributeError):
-            return self.bad(number, "is not an entry: it is no JSON object, or was overwritten")
+            return self.bad(number, "is not an entry: it is not a JSON object, or was overwritten")
         if number == 1 and _newer(version):
             return self._version(version)
         if seq != number:
@@ -586,7 +586,7 @@ class Blobs:
         if type(seq) is not int or len(node) != (1 if at is None else 2):
             raise self._bad(before, f"holds something that is no reference: {_short(node)}")
         if not 0 < seq < before:
-            raise self._bad(before, f"refers to entry {seq}, which is no earlier one")
+            raise self._bad(before, f"refers to entry {seq}, which is not an earlier one")
         return _Slot(container, key, seq, at, depth, key if isinstance(key, int) else 0)
 
     def _fill(self, slot: _Slot, line: int) -> tuple[int, int]:
@@ -684,9 +684,9 @@ class Blobs:
         if isinstance(value, dict) and "$extend" in value:
             base, cut, value = value["$extend"], value.get("n", -1), value.get("v")
             if type(base) is not int or type(cut) is not int or not isinstance(value, list):
-                raise self._bad(seq, "extends a list in a way that is none")
+                raise self._bad(seq, "extends a list in an invalid way")
             if not 0 < base < seq:
-                raise self._bad(seq, f"extends entry {base}, which is no earlier one")
+                raise self._bad(seq, f"extends entry {base}, which is not an earlier one")
         slots, sizes = [], []
         is_list = isinstance(value, list)
         held = value if is_list else [value]
@@ -1052,7 +1052,7 @@ class Trace:
         if scanned.torn:
             return base._replace(problem=f"the last line is torn: {scanned.torn} bytes were left out", line=count + 1)
         if kind not in ENDS:
-            return base._replace(problem="the run has no end" if count else "the file holds no entry")
+            return base._replace(problem="the run has no end" if count else "the file has no entries")
         return self._complete(base._replace(end=kind), last)
 
     def _complete(self, base: Verdict, last: RawEntry) -> Verdict:

@@ -189,9 +189,9 @@ def _public_keys(data: bytes, path: str | os.PathLike[str]) -> Iterable[Ed25519P
         try:
             key = load(text)
         except Exception as error:
-            raise _unusable(path, f"holds something that is no public key: {error}") from None
+            raise _unusable(path, f"holds something that is not a public key: {error}") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise _unusable(path, f"holds a key that is no Ed25519 key ({type(key).__name__})")
+            raise _unusable(path, f"holds a key that is not an Ed25519 key ({type(key).__name__})")
         yield key
     if block:
         raise _unusable(path, "ends in the middle of a key")

@@ -1150,7 +1150,7 @@ class Store:
         verdict = self.check(trace)
         if verdict.count == 0:
             raise RunStateError(
-                f"{trace.path} holds no entry: there is nothing to replay",
+                f"{trace.path} has no entries: there is nothing to replay",
                 next_action="its process died before the run began; `tracekit list` shows the other runs",
             )
         return verdict

@@ -140,9 +140,7 @@ class ExecutionContract:
     def _check_numbers(self) -> None:
         retries = self.max_retries
         if type(retries) is not int or retries < 0:
-            raise impossible(
-                None, "max_retries", f"max_retries is a number from 0, not {shown(retries)}", actual=retries
-            )
+            raise impossible(None, "max_retries", f"max_retries is a number >= 0, not {shown(retries)}", actual=retries)
         for name in ("timeout_ms", "max_cost_units"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):

@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
             if limit is None:
                 continue
             if not (math.isfinite(limit) and limit >= 0):
-                raise ValueError(f"{name} is a finite number from 0, not {limit!r}")
+                raise ValueError(f"{name} is a finite number >= 0, not {limit!r}")
             amount = self.p90[name]
             if amount is None:
                 raise _unreported(self) if self.unreported or name != "usd" else _unpriced(self.unpriced)

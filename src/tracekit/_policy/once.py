@@ -528,7 +528,7 @@ class LoggedCall:
             entry = Originals(log.path).of(entry, log.expand, "error")
             return KeyedResult(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
         if meta.get("abandoned"):
-            return KeyedResult(None, self._not_given("it was left before its end"), pieces, lazy)
+            return KeyedResult(None, self._not_given("it was abandoned before its end"), pieces, lazy)
         return KeyedResult(self._piece(log, self.outcome, spec), None, pieces, lazy)
 
     def _piece(self, log: Trace, seq: int, spec: Spec) -> LiveValue:
@@ -667,7 +667,7 @@ class PeerCalls:
     def log_of(self, has: Owner) -> str:
         right = valid_run_id(has.run_id) and (has.segment is None or SEGMENT.fullmatch(f"x.{has.segment}"))
         if not right:
-            raise self._unsure(has, "its name is none of a run")
+            raise self._unsure(has, "its name is not a run id")
         if has.run_id == self._me.run_id:
             return file_beside(self._session.log.path, has.segment)
         return Store(self._session.log.journal.root).path(has.run_id, has.segment)

@@ -309,7 +309,7 @@ def patterns(value: Any) -> tuple[Any, ...]:
             try:
                 re.compile(one)
             except re.error as error:
-                raise ValueError(f"redact: {one!r} is no regular expression: {error}") from None
+                raise ValueError(f"redact: {one!r} is not a regular expression: {error}") from None
         elif isinstance(one, bytes) or (isinstance(one, re.Pattern) and isinstance(one.pattern, bytes)):
             raise TypeError(f"redact: {one!r} is of bytes; give it as str, it is looked for in bytes too")
         elif not isinstance(one, re.Pattern):

@@ -319,7 +319,7 @@ class ReplayedChild:
         self.kill()
         if state is not None and state["count"] and state["left"][0]["ts_ns"] < end:
             return self.stuck_error(state)
-        what = "had not ended when the run did" if state is not None else "did not come to where it waits"
+        what = "had not ended when the run did" if state is not None else "did not reach the point where it waits"
         if self.outlives(end):
             self._warn(f"{what}, and is ended")
             return None
@@ -359,7 +359,7 @@ class ReplayedChild:
         many = ", the first" if state["count"] > 1 else ""
         first = f"{many}: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
         return UnconsumedStepsError(
-            f"the process {self.path} waits for what does not come, and {left_over(state['count'], ' of it')}{first}"
+            f"the process {self.path} waits for something that does not come, and {left_over(state['count'], ' of it')}{first}"
             f"{''.join(f'{chr(10)}  while here waits {one}' for one in waiting)}",
             run_id=self.session.run_id,
             steps=state["left"],

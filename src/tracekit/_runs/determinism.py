@@ -582,9 +582,7 @@ def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Differ
 def _step_difference(seq: int, one: str, was: bytes, other: str, line: tuple[bytes, str]) -> Difference:
     here = loads(line[0])
     found = labelled_differences(differences(loads(was), here), one, other)
-    text = (
-        f"step {seq} ({here['kind']} {here['name']!r}) is another one in {other} than in {one}\n{found}{_at(line[1])}"
-    )
+    text = f"step {seq} ({here['kind']} {here['name']!r}) is different in {other} than in {one}\n{found}{_at(line[1])}"
     return Difference("step", text, seq, line[1] or None)
 
 
@@ -629,7 +627,7 @@ def _ends(replays: Sequence[Transcript]) -> Iterator[Difference]:
         if found:
             yield Difference(
                 "end",
-                f"{transcript} ended otherwise than {first}\n{labelled_differences(found, str(first), str(transcript))}",
+                f"{transcript} ended differently from {first}\n{labelled_differences(found, str(first), str(transcript))}",
             )
 
 

@@ -257,7 +257,7 @@ def another_abort(trace: Trace, redactor: Redactor, equal: Equal, reason: str | 
     if recorded == actual or (recorded is not None and actual is not None and equal(recorded, actual)):
         return None
     return DivergenceError(
-        f"the program ended otherwise\n  recorded  {_abort_of(recorded)}\n  now       {_abort_of(actual)}",
+        f"the program ended differently\n  recorded  {_abort_of(recorded)}\n  now       {_abort_of(actual)}",
         run_id=last["run_id"],
         step=last["seq"],
         recorded=recorded,
@@ -281,7 +281,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
     recorded = _said(last["error"])
     actual = ended_as or "no exception" if error is None else _said(exception_to_json(error, []))
     return DivergenceError(
-        f"the program ended otherwise\n  recorded  {recorded}\n  now       {actual}",
+        f"the program ended differently\n  recorded  {recorded}\n  now       {actual}",
         run_id=last["run_id"],
         step=last["seq"],
         location=where,

@@ -348,7 +348,7 @@ def _check_form(step: RecoveredStep, done: bool, tree: Any) -> None:
         raise ValueError(
             f"step {step.seq}, http {step.name!r}, was answered with a message, and this is none: {problem}. "
             f"It looks like this: {HTTP_FORM}; "
-            'a body that is no JSON is a text, with the format "text"'
+            'a body that is not JSON is a text, with the format "text"'
         )
 
 

@@ -226,7 +226,7 @@ class BranchedReplay(Replay):
                 return
             self.left = True
             seq = self.report.consumed and max((one for one in self.index.steps if self._used[one] == 1), default=0)
-            text = f"after step {seq or 1} the program went another way than the recorded one"
+            text = f"after step {seq or 1} the program took another path than the recorded one"
             self.report.allow("left", text, step=seq or 1, where=caller())
         self.schedule.close()
 

@@ -428,7 +428,7 @@ def join() -> None:
         ticket = json.loads(variable)
         replayed = ticket["mode"] == "replay"
     except (ValueError, TypeError, KeyError):
-        _warn_not_joined(f"{processes.VARIABLE} is none of tracekit's")
+        _warn_not_joined(f"{processes.VARIABLE} was not set by tracekit")
         return
     if replayed:
         from .replaying import join_replay
@@ -459,7 +459,7 @@ def _record(ticket: Mapping[str, Any]) -> str | None:
     """Join a run that is being recorded; return why that is not possible, else ``None``."""
     run_id, root, lane, path = ticket["run_id"], ticket["store"], ticket["lane"], ticket["file"]
     if not valid_run_id(run_id) or not all(isinstance(one, str) for one in (lane, root, path)):
-        return f"{processes.VARIABLE} is none of tracekit's"
+        return f"{processes.VARIABLE} was not set by tracekit"
     store = Store(root)
     if path != store.path(run_id):
         store = Store(root, file=path)

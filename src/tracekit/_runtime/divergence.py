@@ -232,7 +232,7 @@ _LOG_ENDS: Final = "this is where the recorded process died; nothing is known of
 def headline(failure: BaseException) -> str:
     """Return what a failure means for the replay: it failed, or reached the end of what is known."""
     ended = isinstance(failure, ReplayError) and failure.at_log_end
-    return "the replay has come to where the log of a process that died ends" if ended else "the replay has failed"
+    return "the replay has reached the end of the log of a process that died" if ended else "the replay has failed"
 
 
 def asks_for_more(error: ReplayError) -> bool:
@@ -501,7 +501,7 @@ def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> 
 def left_over(steps: int, of: str = "") -> str:
     """Return a sentence about the number of recorded steps that are left, ``of`` a process, say (``" of it"``)."""
     return (
-        f"1 recorded step{of} was never asked for" if steps == 1 else f"{steps} recorded steps{of} were never asked for"
+        f"1 recorded step{of} was never requested" if steps == 1 else f"{steps} recorded steps{of} were never requested"
     )
 
 
@@ -540,7 +540,7 @@ def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
 def nothing_recorded(run_id: str) -> NotReplayableError:
     """The recording has nothing to give to the program."""
     return NotReplayableError(
-        "the recording holds no step, no read and no input: a replay of it shows nothing",
+        "the recording has no steps, reads or inputs: a replay of it shows nothing",
         run_id=run_id,
         reason="nothing was captured",
         next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",
@@ -812,7 +812,7 @@ class Divergences:
             near += "".join(f"\n  {sentence}" for sentence in self.settings_changed())
         if self._warns and harmless:
             text = (
-                f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered all the same"
+                f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered nevertheless"
             )
             self._report.inexact("passed_over", text, step=seq, where=caller(), differences=found)
             return

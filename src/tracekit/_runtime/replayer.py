@@ -1209,7 +1209,7 @@ class Replay:
     def part_ended(self, step: int, name: str, result: object) -> None:
         answer = self.index.answer[step]
         if answer:
-            self.divergences.end("result", f"the part {name!r} of the run came to another result", answer, result)
+            self.divergences.end("result", f"the part {name!r} of the run had another result", answer, result)
 
     @property
     def undo_log(self) -> Replay | None:
@@ -1520,7 +1520,7 @@ class Replay:
             step, entry = self.index.answer[seq], self.trace.entry(seq)
             if step:
                 named = self.trace.entry(step).get("name")
-                what = f"entry {seq} ({entry['type']} of {named!r}) was never asked for"
+                what = f"entry {seq} ({entry['type']} of {named!r}) was never requested"
             else:
                 what = f"entry {seq} ({entry.get('name')!r}) came in the recording, and never did in the replay"
             self.report.inexact("undelivered", what, step=seq)

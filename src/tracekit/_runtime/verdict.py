@@ -53,7 +53,7 @@ _WORDS: Final = {
     "other_signal": ("signal handled otherwise", "signals handled otherwise"),
     "place": ("event whose place was passed", "events whose places were passed"),
     "undelivered": ("recorded event that never came", "recorded events that never came"),
-    "unconsumed_steps": ("recorded step that was never asked for", "recorded steps that were never asked for"),
+    "unconsumed_steps": ("recorded step that was never requested", "recorded steps that were never requested"),
     "late": ("call after the end", "calls after the end"),
     "passed_over": ("difference passed over", "differences passed over"),
     "shared_argument": ("argument in another state", "arguments in another state"),
@@ -425,7 +425,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield False, Reason("damaged", f"the trace is broken{where}: {own.problem}")
         return
     if not read[0].first:
-        yield False, Reason("no_entries", "the file holds no entry")
+        yield False, Reason("no_entries", "the file has no entries")
         return
     if not any(one.captured for one in read):
         only = any(one.bookkeeping for one in read)
@@ -631,7 +631,7 @@ class Report:
     def never_asked_for(self, steps: Iterable[Mapping[str, Any]]) -> None:
         """Add a reason for each recorded step (``seq``, ``type``, ``name``) that the program did not make."""
         for step in steps:
-            text = f"step {step['seq']} ({step['type']} {step['name']!r}) was never asked for"
+            text = f"step {step['seq']} ({step['type']} {step['name']!r}) was never requested"
             self.inexact("unconsumed_steps", text, step=step["seq"], name=step["name"])
 
     def remark(self, code: str, text: str, **facts: Any) -> None:

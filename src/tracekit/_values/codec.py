@@ -976,7 +976,7 @@ def _decode_opaque(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 def _int(decoder: Decoder, tree: dict[str, Tree], depth: int) -> int:
     text = _text(tree["v"])
     if not _INT.fullmatch(text):
-        refuse("it is no integer")
+        refuse("it is not an integer")
     return int(text, 16)
 
 
@@ -992,7 +992,7 @@ def _zone(name: Any) -> Any:
     from zoneinfo import ZoneInfo
 
     if not _ZONE.fullmatch(_text(name)):
-        refuse("it is no time zone")
+        refuse("it is not a time zone")
     return ZoneInfo(name)
 
 
@@ -1019,7 +1019,7 @@ def _fraction(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
     numerator, denominator = _ints(decoder, tree["v"], 2, depth)
     if denominator <= 0:
-        refuse("it is no fraction")
+        refuse("it is not a fraction")
     value = object.__new__(Fraction)  # without normalising: finding the common divisor of large numbers takes long
     set_state(value, {"_numerator": numerator, "_denominator": denominator})
     return value
@@ -1047,7 +1047,7 @@ def _decode_path(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
     name = _text(tree.get("c"))
     if name not in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path"):
-        refuse("it is no path")
+        refuse("it is not a path")
     cls = getattr(pathlib, name)
     foreign = name in ("PosixPath", "WindowsPath") and cls is not type(pathlib.Path())
     return (pathlib.Path if foreign else cls)(_text(decoder.value(tree["v"], depth + 1)))
@@ -1092,7 +1092,7 @@ def _complex(decoder: Decoder, tree: dict[str, Tree], depth: int) -> complex:
 def _pattern(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     source, flags = decoder.items(tree["v"], depth + 1)
     if type(source) not in (str, bytes) or type(flags) is not int or len(source) > _LONGEST_PATTERN:
-        refuse("it is no pattern")
+        refuse("it is not a pattern")
     return re.compile(source, flags & ~re.DEBUG)
 
 
@@ -1101,7 +1101,7 @@ def _ip(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
     name = _text(tree.get("c"))
     if name not in ("IPv4Address", "IPv4Network", "IPv4Interface", "IPv6Address", "IPv6Network", "IPv6Interface"):
-        refuse("it is no address")
+        refuse("it is not an address")
     return getattr(ipaddress, name)(_text(decoder.value(tree["v"], depth + 1)))
 
 
@@ -1128,7 +1128,7 @@ def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
         return _objects(numpy, decoder, shape, tree, depth)
     data, dtype = _data(tree), _dtype(numpy, tree)
     if len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
-        refuse("it is no shape of an array")
+        refuse("it is not the shape of an array")
     if prod(shape) * dtype.itemsize != len(data):
         refuse("the shape of an array does not fit its data")
     if not data:
@@ -1146,7 +1146,7 @@ def _npscalar(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 def _dtype(numpy: Any, tree: dict[str, Tree]) -> Any:
     if not DTYPE.fullmatch(_text(tree["dtype"])):
-        refuse("it is no dtype")
+        refuse("it is not a dtype")
     return numpy.dtype(tree["dtype"])
 
 

@@ -128,7 +128,7 @@ def set_state(value: object, state: dict[str, Any]) -> None:
         own = None
     for name, item in state.items():
         if type(name) is not str or (name.startswith("__") and name.endswith("__")):
-            raise ValueError(f"{name!r} is no attribute to set")
+            raise ValueError(f"{name!r} is not an attribute that can be set")
         if name in slots:
             slots[name].__set__(value, item)
         elif own is not None:

@@ -139,9 +139,9 @@ def loads(data: bytes | str, path: str = "the recording") -> Recording:
         # Readers take the last of duplicate keys: an answer would be lost silently.
         raise _unusable(path, f"has the key {doubled.key!r:.80} twice in one object") from None
     except (ValueError, RecursionError) as error:
-        raise _unusable(path, f"is no JSON: {error}") from None
+        raise _unusable(path, f"is not JSON: {error}") from None
     if not isinstance(tree, dict):
-        raise _unusable(path, "is no JSON object")
+        raise _unusable(path, "is not a JSON object")
     version = tree.pop(_VERSION, 1)
     if type(version) is not int or version < 1:
         raise _unusable(path, f"says that its version is {version!r:.80}")
@@ -230,7 +230,7 @@ class Replay:
         ]
         if left:
             raise UnconsumedStepsError(
-                f"{len(left)} recorded answers were never asked for, the first under {left[0]['name']!r}",
+                f"{len(left)} recorded answers were never requested, the first under {left[0]['name']!r}",
                 steps=left,
                 next_action="see which step no longer asks; record again if the change is meant",
             )

@@ -133,7 +133,7 @@ class _Units(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return number if math.isfinite(number) else self.fail(f"{value} is no number of cost units.", param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a number of cost units.", param, ctx)
 
 
 @click.command()

@@ -396,7 +396,7 @@ def _json(key: str, value: Any) -> None:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _text(key: str, value: object) -> None:

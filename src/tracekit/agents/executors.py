@@ -86,7 +86,7 @@ def tools_of(declared: Any) -> Iterator[Any]:
     found = [name for name in dir(type(declared)) if not name.startswith("_") and _is_tool(type(declared), name)]
     if not found:
         raise IntentionError(
-            f"{declared!r:.80} is no tool: it can't be called, and has no traced methods",
+            f"{declared!r:.80} is not a tool: it can't be called, and has no traced methods",
             next_action="give functions or methods",
         )
     for name in found:
@@ -158,7 +158,7 @@ def reply_of(answered: Any, whose: str) -> dict[str, Any]:
 def _checked(answered: Mapping[str, Any], whose: str) -> dict[str, Any]:
     unknown = answered.keys() - _PARTS.keys()
     if unknown or ("text" not in answered and not answered.get("tool_calls")):
-        what = f"{min(unknown)!r}, which is no part of one" if unknown else "neither text nor tool calls"
+        what = f"{min(unknown)!r}, which is not a part of one" if unknown else "neither text nor tool calls"
         raise IntentionError(
             f"the answer of {whose} has {what}", next_action=f"an answer has some of {', '.join(_PARTS)}"
         )
@@ -453,7 +453,7 @@ class ToolExecutor(Executor):
         if known is None:
             if self.side_effect is None:
                 raise IntentionError(
-                    f"{tool!r:.80} is no traced tool, and its side effect is not declared",
+                    f"{tool!r:.80} is not a traced tool, and its side effect is not declared",
                     next_action="decorate it with traced_tool, or say ToolExecutor(…, side_effect=…)",
                 )
             tool = traced_tool(side_effect=SideEffectClass.of(self.side_effect), **options)(tool)
@@ -461,7 +461,7 @@ class ToolExecutor(Executor):
             assert known is not None
         if known.spec.family != "tool" or "generator" in known.shape:
             raise IntentionError(
-                f"{known.spec.name!r} is no tool that returns once ({known.spec.family}, {known.shape})",
+                f"{known.spec.name!r} is not a tool that returns once ({known.spec.family}, {known.shape})",
                 next_action="give a function or coroutine function, which may return a list of what a generator would yield",
             )
         if self.side_effect not in (None, known.spec.side_effect):

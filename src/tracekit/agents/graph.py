@@ -416,7 +416,7 @@ def _listed(ids: Sequence[str]) -> str:
 
 def _invalid(number: int, problem: str) -> InvalidEventError:
     return InvalidEventError(
-        f"event {number} of those given is no inter-agent event: {problem}",
+        f"event {number} of those given is not an inter-agent event: {problem}",
         line=number,
         problem=problem,
         ids=(),

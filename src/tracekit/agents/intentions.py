@@ -213,7 +213,7 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
     found = not_serialisable(to_json(data))
     if found is not None:
         raise IntentionError(
-            f"{what} holds what is no data: {found}",
+            f"{what} contains something that is not data: {found}",
             next_action="an intention is written down before it is done: give it values, not handles, clients or functions",
         )
     made: dict[str, Any] = copied(data)
@@ -242,14 +242,14 @@ def _json(value: Any, what: str, path: str, depth: int) -> Any:
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
-                raise IntentionError(f"{what} has a key that is no text{_at(path)}: {key!r:.80}")
+                raise IntentionError(f"{what} has a key that is not a text{_at(path)}: {key!r:.80}")
         return {key: _json(item, what, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if type(value) is list:
         return [_json(item, what, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
     if value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value)):
         return value
     raise IntentionError(
-        f"{what} holds what is no JSON{_at(path)}: {value!r:.80}",
+        f"{what} holds what is not JSON{_at(path)}: {value!r:.80}",
         next_action="objects of the world are JSON: texts, finite numbers, booleans, null, lists and objects",
     )
 

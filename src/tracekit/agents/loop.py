@@ -123,7 +123,7 @@ class _Place:
         request = self._request
         if inspect.isawaitable(data) or not isinstance(data, Mapping):
             raise IntentionError(
-                f"the executor of {request} answered {data!r:.80}, which is no event's data",
+                f"the executor of {request} answered {data!r:.80}, which is not an event's data",
                 next_action="`perform` returns a mapping; a coroutine of one where `asynchronous` is true",
             )
         exchange = self._exchange()
@@ -279,7 +279,7 @@ class Agenda:
         """Record an intention; if it only changes the world, it is thereby executed."""
         if not isinstance(intention, Intention):
             raise IntentionError(
-                f"{intention!r:.80} is no intention", next_action="make one with `ask`, `call`, `create` or `patch`"
+                f"{intention!r:.80} is not an intention", next_action="make one with `ask`, `call`, `create` or `patch`"
             )
         cause = intention.cause or event
         if intention.kind == "object.created":
@@ -290,7 +290,7 @@ class Agenda:
             self._ask(intention, cause, by)
         else:
             raise IntentionError(
-                f"{intention.kind!r} is no kind of intention",
+                f"{intention.kind!r} is not a kind of intention",
                 next_action="make intentions with call(), ask(), create() and patch() of tracekit.agents",
             )
 

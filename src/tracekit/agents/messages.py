@@ -125,7 +125,7 @@ class Message:
         except (KeyError, TypeError) as error:
             raise _invalid(f"a message needs type, sender, recipient, task, payload and origin: {error!r}") from None
         if kind not in _TYPES:
-            raise _invalid(f"{kind!r} is no type of message")
+            raise _invalid(f"{kind!r} is not a type of message")
         if not all(name is None or isinstance(name, str) for name in names):
             raise _invalid(f"sender, recipient and task of a message are texts, not {names}")
         where = None if origin is None else origin_of(origin)
@@ -320,7 +320,7 @@ def extract(headers: Headers, payload: Any = None) -> Message:
     _agree(found.get("traceparent", []))
     kind = _HEADER_TYPES.get(members.get("type", "sent"))
     if kind is None:
-        raise _malformed(f"{members['type']!r:.80} is no type of message")
+        raise _malformed(f"{members['type']!r:.80} is not a type of message")
     return Message(kind, members.get("sender"), members.get("recipient"), payload, members.get("task"), origin)
 
 
@@ -395,7 +395,7 @@ def _decoded(key: str, value: str) -> str:
     try:
         return unquote_to_bytes(value).decode("utf-8")
     except UnicodeDecodeError:
-        raise _malformed(f"the value of {_PREFIX}{key} in baggage is no UTF-8: {value!r:.80}") from None
+        raise _malformed(f"the value of {_PREFIX}{key} in baggage is not UTF-8: {value!r:.80}") from None
 
 
 def _origin(members: Mapping[str, str]) -> Origin | None:

@@ -142,7 +142,7 @@ def _members(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[st
             if problem is not None:
                 return problem
         elif schema.get("additionalProperties", True) is False:
-            return f"{before}{key} is no part of it"
+            return f"{before}{key} is not a part of it"
     return None
 
 
@@ -455,7 +455,7 @@ class ExecutionRecord:
         """Create the record from the result of ``as_dict``. Raises ``InvalidRecordError``, a ``ValueError``, for
         anything else."""
         if not isinstance(tree, Mapping):
-            raise _none(f"it is no object but {tree!r:.80}")
+            raise _none(f"it is not an object but {tree!r:.80}")
         try:
             content = {key: readable(value)[0] for key, value in tree.items()}
         except (TypeError, ValueError, RecursionError) as error:
@@ -489,7 +489,7 @@ class ExecutionRecord:
 
 def _none(problem: str) -> InvalidRecordError:
     return InvalidRecordError(
-        f"this is no record of an execution: {problem}",
+        f"this is not a record of an execution: {problem}",
         next_action="`tracekit schema execution` prints what one looks like; ExecutionRecord.of(run) makes it from a trace",
     )
 

@@ -186,7 +186,7 @@ class AgentRegistry:
         """Add ``agent``, and return it. Raises ``RegistryError`` if its name is taken."""
         if not isinstance(agent, BaseAgent):
             raise RegistryError(
-                f"{agent!r:.80} is no agent",
+                f"{agent!r:.80} is not an agent",
                 next_action="wrap a handler: BaseAgent(handler, intent='…'), or @registry.agent",
             )
         if agent.name in self._agents:
@@ -309,7 +309,7 @@ def _keys(name: str, intent: Any) -> tuple[Key, ...]:
     several = [*declared] if isinstance(declared, Iterable) else [declared]
     if not all(isinstance(one, (str, IntentRef)) for one in several):
         raise RegistryError(
-            f"agent {name!r} handles {intent!r:.80}, which is no intent",
+            f"agent {name!r} handles {intent!r:.80}, which is not an intent",
             next_action="say its name, an IntentRef, or a list of these: intent='…'",
         )
     keys = tuple((one, None) if isinstance(one, str) else (one.name, one.version) for one in several)
@@ -615,7 +615,7 @@ class AgentCall:
         if isinstance(answer, (CoroutineType, GeneratorType)):
             answer.close()
         raise RegistryError(
-            f"agent {self.agent.name!r} returned a {type(answer).__name__}, which is no answer yet",
+            f"agent {self.agent.name!r} returned a {type(answer).__name__}, which is not an answer yet",
             agent=self.agent.name,
             run_id=self.run_id,
             next_action="return what becomes of it: `await` it, or make a list of its items",

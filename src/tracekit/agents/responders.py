@@ -49,7 +49,7 @@ class Responder(Generic[R]):
         unknown = [kind for kind in self.kinds if kind not in EVENTS]
         if unknown or not self.kinds:
             raise IntentionError(
-                f"responder {self.name!r} responds to {unknown[0]!r}, which is no kind of event"
+                f"responder {self.name!r} responds to {unknown[0]!r}, which is not a kind of event"
                 if unknown
                 else f"responder {self.name!r} responds to nothing",
                 next_action=f"name one of {', '.join(sorted(EVENTS))}",
@@ -95,7 +95,7 @@ class Responder(Generic[R]):
         for one in found:
             if not isinstance(one, Intention):
                 raise IntentionError(
-                    f"responder {self.name!r} returned {one!r:.80}, which is no intention",
+                    f"responder {self.name!r} returned {one!r:.80}, which is not an intention",
                     next_action="return what `ask`, `call`, `create` and `patch` make: one, several, or None",
                 )
         return found

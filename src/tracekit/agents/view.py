@@ -220,7 +220,7 @@ def check(event: Any) -> str | None:
     """Return what is wrong with an event, or ``None``. In addition to the schema, the short forms must agree with the
     long ones."""
     if not isinstance(event, Mapping):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     problem = _wrong(event, _ALWAYS) or _wrong(event, _OF_TYPE[event["event_type"]])
     if problem is not None:
         return problem
@@ -461,7 +461,7 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
             if problem is None:
                 json.loads(raw, object_pairs_hook=once)
         except ValueError as error:
-            raise _invalid(number, f"it is no JSON: {error}") from None
+            raise _invalid(number, f"it is not JSON: {error}") from None
         except DoubledKeyError as doubled:
             problem = f"the key {doubled.key!r:.80} is there twice"
         if (
@@ -480,7 +480,7 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
     id = event.get("event_id") if isinstance(event, dict) else None
     ids = (id,) if isinstance(id, str) else ()
     return InvalidEventError(
-        f"line {number} is no inter-agent event: {problem}" + "".join(f" (event {one[:80]})" for one in ids),
+        f"line {number} is not an inter-agent event: {problem}" + "".join(f" (event {one[:80]})" for one in ids),
         line=number,
         problem=problem,
         ids=ids,

@@ -155,7 +155,7 @@ def _loaded(name: str, points: list[Announcement]) -> click.Command:
         ) from error
     if not isinstance(command, click.Command):
         raise UnusableCommandError(
-            f"what the package {packages[0]} announces as the command {name!r} is no click command: {command!r:.80}"
+            f"what the package {packages[0]} announces as the command {name!r} is not a click command: {command!r:.80}"
         )
     return command
 

@@ -74,9 +74,9 @@ class Wire:
         try:
             found = json.loads(body)
         except ValueError as error:
-            raise MessageError(f"the message is no JSON: {error}") from error
+            raise MessageError(f"the message is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise MessageError(f"the message is no JSON object: {found!r:.80}")
+            raise MessageError(f"the message is not a JSON object: {found!r:.80}")
         return found
 
     def _length(self) -> int | None:
@@ -317,7 +317,7 @@ class Adapter:
         self._follows.clear()
         try:
             if not isinstance(arguments, dict):
-                raise RefusedError(f"the arguments of {command} are no object: {arguments!r:.80}")
+                raise RefusedError(f"the arguments of {command} are not an object: {arguments!r:.80}")
             answer = self._requests.get(str(command))
             if answer is None:
                 raise RefusedError(f"there is no request {command!r:.80} here")

@@ -271,7 +271,7 @@ def _text(reason: Mapping[str, Any]) -> str:
         for one in (reason.get("differences") or ())[:3]
         if isinstance(one, Mapping) and "path" in one
     ]
-    text = str(reason["text"]).replace(", and was answered all the same", "")
+    text = str(reason["text"]).replace(", and was answered nevertheless", "")
     return f"{text}: {'; '.join(fields)}" if fields else text
 
 

@@ -22,7 +22,7 @@ _UNKNOWN: Final = "?"
 
 def _limit(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter(f"{value!r} is no finite number from 0")
+        raise click.BadParameter(f"{value!r} is not a finite number >= 0")
     return value
 
 
@@ -103,7 +103,7 @@ def _read(path: str) -> Any:
         with click.open_file(path, "rb") as file:
             return orjson.loads(file.read())
     except ValueError as error:
-        raise click.UsageError(f"{path} is no JSON: {error}") from None
+        raise click.UsageError(f"{path} is not JSON: {error}") from None
 
 
 def _prices(options: tuple[str, ...]) -> dict[str, Price] | None:

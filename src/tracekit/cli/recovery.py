@@ -473,7 +473,7 @@ def _tree(file: BinaryIO) -> Any:
     try:
         tree = orjson.loads(file.read())
     except ValueError as error:
-        raise click.BadParameter(f"it is no JSON: {error}", param_hint="--done") from None
+        raise click.BadParameter(f"it is not JSON: {error}", param_hint="--done") from None
     if not_serialisable(tree) is not None:
         raise click.BadParameter("it contains a value that was not recorded", param_hint="--done")
     stack = [tree]

@@ -122,6 +122,6 @@ def check_page(target: str) -> None:
     except (IsADirectoryError, PermissionError) as error:
         raise RunStateError(f"{target} can't be written: {error.strerror}", next_action="name a file with -o") from None
     raise RunStateError(
-        f"{target} exists already, and is no report of tracekit's",
+        f"{target} exists already, and is not a report of tracekit",
         next_action="name another file with -o, or remove it",
     )

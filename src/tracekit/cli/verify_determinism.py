@@ -71,7 +71,7 @@ def difference(one: tuple[str, list[bytes]], other: tuple[str, list[bytes]]) -> 
         sides = [(name, found[number] if number < len(found) else b"(nothing)") for name, found in (one, other)]
         if sides[0][1] != sides[1][1]:
             both = "\n".join(f"  {name}:\n    {data.decode('utf-8', 'replace').strip():.400}" for name, data in sides)
-            return f"line {number + 1} is another one in {other[0]} than in {one[0]}\n{both}"
+            return f"line {number + 1} is different in {other[0]} than in {one[0]}\n{both}"
     return None
 
 

@@ -165,7 +165,7 @@ def _load(path: str) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise _unusable(path, f"is no JSON: {error}") from None
+            raise _unusable(path, f"is not JSON: {error}") from None
     try:
         import yaml
     except ModuleNotFoundError:
@@ -221,7 +221,7 @@ def _headers(found: Any) -> list[tuple[bytes, bytes]]:
     if found is None:
         return []
     if not isinstance(found, dict):
-        raise ValueError("its headers are no mapping")
+        raise ValueError("its headers are not a mapping")
     headers = []
     for name, values in found.items():
         for value in values if isinstance(values, list) else [values]:
@@ -309,7 +309,7 @@ def _brotli(body: bytes) -> bytes:
         try:
             return bytes(module.decompress(body))
         except module.error as error:
-            raise ValueError(f"its body is no brotli: {error}") from None
+            raise ValueError(f"its body is not brotli data: {error}") from None
     raise ValueError("its body is compressed by brotli, and that is not installed: pip install brotli")
 
 
@@ -325,7 +325,7 @@ def _zstandard(body: bytes) -> bytes:
     try:
         return zstandard.ZstdDecompressor().decompressobj().decompress(body)
     except zstandard.ZstdError as error:
-        raise ValueError(f"its body is no zstandard: {error}") from None
+        raise ValueError(f"its body is not zstandard data: {error}") from None
 
 
 def _is_text(body: bytes) -> bool:
