@@ -85,7 +85,7 @@ def test_a_function_that_takes_too_long_is_in_doubt_and_not_called_again(
     error = response.results[0].exception
     assert isinstance(error, StepTimeoutError)
     assert error.in_doubt is True  # type: ignore[attr-defined]
-    assert "its thread goes on" in str(error)
+    assert "its thread continues" in str(error)
     (failed,) = of_type(run, "tool.error")
     assert failed["meta"]["info"] == {"timeout": True, "in_doubt": True, "final": True}
 

@@ -545,7 +545,7 @@ def test_a_request_that_is_too_large_has_a_record_all_the_same(answer: str) -> N
     else:
         with pytest.raises(NotReplayableError, match="Return a type"):
             replay_execution(run)
-    with pytest.raises(NotReplayableError, match="could not be recorded whole"):
+    with pytest.raises(NotReplayableError, match="could not be recorded completely"):
         replay_execution(run, verify_envelope=True)
 
 

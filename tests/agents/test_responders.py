@@ -619,7 +619,7 @@ def test_intentions_are_data() -> None:
         "temperature": 0.5,
     }
     for attempt in (lambda: ask("a", client=object()), lambda: call("mail", {"to": object()})):
-        with pytest.raises(IntentionError, match="no data"):
+        with pytest.raises(IntentionError, match="not data"):
             attempt()
     for attempt in (lambda: ask([]), lambda: call(""), lambda: create("", {}), lambda: Loop().run("text")):  # type: ignore[arg-type]
         with pytest.raises(IntentionError):
