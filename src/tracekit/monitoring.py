@@ -96,7 +96,7 @@ def _readable(store: Store) -> Check:
 
 def _writable(store: Store) -> Check:
     """Write a file where the next run would be written, or check whether that directory could be created."""
-    directory = store.runs if os.path.isdir(store.runs) else _there(store.runs)
+    directory = store.runs if os.path.isdir(store.runs) else _existing(store.runs)
     if directory != store.runs:
         ok = os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
         return Check("writable", ok, "the store can be made" if ok else "the store can't be made")
@@ -127,11 +127,11 @@ def _failed(name: str, what: str, error: OSError) -> Check:
 
 
 def _free(store: Store) -> int:
-    facts = os.statvfs(_there(store.runs))
+    facts = os.statvfs(_existing(store.runs))
     return facts.f_bavail * facts.f_frsize
 
 
-def _there(path: str) -> str:
+def _existing(path: str) -> str:
     """Return the nearest existing directory at or above a path."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)

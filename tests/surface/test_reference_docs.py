@@ -109,7 +109,7 @@ def test_every_error_is_exported() -> None:
 #: Where the codes of the verdict are on its page: by the function that makes the reason, what stands before and after them.
 _TABLES = {
     "_against_a_replay": ("| reason against a replay |", "\n\n"),
-    "_lacking": ("| reason against a replay |", "\n\n"),
+    "_uncaptured": ("| reason against a replay |", "\n\n"),
     "_against_running_it": ("| reason against running it again |", "\n\n"),
     "_with_effects": ("| reason against running it again |", "\n\n"),
     "inexact": ("| reason | |", "\n\n"),

@@ -761,7 +761,7 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
 # The steps of a run that can be undone: completed, failed but possibly done, and under way.
 
 #: The longest time (s) that a thread waits before it checks again: not every change wakes it.
-_LOOK: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class UnderWay:
@@ -896,7 +896,7 @@ class UndoableSteps:
             if rest <= 0:
                 return
             with _reality.off_loop():
-                gate.acquire(timeout=min(rest, _LOOK))
+                gate.acquire(timeout=min(rest, _POLL_S))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over`` is true, for at most ``seconds`` if that is a number."""
@@ -949,7 +949,7 @@ REFUSALS: Final = (
     RecoveryRefusedError,
 )
 _NONE: Final[Mapping[str, Any]] = {}
-_WHETHER: Final = "find out whether it happened before it is called again"
+_CHECK_FIRST: Final = "find out whether it happened before it is called again"
 
 
 class Invocation:
@@ -1224,9 +1224,9 @@ class Pause:
 #: (s).
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 30.0
-_PATIENCE: Final = 300.0
+_LONGEST_RETRY_AFTER: Final = 300.0
 #: Failure types that a retry with the same arguments can't fix, when the strategy is to give up.
-_HOPELESS: Final = frozenset(
+_NOT_RETRYABLE: Final = frozenset(
     ("invalid_input", "schema_validation", "contract_violation", "budget_exceeded", "side_effect_violation")
 )
 
@@ -1409,7 +1409,7 @@ def _overdue(call: Invocation, step: Any, overdue: Overdue, in_doubt: bool) -> S
         run_id=None if scope is None else scope.session.run_id,
         step=step.seq or None,
         location=caller(),
-        next_action=_WHETHER if in_doubt else "give it more time, or find out what it waits for",
+        next_action=_CHECK_FIRST if in_doubt else "give it more time, or find out what it waits for",
         tool=spec.name,
         timeout_ms=limit,
         side_effect=spec.side_effect,
@@ -1441,11 +1441,11 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
         return None
     failure = done.failure
     strategy = str(failure.recovery_strategy)
-    if strategy == "manual_intervention" or (strategy == "abort" and str(failure.type) in _HOPELESS):
+    if strategy == "manual_intervention" or (strategy == "abort" and str(failure.type) in _NOT_RETRYABLE):
         return None
     wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(number - 1, 16))
     requested = failure.retry_after_s or 0.0
-    return None if requested > _PATIENCE else max(wait, requested)
+    return None if requested > _LONGEST_RETRY_AFTER else max(wait, requested)
 
 
 def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | FunctionBody | BlockBody | Pause, Any, bool]:

@@ -106,13 +106,13 @@ def parsed(content: bytes) -> Any:
 
 def _parsed(content: bytes) -> tuple[Any, bytes | None]:
     """Like ``parsed``, and also return ``content`` if that is certain to be the JSON of the value as logged."""
-    return read_json(content, NOT_JSON, _FEW, _EASY)
+    return read_json(content, NOT_JSON, _MAX_COUNTED_SINGLY, _MAX_UNCHECKED)
 
 
 #: A longer body is checked value by value.
-_EASY: Final = 1 << 20
+_MAX_UNCHECKED: Final = 1 << 20
 #: Up to this many containers are found one by one; beyond that, all are counted if the body is this short.
-_FEW: Final = 40
+_MAX_COUNTED_SINGLY: Final = 40
 _SHORT: Final = 2048
 
 
@@ -121,7 +121,7 @@ def _is_plain(data: bytes, value: Any, containers: int) -> bool:
 
     It is, if no key can be taken for a tag (a key with a dollar sign) and the value is not nested too deep.
     """
-    return (36 not in data and len(data) < _EASY and containers <= _LEVELS) or to_json(value) is value
+    return (36 not in data and len(data) < _MAX_UNCHECKED and containers <= _LEVELS) or to_json(value) is value
 
 
 def _is_plain_part(data: bytes, value: Any) -> bool:
@@ -139,8 +139,8 @@ def _containers(content: bytes, value: Any) -> int:
     """
     if len(content) <= 2 * _LEVELS:  # each has two brackets
         return len(content) // 2
-    found = brackets(content, _FEW)
-    if found < _FEW:
+    found = brackets(content, _MAX_COUNTED_SINGLY)
+    if found < _MAX_COUNTED_SINGLY:
         return found
     if len(content) < _SHORT:
         return content.count(b"{") + content.count(b"[")

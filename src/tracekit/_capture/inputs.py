@@ -36,20 +36,20 @@ from .plugins import PLACEHOLDER
 __all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
 
 #: Variables that say where a process runs, not what it does: they may differ in a replay.
-_PLACE: Final = frozenset({
+_LOCAL_VARIABLES: Final = frozenset({
     "HOME", "PATH", "TMPDIR", "TEMP", "TMP", "PWD", "OLDPWD", "SHLVL", "SHELL", "VIRTUAL_ENV", "_",
     "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR",
 })  # fmt: skip
-_OF_PLACE: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
+_LOCAL_PREFIXES: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
 #: Modules of the standard library through which user code reads a variable, or opens a file.
-_BETWEEN: Final = frozenset({
+_PASS_THROUGH: Final = frozenset({
     "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
     "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
 #: Packages that inspect the program, and read its code.
-_KEEPING: Final = frozenset({
+_INSPECTORS: Final = frozenset({
     "IPython", "_pytest", "pytest", "coverage", "debugpy", "pydevd", "pip", "setuptools", "pkg_resources", "traitlets", "wrapt",
 })  # fmt: skip
 _CODE: Final = (".py", ".pyc", ".pyi", ".pth", ".so", ".pyd", ".ipynb")
@@ -60,7 +60,7 @@ _getcwd: Final = os.getcwd
 def _asks() -> Scope | None:
     """Return the scope of the run if the running code is user code and part of it, outside of any step."""
     scope = current.get()
-    return scope if scope is not None and not scope.live and asked_by_user(_BETWEEN, 3) else None
+    return scope if scope is not None and not scope.live and asked_by_user(_PASS_THROUGH, 3) else None
 
 
 @_reality.off_loop()
@@ -83,7 +83,7 @@ def _library_asks(path: Any) -> bool:
 def _asking_package() -> str | None:
     """Return the installed package that asks; ``None`` if something else does."""
     frame: FrameType | None = _getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+    while frame is not None and frame.f_globals.get("__name__") in _PASS_THROUGH:
         frame = frame.f_back
     if frame is None:
         return None
@@ -93,7 +93,7 @@ def _asking_package() -> str | None:
 
 def _watches(package: str) -> bool:
     """Return whether a package inspects the program instead of being a part of it."""
-    return package in _KEEPING or package.startswith("tracekit")
+    return package in _INSPECTORS or package.startswith("tracekit")
 
 
 def _passes_away(where: str) -> bool:
@@ -131,7 +131,7 @@ _iterated: Final = _Iterated()
 def _is_input(environment: Any, name: Any) -> bool:
     if environment is not os.environ or type(name) is not str:
         return False
-    if name in _PLACE or name.startswith(_OF_PLACE):
+    if name in _LOCAL_VARIABLES or name.startswith(_LOCAL_PREFIXES):
         return False
     return _iterated.names.get(id(name)) is not name
 
@@ -139,7 +139,7 @@ def _is_input(environment: Any, name: Any) -> bool:
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live or not asked_by_user(_BETWEEN) or not _is_input(self, key):
+        if scope is None or scope.live or not asked_by_user(_PASS_THROUGH) or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)
@@ -223,8 +223,8 @@ def _deleting(original: Any) -> Any:
 
 #: How much content is kept of one file by default, in bytes; for everything that a run reads, the limit is this many
 #: times as much.
-_ONE: Final = 256 << 10
-_TIMES: Final = 64
+_KEEP_PER_FILE: Final = 256 << 10
+_KEEP_FACTOR: Final = 64
 _KEEP: Final = "TRACEKIT_KEEP_FILES"
 _SIZE: Final = expression(r"(\d+)([KMG]?)(?:i?B)?", re.IGNORECASE)
 #: Of a larger file only the beginning and the end are hashed.
@@ -256,13 +256,13 @@ class _Files:
     def __init__(self) -> None:
         self.directory: Final = os.path.realpath(_getcwd())
         #: How much content is kept of one file.
-        self.most = _ONE
+        self.most = _KEEP_PER_FILE
         setting = os.environ.get(_KEEP)
         if setting:
             try:
                 self.most = bytes_of(setting)
             except ValueError as error:
-                warn(f"{_KEEP}: {error}; it is {_ONE >> 10}K")
+                warn(f"{_KEEP}: {error}; it is {_KEEP_PER_FILE >> 10}K")
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
         #: The files whose state before the run changed them has been recorded.
@@ -280,7 +280,7 @@ class _Files:
         if (
             keep
             and len(data) <= self.most
-            and self.kept + len(data) <= self.most * _TIMES
+            and self.kept + len(data) <= self.most * _KEEP_FACTOR
             and not _holds_credentials(name)
         ):
             self.kept += len(data)
@@ -599,7 +599,7 @@ def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
 #: A directory with more entries than this is not scanned.
 _ENTRIES: Final = 2_000
 #: Directories of these names hold files of other tools.
-_OTHERS: Final = frozenset(("__pycache__", "node_modules", "site-packages", ".tracekit", ".venv", "venv"))
+_SKIPPED_DIRECTORIES: Final = frozenset(("__pycache__", "node_modules", "site-packages", ".tracekit", ".venv", "venv"))
 
 
 class _Tree:
@@ -630,7 +630,7 @@ class _Tree:
             for entry in entries:
                 path = entry.path
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in _OTHERS and path not in without:
+                    if entry.name not in _SKIPPED_DIRECTORIES and path not in without:
                         versions[path] = (0,)
                         left.append(path)
                     continue
@@ -645,7 +645,7 @@ class _Tree:
                 if path in kept and known[path] == version:
                     contents[path] = kept[path]
                 elif entry.is_symlink() or (
-                    stat.S_ISREG(about.st_mode) and about.st_size <= files.most and total <= files.most * _TIMES
+                    stat.S_ISREG(about.st_mode) and about.st_size <= files.most and total <= files.most * _KEEP_FACTOR
                 ):
                     unread.append((path, entry.is_symlink()))
         tree._read(unread, files.most)

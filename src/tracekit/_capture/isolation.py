@@ -158,7 +158,7 @@ _DETACH: Final = 2
 #: Directories that hold no user's files, or only files that vanish at the next boot.
 _OF_THE_SYSTEM: Final = ("/proc", "/sys", "/dev", "/run")
 #: The maximum number of directories to cover; any more are reported.
-_MOST: Final = 256
+_MAX_COVERED: Final = 256
 #: A space, for example, as written in /proc/self/mountinfo.
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 #: The interpreter's own files.
@@ -281,7 +281,7 @@ class ScratchLayer:
         if directory in self._passes or directory in _OF_THE_SYSTEM:
             return
         if not any(one.startswith(below) for one in mounted if one != directory) and directory != "/":
-            if (len(self._covered) >= _MOST or not self._lay(directory, more)) and os.access(directory, os.X_OK):
+            if (len(self._covered) >= _MAX_COVERED or not self._lay(directory, more)) and os.access(directory, os.X_OK):
                 self.open.append(directory)
             return
         try:

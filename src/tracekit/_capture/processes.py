@@ -231,7 +231,7 @@ pools: Final = (
 # it, and if it was the end of the process, first waits until the replayed process has ended, too.
 
 #: The longest output kept of a process that timed out, in bytes.
-_MOST: Final = 16 << 20
+_MAX_OUTPUT: Final = 16 << 20
 
 
 class ProcessObserver(Protocol):
@@ -407,7 +407,7 @@ def _communicate(original: Any) -> Any:
             if sent is not None:
                 sent()
             parts = {"output": error.output, "stderr": error.stderr}
-            whole = sum(len(part or b"") for part in parts.values()) <= _MOST
+            whole = sum(len(part or b"") for part in parts.values()) <= _MAX_OUTPUT
             # Without pipes the error names the rest of the timeout, which depends on the clock.
             left = {} if error.timeout == timeout else {"timeout": error.timeout}
             observer.note(scope, parts | left if whole else {"too_much": True})

@@ -47,7 +47,7 @@ __all__ = [
 # does not run. The lines of child processes belong to them.
 
 #: Modules whose lines are left out.
-_BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
+_UNCOUNTED_WRITERS: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
 #: The most lines kept per lane, and the most characters of text kept for all lanes.
 _LINES: Final = 10_000
 _TEXT: Final = 64 << 10
@@ -390,7 +390,7 @@ def _printed(text: str) -> None:
         "flush",
     ):  # of a stream that passes it on
         frame = frame.f_back
-    if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BESIDE:
+    if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _UNCOUNTED_WRITERS:
         return
     state = scope.session.state
     if state.ended:

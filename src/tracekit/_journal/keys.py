@@ -32,11 +32,11 @@ __all__ = ["Keys", "Owner", "settlement_in"]
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-_MOST: Final = 4096
-_MOST_SAID: Final = 64 << 20
+_MAX_KEY: Final = 4096
+_MAX_SETTLEMENT: Final = 64 << 20
 _KEY: Final = expression("[0-9a-f]{64}")
 _CLAIM: Final = {"run_id": str, "segment": (str, type(None)), "created": int, "by": str}
-_SAID: Final = {
+_SETTLEMENT: Final = {
     "run_id": str,
     "segment": (str, type(None)),
     "seq": int,
@@ -127,7 +127,7 @@ class Keys:
         except OSError:
             return None  # there is no such directory, or it will turn out not to be writable
 
-    def _look(self, directory: int) -> None:
+    def _check_secret(self, directory: int) -> None:
         """Check that the existing keys were made under the existing secret; one key stands for all."""
         name = self._any_key()
         found = None if name is None else self._content(directory, name)
@@ -146,7 +146,7 @@ class Keys:
         """Claim the key; return ``None`` once the claim is on the device, or the owner if the key is taken."""
         with self._opened(self.directory, digest) as directory:
             if not self._looked_at:
-                self._look(directory)
+                self._check_secret(directory)
             while True:
                 if self._place(directory, digest, self._claimed(run_id, segment)):
                     return None
@@ -205,7 +205,7 @@ class Keys:
             has = self._owner(directory, digest)
             if has is None or has[:2] != of[:2] or has.seq not in (0, of.seq):
                 return False
-            if self._said(directory, digest, of) is not None:
+            if self._settlement(directory, digest, of) is not None:
                 return False
             facts = {"run_id": of.run_id, "segment": of.segment, "seq": of.seq, **statement}
             temporary = self._temporary(directory, digest, orjson.dumps(facts) + b"\n")
@@ -218,11 +218,11 @@ class Keys:
     def settled(self, digest: str, of: Owner) -> Mapping[str, Any] | None:
         """Return a person's statement about the call of ``of``, or ``None``."""
         with self._opened(self.directory, digest) as directory:
-            return self._said(directory, digest, of)
+            return self._settlement(directory, digest, of)
 
-    def _said(self, directory: int, digest: str, of: Owner) -> Mapping[str, Any] | None:
+    def _settlement(self, directory: int, digest: str, of: Owner) -> Mapping[str, Any] | None:
         name = f"{digest}.settled"
-        content = self._content(directory, name, _MOST_SAID)
+        content = self._content(directory, name, _MAX_SETTLEMENT)
         if content is None:
             return None
         try:
@@ -282,7 +282,7 @@ class Keys:
         system.close(fd)
         return -1
 
-    def _content(self, directory: int, name: str, most: int = _MOST) -> bytes | None:
+    def _content(self, directory: int, name: str, most: int = _MAX_KEY) -> bytes | None:
         """Return the content of a file, or ``None`` if it does not exist. Links and special files are refused."""
         try:
             fd = system.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
@@ -386,7 +386,7 @@ class Keys:
 def settlement_in(content: bytes) -> dict[str, Any]:
     """Parse a person's statement about a step whose run had ended. Raises ``ValueError`` if the content is something
     else."""
-    return facts_in(content, _SAID)
+    return facts_in(content, _SETTLEMENT)
 
 
 def _fingerprint(secret: bytes) -> str:

@@ -26,7 +26,7 @@ _HEADER: Final = _MAGIC + b"\x04" + b"\0" * 4 + b"\0\xff" + pack("<H", 12) + b"T
 _PLAIN_HEADER: Final = _MAGIC + b"\0" + b"\0" * 4 + b"\0\xff"
 _PIECE: Final = 1 << 20
 #: A reader refuses to expand more bytes than this: a file of a few MiB could take all memory.
-_MOST: Final = 4 << 30
+_MAX_SIZE: Final = 4 << 30
 
 
 def is_packed(fd: int) -> bool:
@@ -42,8 +42,8 @@ def unpacked(fd: int, path: str) -> int:
         size = 0
         for piece in _pieces(fd, 0, path):
             size += len(piece)
-            if size > _MOST:
-                raise _damaged(path, f"it would be larger than {_MOST} bytes")
+            if size > _MAX_SIZE:
+                raise _damaged(path, f"it would be larger than {_MAX_SIZE} bytes")
             _write(out, piece)
         system.lseek(out, 0, os.SEEK_SET)
     except BaseException:

@@ -45,7 +45,7 @@ __all__ = [
 
 KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
 _LONGEST_KEY: Final = 1 << 20
-_MOST: Final = 64 << 20
+_MAX_SIZE: Final = 64 << 20
 _SIGNED: Final = b',"signature":"'
 _SSH: Final = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
 _SHAPE: Final = {
@@ -267,7 +267,7 @@ def add_seal(
     path = seal_of(trace)
     try:
         with open_file(path, "rb") as file:
-            before = file.read(_MOST)
+            before = file.read(_MAX_SIZE)
     except FileNotFoundError:
         before = b""
     with replacing(path, sync=sync) as fd:
@@ -281,12 +281,12 @@ def read_seals(trace: str) -> list[Seal]:
     path = seal_of(trace)
     try:
         with open_file(path, "rb") as file:
-            data = file.read(_MOST + 1)
+            data = file.read(_MAX_SIZE + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ValueError(f"the seal {path} can't be read: {error}") from None
-    if len(data) > _MOST or not data.endswith(b"\n"):
+    if len(data) > _MAX_SIZE or not data.endswith(b"\n"):
         raise ValueError(f"the seal {path} is damaged: it does not end where it should")
     return [_parsed(line, path, number) for number, line in enumerate(data.splitlines(), 1)]
 

@@ -228,7 +228,7 @@ def live_writer(path: str) -> Iterator[bool]:
 
 #: How often the kernel's list of locks is read for a lock known to be held; if it is never found, the holder stays
 #: unnamed.
-_LOOKS: Final = 8
+_LOCK_LIST_READS: Final = 8
 
 
 def _holder(fd: int) -> int | None:
@@ -238,7 +238,7 @@ def _holder(fd: int) -> int | None:
     try:
         # The kernel returns the list in pieces: a lock released between two of them can hide another. So it is read
         # again.
-        for _ in range(_LOOKS):
+        for _ in range(_LOCK_LIST_READS):
             with open_file("/proc/locks", encoding="ascii") as file:
                 for line in file:
                     words = line.split()
@@ -939,7 +939,7 @@ class Store:
                 path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
         except FileExistsError:
-            raise self._there(path, run_id, segment) from None
+            raise self._exists_already(path, run_id, segment) from None
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
         try:
@@ -955,7 +955,7 @@ class Store:
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
         return Journal(fd, path, run_id, durability=durability, root=self.root, **more)
 
-    def _there(self, path: str, run_id: str, segment: str | None) -> RunStateError:
+    def _exists_already(self, path: str, run_id: str, segment: str | None) -> RunStateError:
         if self.file is not None:
             return RunStateError(
                 f"there is a file {path} already",

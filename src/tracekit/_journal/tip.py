@@ -28,7 +28,7 @@ __all__ = [
     "write_tip",
 ]
 
-_MOST: Final = 64 << 10
+_MAX_SIZE: Final = 64 << 10
 _SHAPE: Final = {"run_id": str, "count": int, "head": str, "kept_at": int}
 
 
@@ -58,7 +58,7 @@ def read_tip(path: str) -> KeptTip | None:
     """Return the tip stored at ``path``, or ``None``. Raises ``ValueError`` if the file is something else."""
     try:
         with open_file(path, "rb") as file:
-            facts = facts_in(file.read(_MOST), _SHAPE)
+            facts = facts_in(file.read(_MAX_SIZE), _SHAPE)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -29,7 +29,7 @@ __all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
 
 KEY_VARIABLE: Final = "TRACEKIT_VAULT_KEY_FILE"
 _ABOUT: Final = b"tracekit-vault-v1"
-_MOST: Final = 256 << 20
+_MAX_SIZE: Final = 256 << 20
 _LONGEST_KEY: Final = 64 << 10
 _STEP: Final = 64
 _SALT, _NONCE = 16, 12
@@ -152,7 +152,7 @@ class Vault:
     def _read(self, key: bytes) -> None:
         try:
             with open_file(self.path, "rb") as file:
-                data = file.read(_MOST + 1)
+                data = file.read(_MAX_SIZE + 1)
         except FileNotFoundError:
             data = b""
         except OSError as error:
@@ -161,8 +161,8 @@ class Vault:
                 path=self.path,
                 next_action="let this user read it; or move it away, and a replay passes on placeholders",
             ) from error
-        if len(data) > _MOST:
-            raise self._damaged(f"it is larger than {_MOST >> 20} MiB")
+        if len(data) > _MAX_SIZE:
+            raise self._damaged(f"it is larger than {_MAX_SIZE >> 20} MiB")
         head, *lines = data.split(b"\n")
         if not lines:  # there is no vault, or a kill truncated its first line
             salt, nonce = _reality.urandom(_SALT), _reality.urandom(_NONCE)

@@ -440,13 +440,13 @@ class Journal(Chain):
 
     def _error(self, why: str) -> LogWriteError:
         return LogWriteError(
-            f"the log {self.path} can't be written: {why}{self._lacking()}",
+            f"the log {self.path} can't be written: {why}{self._missing_text()}",
             run_id=self.run_id,
             path=self.path,
             next_action=_GONE if self._gone else _WAITS if self._kept and self._broken is None else _MEND,
         )
 
-    def _lacking(self) -> str:
+    def _missing_text(self) -> str:
         """Return what the log lacks, as the end of a sentence."""
         count = len(self._kept)
         if not count:

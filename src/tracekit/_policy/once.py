@@ -816,12 +816,12 @@ class Awaited(KeyedCall):
         self._is_open.release()
 
     def wait(self, step: DuplicateStep) -> None:
-        for pause in self._looks(step):
+        for pause in self._poll_pauses(step):
             _reality.sleep(pause)
 
     async def wait_async(self, step: DuplicateStep) -> bool:
         ran = False
-        for pause in self._looks(step):
+        for pause in self._poll_pauses(step):
             token = current.set(None)  # the sleep itself is not part of the run
             try:
                 ran = True
@@ -832,7 +832,7 @@ class Awaited(KeyedCall):
                 current.reset(token)
         return ran
 
-    def _looks(self, step: DuplicateStep) -> Iterator[float]:
+    def _poll_pauses(self, step: DuplicateStep) -> Iterator[float]:
         """Yield how long to wait until the next look, until the call has ended. Raises ``ContractViolationError`` if it
         never can, or not within the tool's own time limit."""
         limit, report = _limit(step.spec), self._peers.report(step.spec)
@@ -1002,7 +1002,7 @@ class Once:
         #: Why the keys in the log can't be used.
         self._strange: ContractViolationError | None = None
         if past is not None:
-            self._go_on(past)
+            self._load_past(past)
 
     def forked(self, child: Once) -> None:
         """In a forked child, let its keys ``child`` inherit the parent's."""
@@ -1205,7 +1205,7 @@ class Once:
 
     # -- the log of a resumed run --------------------------------------------------------------------------------------
 
-    def _go_on(self, past: Trace) -> None:
+    def _load_past(self, past: Trace) -> None:
         """Load the keys in the log, and restore key files that the store has lost."""
         calls = calls_of(past.entries())
         made_by = {call.by for call in calls.values()}

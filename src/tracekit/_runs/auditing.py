@@ -324,7 +324,7 @@ def _outer(step: StepView, effects: Set[StepView]) -> StepView | None:
 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
-_SAID: Final = (
+_ANSWER_KEYS: Final = (
     "decision", "allowed", "allow", "permitted", "permit", "approved", "granted", "verdict", "result", "outcome", "answer", "status",
 )  # fmt: skip
 _YES: Final = frozenset(
@@ -355,7 +355,7 @@ def _answer(answer: Any, depth: int = 0) -> Answer:
         word = answer.rpartition(".")[2].strip().lower()  # may be an enumeration's member
         return "allowed" if word in _YES else "denied" if word in _NO else "unclear"
     if isinstance(answer, Mapping) and depth < 3:
-        found = [_answer(answer[key], depth + 1) for key in _SAID if key in answer]
+        found = [_answer(answer[key], depth + 1) for key in _ANSWER_KEYS if key in answer]
         if found and len({*found}) == 1:  # an answer that contradicts itself allows nothing
             return found[0]
     return "unclear"
@@ -513,7 +513,7 @@ class _Bases:
             if one.file is not step.file or one.seq > step.seq or not _names(request.name, step.name):
                 continue
             if request.arguments == arguments:
-                text = _said(one) or f"asked for {request.name}"
+                text = _text_of_answer(one) or f"asked for {request.name}"
                 yield one.seq, Basis(one.place, "model", text, "it asked for this very call")
                 return
             alike = alike or one
@@ -523,7 +523,7 @@ class _Bases:
                 Basis(
                     alike.place,
                     "model",
-                    _said(alike) or f"asked for {step.name}",
+                    _text_of_answer(alike) or f"asked for {step.name}",
                     "it asked for it, with other arguments",
                 ),
             )
@@ -540,7 +540,7 @@ def _why(step: StepView) -> str:
     return decided if isinstance(decided, str) else f"decided {decided}"
 
 
-def _said(step: StepView) -> str | None:
+def _text_of_answer(step: StepView) -> str | None:
     call = step.call
     return None if call is None else call.answer.text or None
 

@@ -67,7 +67,7 @@ __all__ = [
 # As its parent process sees it: what it reports, whether it is idle, and how it ended.
 
 #: The interval for polling a process (s), and the time after which stderr says which process is waited for.
-_LOOK: Final = 0.005
+_POLL_S: Final = 0.005
 _SAID_AFTER: Final = 10.0
 #: The name under which the reason is recorded why a process could not be started, followed by its path.
 NOT_STARTED: Final = "process.failed"
@@ -152,7 +152,7 @@ class ReplayedChild:
             state = _read(state_file(self._report))
             if state is not None and state["question"] >= self._questions:
                 return state
-            _reality.sleep(_LOOK)
+            _reality.sleep(_POLL_S)
         return None
 
     @property
@@ -179,7 +179,7 @@ class ReplayedChild:
                 return state
             self.say_after(begun)
             if meanwhile is None:
-                _reality.sleep(_LOOK)
+                _reality.sleep(_POLL_S)
             elif meanwhile():
                 return None
         return None
@@ -263,7 +263,7 @@ class ReplayedChild:
                         self._fail(self.stuck_error(state))
                     before = now
                 self.say_after(begun)
-                _reality.sleep(_LOOK)
+                _reality.sleep(_POLL_S)
 
     def cut_off(self, state: IdleState) -> None:
         """Kill the process where the log of the recorded one, which was killed, ends."""
@@ -307,7 +307,7 @@ class ReplayedChild:
         begun = _reality.monotonic()
         while self.runs() and (until is None or _reality.monotonic() < until):
             self.say_after(begun)
-            _reality.sleep(_LOOK)
+            _reality.sleep(_POLL_S)
 
     def outlives(self, end: int) -> bool:
         """Return whether the recorded process was still running when its parent ended, at ``end`` by the wall clock."""
@@ -1137,7 +1137,7 @@ class ReplayedChildren:
             before = looks
             for child, _ in left:
                 child.say_after(begun)
-            _reality.sleep(_LOOK)
+            _reality.sleep(_POLL_S)
 
     def _report_failures(self, failed: list[ReplayError]) -> None:
         session = self.session

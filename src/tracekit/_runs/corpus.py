@@ -376,7 +376,7 @@ def _explained(run: JudgedRun) -> str:
 
 # -- as HTML -----------------------------------------------------------------------------------------------------------
 
-_LOOKS: Final = {"same": "good", "differs": "bad", "crashed": "bad", "timed out": "warn", "not replayable": "warn"}
+_BADGES: Final = {"same": "good", "differs": "bad", "crashed": "bad", "timed out": "warn", "not replayable": "warn"}
 #: How many fields of a difference and runs of a group are shown; the rest are only counted.
 _FIELDS_OF_GROUP: Final = 50
 _RUNS_OF_GROUP: Final = 1000
@@ -385,7 +385,7 @@ _RUNS_OF_GROUP: Final = 1000
 def _page(report: CorpusReport) -> str:
     """Render the report of a corpus as HTML without scripts: what was tried and its effects, each group of runs, each
     run."""
-    counts = "".join(badge(f"{count} {state}", _LOOKS[state]) + " " for state, count in report.counts.items() if count)
+    counts = "".join(badge(f"{count} {state}", _BADGES[state]) + " " for state, count in report.counts.items() if count)
     many = plural(len(report.runs), "run")
     head = f'<h1>{many}</h1><p class="figures">against <code>{safe(report.against)}</code> {counts}</p>'
     groups = "".join(_group_html(report, one) for one in report.groups)
@@ -421,7 +421,7 @@ def _group_html(report: CorpusReport, group: Group) -> str:
     ran = f"<p>Behind it ran: {safe(', '.join(behind))}</p>" if behind else ""
     many = plural(len(group.runs), "run")
     return (
-        f'<h2>{badge(group.state, _LOOKS[group.state])} {safe(group.text)}</h2><pre class="box">{safe(short(first.text, 2000))}</pre>'
+        f'<h2>{badge(group.state, _BADGES[group.state])} {safe(group.text)}</h2><pre class="box">{safe(short(first.text, 2000))}</pre>'
         f"{table}{ran}<details><summary>{many}</summary>{_table(report, group.runs)}</details>"
     )
 
@@ -443,7 +443,7 @@ def _run_row(report: CorpusReport, run: JudgedRun) -> str:
     calls = ", ".join(f"{many} {op}" for op, many in counts.items())
     cells = (
         f"<code>{safe(run.run)}</code>",
-        badge(run.state, _LOOKS[run.state]),
+        badge(run.state, _BADGES[run.state]),
         "" if run.step is None else str(run.step),
         safe(short(run.text, 300)) + (f"<br><small>{safe(calls)}</small>" if calls else ""),
         safe(run.location or ""),

@@ -72,7 +72,7 @@ _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) +
 _really_exit: Final = os._exit
 _NEXT: Final = 0
 #: The most children of one value that are listed.
-_MOST: Final = 1000
+_MAX_CHILDREN: Final = 1000
 
 
 # -- where the program is ----------------------------------------------------------------------------------------------
@@ -310,13 +310,13 @@ class RemoteDebugger:
         stopped."""
         try:
             while self._pending.poll(0):
-                self._go_on(self._hear())
+                self._apply_run(self._hear())
         except _GoneError:
             _leave()
         except Exception:  # an error must never reach the program
             traceback.print_exc(file=sys.__stderr__)
 
-    def _go_on(self, asked: Mapping[str, Any]) -> None:
+    def _apply_run(self, asked: Mapping[str, Any]) -> None:
         if asked["do"] != "run":
             _leave()
         self._to, self._lines_to_stop_at = asked["to"], _pairs(asked["lines"])
@@ -353,7 +353,7 @@ class RemoteDebugger:
         self._stopped = True
         self.show()
         replay.threads.away()
-        goes_on: _GoesOn | None = None
+        goes_on: _Stepping | None = None
         try:
             found = places(scope, replay.threads, frame)
             with prompt(), _reality.off_loop():
@@ -374,7 +374,7 @@ class RemoteDebugger:
             how, there = goes_on
             how(there)
 
-    def _serve(self, replay: Replay, found: list[CodeLine]) -> _GoesOn | None:
+    def _serve(self, replay: Replay, found: list[CodeLine]) -> _Stepping | None:
         """Answer requests until the program is to go on; return how it steps by lines, and in which frame."""
         while True:
             asked = self._hear()
@@ -384,7 +384,7 @@ class RemoteDebugger:
                 if number and segment == (segment_in(replay.trace.path) or "") and replay.made(int(number)):
                     self._say("passed")
                     continue
-                self._go_on(asked)
+                self._apply_run(asked)
                 return None
             if what == "evaluate":
                 self._say("value", **self._evaluated(found, asked))
@@ -435,7 +435,7 @@ class RemoteDebugger:
             items = [(name, value) for name, value in names.items() if not name.startswith("__")]
         return [
             {"name": name, "text": _SHORT.repr(value), "type": type(value).__name__, "of": self._known(value)}
-            for name, value in items[:_MOST]
+            for name, value in items[:_MAX_CHILDREN]
         ]
 
     def _known(self, value: Any) -> int:
@@ -591,7 +591,7 @@ class RemoteDebugger:
 
 
 #: How a program steps by lines, and the frame in which it does.
-_GoesOn = tuple[Callable[[FrameType], None], FrameType]
+_Stepping = tuple[Callable[[FrameType], None], FrameType]
 
 
 def _pairs(lines: Iterable[Sequence[Any]]) -> frozenset[tuple[str, int]]:
@@ -676,7 +676,7 @@ def _has_children(value: Any) -> bool:
 
 def _children(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        return [(repr(key), one) for key, one in [*value.items()][:_MOST]]
+        return [(repr(key), one) for key, one in [*value.items()][:_MAX_CHILDREN]]
     if isinstance(value, list | tuple | set | frozenset):
-        return [(f"[{number}]", one) for number, one in enumerate([*value][:_MOST])]
+        return [(f"[{number}]", one) for number, one in enumerate([*value][:_MAX_CHILDREN])]
     return [*vars(value).items()]

@@ -161,7 +161,7 @@ class Transcript:
 
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError)
 #: A larger input (in canonical bytes) is written as its hash.
-_MOST: Final = 1 << 20
+_MAX_INPUT: Final = 1 << 20
 
 
 class TranscriptWriter:
@@ -303,7 +303,7 @@ def shown_input(tree: Any, data: bytes) -> Any:
     large."""
     if OPAQUE in data:
         tree = steady(tree)
-    return tree if len(data) <= _MOST else {"bytes": len(data), "sha256": fingerprint("", tree)}
+    return tree if len(data) <= _MAX_INPUT else {"bytes": len(data), "sha256": fingerprint("", tree)}
 
 
 # -- perturbing the process --------------------------------------------------------------------------------------------

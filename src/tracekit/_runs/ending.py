@@ -278,8 +278,8 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
     ``where`` is the line in the code.
     """
     last = last_entry(trace)
-    recorded = _said(last["error"])
-    actual = ended_as or "no exception" if error is None else _said(exception_to_json(error, []))
+    recorded = _error_text(last["error"])
+    actual = ended_as or "no exception" if error is None else _error_text(exception_to_json(error, []))
     return DivergenceError(
         f"the program ended differently\n  recorded  {recorded}\n  now       {actual}",
         run_id=last["run_id"],
@@ -312,7 +312,7 @@ def text_of(error: Mapping[str, Any]) -> Any:
     return _ADDRESS.sub("0x", text) if isinstance(text, str) else text
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _error_text(error: Mapping[str, Any]) -> str:
     name = str(error.get("type")).removeprefix("builtins:").replace(":", ".")
     text = error.get("text")
     return f"{name}: {text}" if text else name
@@ -327,7 +327,7 @@ def _said(error: Mapping[str, Any]) -> str:
 #: makes the replay inexact, as before.
 DRAIN_S: Final = 1.0
 #: The polling interval (s).
-_LOOK: Final = 0.002
+_POLL_S: Final = 0.002
 
 
 def drain(session: Session) -> None:
@@ -338,7 +338,7 @@ def drain(session: Session) -> None:
         while (lanes := [lane for lane in session.open_lanes() if _runs_in_another_thread(lane)]) and _may_wait(
             session, lanes, end
         ):
-            _reality.sleep(_LOOK)
+            _reality.sleep(_POLL_S)
     finally:
         current.reset(token)
 
@@ -352,7 +352,7 @@ async def drain_async(session: Session) -> None:
     try:
         me = id(asyncio.current_task())
         while (lanes := [lane for lane in session.open_lanes() if lane.owner != me]) and _may_wait(session, lanes, end):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_S)
     finally:
         current.reset(token)
 

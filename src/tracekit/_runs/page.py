@@ -304,7 +304,7 @@ def _doubts(view: RunView) -> str:
 
 # -- a summary for notebooks -------------------------------------------------------------------------------------------
 
-_LOOKS: Final = {"good": "#1a7f37", "bad": "#cf222e", "warn": "#9a6700", "info": "#0969da"}
+_COLOURS: Final = {"good": "#1a7f37", "bad": "#cf222e", "warn": "#9a6700", "info": "#0969da"}
 
 
 def summary(view: RunView, most: int = 200) -> str:
@@ -317,7 +317,7 @@ def summary(view: RunView, most: int = 200) -> str:
     answer = {True: "can be replayed", False: "can't be replayed", None: "may be replayable"}[verdict.answer]
     reasons = "; ".join(one.text for one in verdict.reasons)
     figures = " · ".join(safe(one) for one in _figures(view))
-    colour = _LOOKS[_BADGES[view.state]]
+    colour = _COLOURS[_BADGES[view.state]]
     return (
         f'<div><b>{safe(view.name)}</b> <span style="color:{colour}">{safe(view.state)}</span> <code>{safe(view.run_id)}</code><br>'
         f'{figures}<br><span title="{safe(reasons)}">{answer}</span>{"".join(_endings(view))}'
@@ -330,21 +330,21 @@ def summary(view: RunView, most: int = 200) -> str:
 def _row(step: StepView) -> str:
     call = step.call
     name = f"<b>{safe(step.name)}</b>" if step.name != step.kind else ""
-    outcome = safe(_came(step, call))
+    outcome = safe(_outcome_text(step, call))
     if step.failed or step.state in ("in doubt", "cut off"):
-        outcome = f'<span style="color:{_LOOKS["bad"]}">{outcome}</span>'
-    what = f"{name} {safe(_asked(step, call))}{f' → {outcome}' if outcome else ''}"
+        outcome = f'<span style="color:{_COLOURS["bad"]}">{outcome}</span>'
+    what = f"{name} {safe(_request_text(step, call))}{f' → {outcome}' if outcome else ''}"
     took = duration(step.took) if step.calls and step.outcome is not None else ""
     return f'<tr><td>{safe(step.place)}</td><td>{safe(step.kind)}</td><td style="text-align:left">{what}</td><td>{took}</td></tr>'
 
 
-def _asked(step: StepView, call: ModelCall | None) -> str:
+def _request_text(step: StepView, call: ModelCall | None) -> str:
     if step.kind == "boundary":
         return short(step.file.crossings[step.seq].text, _ROOM)
     return asked_text(step, _ROOM, call)
 
 
-def _came(step: StepView, call: ModelCall | None) -> str:
+def _outcome_text(step: StepView, call: ModelCall | None) -> str:
     if step.kind == "boundary":
         one = step.file.crossings[step.seq]
         return f"{_status(one)}{', unattributed' if one.unattributed else ''}"
@@ -371,7 +371,7 @@ class _Data:
         self._whole: Final = whole
         self._numbers: Final[dict[str, int]] = {}
         self._known: Final[dict[str, int]] = {}
-        self._said: Final[list[Message]] = []
+        self._originals: Final[list[Message]] = []
         #: The number of a step among the page's steps, by its place in its run.
         self._steps: Final[list[dict[int | str, int]]] = []
 
@@ -421,7 +421,7 @@ class _Data:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self.messages)
-            self._said.append(message)
+            self._originals.append(message)
             about = {
                 "role": _encodable(message.role),
                 "text": self.text(message.text) if message.text else None,
@@ -446,12 +446,12 @@ class _Data:
     # -- prompts -------------------------------------------------------------------------------------------------------
 
     def _edits(self, old: Sequence[int], new: Sequence[int]) -> list[list[Any]]:
-        same = lambda i, j: alike(self._said[old[i]], self._said[new[j]])  # noqa: E731
+        same = lambda i, j: alike(self._originals[old[i]], self._originals[new[j]])  # noqa: E731
         found = _Edits()
         for op, i, j in alignment(old, new, same):
             found.add(op, None if j is None else new[j])
             if op == "changed" and i is not None and j is not None:
-                self.diff(self._said[old[i]].text, self._said[new[j]].text)
+                self.diff(self._originals[old[i]].text, self._originals[new[j]].text)
         return found.found
 
     def _edits_of(self, edits: Iterable[Edit]) -> list[list[Any]]:
@@ -510,8 +510,8 @@ class _Data:
             "state": "" if state == "done" else state,
             "t": step.ts_ns - view.started_ns,
             "took": step.took if step.calls and step.outcome is not None else None,
-            "asked": _encodable(_asked(step, call)),
-            "came": _encodable(_came(step, call)),
+            "asked": _encodable(_request_text(step, call)),
+            "came": _encodable(_outcome_text(step, call)),
             "agent": _encodable(step.agent or ""),
             "class": step.side_effect if step.side_effect and step.kind in ("tool", "http", "process") else "",
             "quiet": int(step.bookkeeping),

@@ -125,7 +125,7 @@ class ResumeBlock(RecordBlock):
         durability = (first_entry(path).get("meta") or {}).get("durability", "effects")
         journal, verdict = self._reopen(path, durability)
         try:
-            self._go_on(journal, verdict)
+            self._acquire_all(journal, verdict)
         except BaseException:
             journal.close()
             raise
@@ -174,7 +174,7 @@ class ResumeBlock(RecordBlock):
                 advice(decision, path),
             )
 
-    def _go_on(self, journal: Journal, verdict: Verdict) -> None:
+    def _acquire_all(self, journal: Journal, verdict: Verdict) -> None:
         """Acquire what a resumed run needs. On failure release everything, so that it can be tried again."""
         with ExitStack() as taken:
             trace = taken.enter_context(Trace(journal.path))

@@ -478,7 +478,7 @@ def _add_content(step: StepView, attributes: Attributes) -> None:
         system = [{"type": "text", "content": one.text} for one in messages if one.role == "system"]
         if system:
             attributes["gen_ai.system_instructions"] = _json(system)
-        attributes["gen_ai.input.messages"] = _json([_said(one) for one in messages if one.role != "system"])
+        attributes["gen_ai.input.messages"] = _json([_message_json(one) for one in messages if one.role != "system"])
         if call.prompt.tools:
             attributes["gen_ai.tool.definitions"] = _json(
                 [{"type": "function", "name": name} for name in call.prompt.tools]
@@ -502,7 +502,7 @@ def _add_content(step: StepView, attributes: Attributes) -> None:
             attributes["tracekit.output"] = _json(plain(step.output))
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _message_json(message: Message) -> dict[str, Any]:
     if message.answers is not None:
         return {
             "role": "tool",

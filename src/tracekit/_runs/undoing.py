@@ -361,7 +361,7 @@ def _add(undoable: UndoableSteps, trace: Trace, log: RecoveredLog, step: Recover
 # continues at the same place.
 
 #: How often an abort checks whether a call has ended (s).
-_LOOK: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 class AbortWait:
@@ -390,7 +390,7 @@ class AbortWait:
             await timer.wait_async()
         if timer.live and self._finds(_of_another_task):
             while not self._over() and (rest := self._end - _reality.monotonic()) > 0:
-                await self._undoable.wait_async(self._over, min(rest, _LOOK))
+                await self._undoable.wait_async(self._over, min(rest, _POLL_S))
             timer.fired()
 
     def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
@@ -589,7 +589,7 @@ def _plan(scope: Scope, undoable: UndoableSteps, *, other_threads: bool) -> Iter
         of = log.next_undone(scope)
         if of is None:
             break
-        yield _there(log, scope, undoable, of)
+        yield _has_ended(log, scope, undoable, of)
         one = undoable.take(of)
         if one is None:
             break
@@ -603,7 +603,7 @@ def _plan(scope: Scope, undoable: UndoableSteps, *, other_threads: bool) -> Iter
         yield last
 
 
-def _there(log: UndoLog, scope: Scope, undoable: UndoableSteps, of: int) -> Callable[[], bool]:
+def _has_ended(log: UndoLog, scope: Scope, undoable: UndoableSteps, of: int) -> Callable[[], bool]:
     """Return a predicate for whether step ``of``, perhaps another thread's, has ended, and also those that had ended
     when it was undone."""
     return lambda: (

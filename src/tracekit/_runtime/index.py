@@ -63,7 +63,7 @@ _IS_EVENT: Final = bytes(role == EVENT for role in range(256))
 _IS_STEP: Final = bytes(role in (INTENT, SINGLE) for role in range(256))
 _NOT_BEGINNING: Final = bytes(number for number in range(256) if not _IS_STEP[_ROLES[number]])
 #: Shorter ranges of entries are handled one by one.
-_FEW: Final = 8
+_MIN_RANGE: Final = 8
 
 
 class LaneKey(NamedTuple):
@@ -186,7 +186,7 @@ class Index:
         for start, end in block.stretches(kinds, marks):
             if start:
                 self.add(block.entry(start - 1))
-            if end - start > _FEW:
+            if end - start > _MIN_RANGE:
                 self._take(block, kinds, start, end)
             else:
                 for at in range(start, end):

@@ -69,7 +69,7 @@ class _Raised(NamedTuple):
     name: str
     agent: str | None
     side_effect: str | None
-    looks: tuple[type, str]
+    identity: tuple[type, str]
 
 
 class Raised:
@@ -87,7 +87,7 @@ class Raised:
     def remember(self, error: BaseException, raised: _Raised) -> None:
         """Remember that a step raised ``error``, which may come from a step inside it."""
         known = self._by_id.get(id(error))
-        if known is not None and known.looks == raised.looks and known.seq > raised.seq:
+        if known is not None and known.identity == raised.identity and known.seq > raised.seq:
             if raised.side_effect == "irreversible":  # it encloses the step that raised first
                 self._by_id[id(error)] = known._replace(side_effect=raised.side_effect)
             return
@@ -95,10 +95,10 @@ class Raised:
             self._by_id.pop(next(iter(self._by_id)), None)
         self._by_id[id(error)] = raised
 
-    def behind(self, error: BaseException) -> list[_Raised]:
+    def linked(self, error: BaseException) -> list[_Raised]:
         """Return the steps that raised ``error``, or one of its causes."""
-        known = ((self._by_id.get(id(behind)), behind) for behind in _behind(error))
-        return [found for found, behind in known if found is not None and found.looks == _looks(behind)]
+        known = ((self._by_id.get(id(each)), each) for each in _causes_of(error))
+        return [found for found, each in known if found is not None and found.identity == _type_and_text(each)]
 
 
 def of_step(error: BaseException, session: Recording, step: RecordedStep, *, begun: bool = True) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
 
         side_effect = spec.side_effect if begun else None
         failure = classify(error, side_effect=side_effect, name=spec.name)
-        session.raised.remember(error, _Raised(step.seq, spec.name, agent, side_effect, _looks(error)))
+        session.raised.remember(error, _Raised(step.seq, spec.name, agent, side_effect, _type_and_text(error)))
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
@@ -120,7 +120,7 @@ def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
     try:
         from ..failures import classify
 
-        steps = session.raised.behind(error)
+        steps = session.raised.linked(error)
         if not steps:
             return _small(classify(error), session.redactor)
         inner = max(steps, key=lambda step: step.seq)
@@ -155,14 +155,14 @@ def _small(failure: StructuredFailure, redactor: Redactor) -> dict[str, Any]:
         level = level["caused_by"]
 
 
-def _looks(error: BaseException) -> tuple[type, str]:
+def _type_and_text(error: BaseException) -> tuple[type, str]:
     try:
         return type(error), str(error)[:MAX_REASON]
     except Exception:
         return type(error), ""
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
+def _causes_of(error: BaseException) -> Iterator[BaseException]:
     """Yield ``error``, its causes and contexts, and the members of groups, nearest first."""
     queue, seen = [error], {id(error)}
     while queue and len(seen) < _REACH:
@@ -239,7 +239,7 @@ class RecordedStep(Step):
                 if self._pieces.add(output):
                     return
             if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
-                stored, replaced = (self._stream or self._looks()).feed(stored)
+                stored, replaced = (self._stream or self._stream_redactor()).feed(stored)
             self._in_pieces = True
             if info is not None and "coded" in info:
                 self._hides = self._hides or bool(replaced)
@@ -251,7 +251,7 @@ class RecordedStep(Step):
             rest = (self._reader(), stored, everyday, replaced, output, info)
             self._unwritten(error, "was begun; a piece of what it gives", self._chunk, *rest, whole=False)
 
-    def _looks(self) -> StreamRedactor:
+    def _stream_redactor(self) -> StreamRedactor:
         """Create what searches the pieces for secrets from now on."""
         session, scope = self.session, self.scope
         stream = self._stream = session.redactor.also(self.spec.patterns).stream()

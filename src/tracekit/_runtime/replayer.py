@@ -37,7 +37,7 @@ from .lane import IMPORT, Lane
 from .matching import Bindings, Comparison, Ignored, RecordedPlaceholders, differences, placeholders_of, steady
 from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
-from .schedule import Schedule, can_go_on, go_on
+from .schedule import Schedule, can_run_other_tasks, run_other_tasks
 from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
 from .signals import SignalCalls
 from .step import Request, Spec
@@ -109,14 +109,14 @@ class ReplayedStep(Step):
     def resumed(self) -> None:
         pass
 
-    def _look(self, seq: int) -> None:
+    def _note_arguments(self, seq: int) -> None:
         """Note the state of the arguments if the recorded call later changes or returns them."""
         if isinstance(self.arguments, dict) and b'"arguments":' in self.session.trace.line(seq):
             self.session.arguments.begins(self, self.arguments, self.spec.mutates or ())
 
     def answer(self) -> Outcome:
         seq = self._outcome()
-        self._look(seq)
+        self._note_arguments(seq)
         if self.seq in self.session.index.waited:
             self.session.let_others_go_on(seq)
         self.session.schedule.wait(seq)
@@ -124,7 +124,7 @@ class ReplayedStep(Step):
 
     async def answer_async(self) -> Outcome:
         seq = self._outcome()
-        self._look(seq)
+        self._note_arguments(seq)
         lane = self._reader() if self.session.index.next_chunk[self.seq] else self.scope.lane
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
@@ -139,7 +139,7 @@ class ReplayedStep(Step):
         if not seq:
             return None
         self._chunk = self.session.index.next_chunk[seq]
-        self._look(seq)
+        self._note_arguments(seq)
         self.session.schedule.wait(seq)
         return self.session.outcome(self, seq)
 
@@ -148,7 +148,7 @@ class ReplayedStep(Step):
         if not seq:
             return None
         self._chunk = self.session.index.next_chunk[seq]
-        self._look(seq)
+        self._note_arguments(seq)
         await self.session.schedule.wait_async(seq, self._suspended(seq), self._reader())
         return self.session.outcome(self, seq)
 
@@ -193,7 +193,7 @@ class ReplayedStep(Step):
             self._chunk = self.session.index.next_chunk[seq]
         else:
             seq = self._outcome()
-        self._look(seq)
+        self._note_arguments(seq)
         return seq
 
     def alike(self, recorded: object, actual: object) -> bool:
@@ -1350,12 +1350,12 @@ class Replay:
     def let_others_go_on(self, seq: int) -> None:
         """In an event loop, run the other tasks until ``seq`` is next, for a call that does not await."""
         loop = running_loop()
-        if loop is None or not can_go_on(loop):
+        if loop is None or not can_run_other_tasks(loop):
             return
         reached: list[bool] = []
         self.schedule.callback(seq, lambda: reached.append(True))
         self.progress.queue(loop).nested()
-        go_on(loop, lambda: bool(reached) or self.failure is not None)
+        run_other_tasks(loop, lambda: bool(reached) or self.failure is not None)
         self.failed.check()
 
     def report_placeholder(self, seq: int) -> None:

@@ -20,7 +20,7 @@ from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import Replay, ReplayedStep, ReplayedTimer
-from .schedule import can_go_on, go_on
+from .schedule import can_run_other_tasks, run_other_tasks
 from .session import STEADY, Outcome, Refusal, RunClock, Scope, Step, Timer, UndoLog
 from .step import Request
 from .threads import ThreadMonitor, Waiting
@@ -139,7 +139,7 @@ class HeldTimer(LateTimer):
 
     def comes_yet(self) -> bool:
         loop = running_loop()
-        if loop is None or can_go_on(loop):
+        if loop is None or can_run_other_tasks(loop):
             self._waited = self._run.wait_open("queue", self._function)
         else:  # it can't be held back
             self._now = True
@@ -450,11 +450,11 @@ class Resumption(Recording):
         loop = running_loop()
         if loop is None:
             self.replay.schedule.wait(None)
-        elif can_go_on(loop):
+        elif can_run_other_tasks(loop):
             # Whether nothing else can go on is only determined while something waits.
             waits = self.replay.schedule.callback(None, lambda: None)
             self.progress.queue(loop).nested()
-            go_on(loop, lambda: self.followed or self.replay.failure is not None)
+            run_other_tasks(loop, lambda: self.followed or self.replay.failure is not None)
             self.replay.schedule.cancel(waits)
             self.replay.failed.check()
             return True

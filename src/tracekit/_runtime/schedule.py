@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .signals import SignalCalls
 
-__all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
+__all__ = ["Schedule", "Ticket", "can_run_other_tasks", "run_other_tasks"]
 
 # -- schedule ----------------------------------------------------------------------------------------------------------
 #
@@ -984,12 +984,12 @@ class Schedule:
 # Running the other tasks of an event loop from inside a call that does not await.
 
 
-def can_go_on(loop: AbstractEventLoop) -> bool:
-    """Return whether ``go_on`` supports this loop: those of the standard library."""
+def can_run_other_tasks(loop: AbstractEventLoop) -> bool:
+    """Return whether ``run_other_tasks`` supports this loop: those of the standard library."""
     return hasattr(loop, "_run_once") and hasattr(loop, "_ready")
 
 
-def go_on(loop: Any, until: Callable[[], bool]) -> None:
+def run_other_tasks(loop: Any, until: Callable[[], bool]) -> None:
     """Run the loop's other tasks until ``until()``; the calling task stays where it is.
 
     A round of the loop counts the ready callbacks first and then takes them one by one; this function is called inside

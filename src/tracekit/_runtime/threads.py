@@ -522,8 +522,8 @@ class ThreadMonitor:
         return self._rest(self._waits_beside_processes if by_processes else self._waits_for_us)
 
     def _rest(self, waits: _Waits, *, ours_only: bool = False) -> object | None:
-        first = self._looks(waits, ours_only)
-        if first is None or first != self._looks(waits, ours_only):
+        first = self._states(waits, ours_only)
+        if first is None or first != self._states(waits, ours_only):
             return None
         ours, _ = first
         return self.wakes, ours
@@ -539,7 +539,7 @@ class ThreadMonitor:
         looks = {native: member.look() for native, member in self._members.items() if member.ident not in but}
         return None if any(look is True for look in looks.values()) else looks
 
-    def _looks(self, waits: _Waits, ours_only: bool) -> tuple[dict[int, object], dict[int, object]] | None:
+    def _states(self, waits: _Waits, ours_only: bool) -> tuple[dict[int, object], dict[int, object]] | None:
         """Return the states of all threads that are not held, of those that take part and of others; ``None`` if one of
         them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet

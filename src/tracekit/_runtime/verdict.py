@@ -305,7 +305,7 @@ def judge(files: Sequence[File]) -> RunVerdict:
     if not unseen and not all(one.inputs_observed for one in read):
         unseen = [_INPUTS_NOT_OBSERVED]
     return RunVerdict(
-        _judgement([*_against_a_replay(read), *_lacking(crossed)], unseen, _NOTHING_LACKING),
+        _judgement([*_against_a_replay(read), *_uncaptured(crossed)], unseen, _NOTHING_LACKING),
         _judgement(
             [*_against_running_it(read), *_with_effects(crossed)],
             unseen or _writes(read),
@@ -478,7 +478,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
 _Crossed = Sequence[tuple[_Read, Crossing]]
 
 
-def _lacking(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
+def _uncaptured(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
     """Yield the boundary crossings that a replay would lack. Listening, and what may not belong to the run, are
     uncertain."""
     for one, crossing in crossed:

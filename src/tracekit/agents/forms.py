@@ -15,7 +15,7 @@ from . import agentloom, graph, record, view
 __all__ = ["agentloom_form", "execution_form", "inter_agent_form"]
 
 #: A longer first line is not an event.
-_MOST: Final = 8 << 20
+_MAX_LINE: Final = 8 << 20
 _MESSAGES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
 
 
@@ -130,7 +130,7 @@ def _first(path: str) -> dict[str, Any] | None:
     """Return the object in the first line of a file, or ``None``."""
     try:
         with open(path, "rb") as file:
-            return _object(file.readline(_MOST))
+            return _object(file.readline(_MAX_LINE))
     except OSError:
         return None
 

@@ -79,7 +79,7 @@ Causes: TypeAlias = "Iterable[Message] | Message"
 _TYPES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
 _HEX: Final = frozenset("0123456789abcdef")
 #: The largest valid ``seq``: other JSON readers would round a larger one.
-_MOST: Final = 2**53
+_MAX_SEQ: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def origin_of(fields: Any) -> Origin:
         raise _invalid(f"{run_id!r:.80} can't be a run id")
     if segment is not None and (not isinstance(segment, str) or len(segment) != 16 or not _HEX.issuperset(segment)):
         raise _invalid(f"{segment!r:.80} can't be a segment")
-    if type(seq) is not int or not 0 < seq <= _MOST:
+    if type(seq) is not int or not 0 < seq <= _MAX_SEQ:
         raise _invalid(f"{seq!r:.80} can't be the number of an entry")
     return Origin(run_id, segment, seq)
 

@@ -223,8 +223,8 @@ def _places(trace: Trace) -> Places:
 
 
 #: A cache of files by identity and modification state, in the order of their last use.
-_known: Final[OrderedDict[tuple[int, ...], tuple[Any, Places]]] = OrderedDict()
-_knowing: Final = threading.Lock()
+_cache: Final[OrderedDict[tuple[int, ...], tuple[Any, Places]]] = OrderedDict()
+_cache_lock: Final = threading.Lock()
 _MOST_FILES: Final = 8
 _MOST_ENTRIES: Final = 1_000_000
 
@@ -235,10 +235,10 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
     again."""
     with Trace(path) as trace:
         file = trace.file
-        with _knowing:
-            known = _known.get(file)
+        with _cache_lock:
+            known = _cache.get(file)
             if known is not None:
-                _known.move_to_end(file)
+                _cache.move_to_end(file)
         if known is not None:
             trace.reading = known[0]
             yield trace, known[1]
@@ -247,10 +247,10 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
         places = _places(trace)
         unchanging = trace.unchanging and trace.file == file  # otherwise it may be being written
         if unchanging and len(trace) <= _MOST_ENTRIES:
-            with _knowing:
-                _known[file] = trace.reading, places
-                while len(_known) > _MOST_FILES:
-                    _known.popitem(last=False)
+            with _cache_lock:
+                _cache[file] = trace.reading, places
+                while len(_cache) > _MOST_FILES:
+                    _cache.popitem(last=False)
         yield trace, places
 
 

@@ -275,7 +275,7 @@ class Routing:
         assert last.failure is not None
         if self._stopped or self.envelope.routing.strategy == "direct":
             # The reason for the end is reported first; the first cause stays at the end of the chain.
-            failure = _behind(last.failure, first.failure)
+            failure = _with_first_cause(last.failure, first.failure)
             reason = self._stopped or "the only one to ask"
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: {reason}")
         failures = [one.failure for one in self._made if one.failure is not None] + self._passed_over
@@ -392,11 +392,11 @@ def _may_follow(one: str | None, other: str | None) -> bool:
     return True
 
 
-def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:
+def _with_first_cause(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:
     """Return ``failure`` with ``first`` at the end of its chain of causes."""
     if first in failure.chain():
         return failure
-    cause = first if failure.caused_by is None else _behind(failure.caused_by, first)
+    cause = first if failure.caused_by is None else _with_first_cause(failure.caused_by, first)
     return _replace(failure, caused_by=cause)
 
 

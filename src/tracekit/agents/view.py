@@ -55,7 +55,7 @@ _PARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-")
 _HOLE: Final = b"\0%d\0"
 _RUN: Final = b"\0run\0"
 #: A shorter text is not taken for a run's id: a run may be called "a".
-_TELLING: Final = 16
+_MIN_RUN_ID: Final = 16
 
 
 class Mentions:
@@ -111,7 +111,7 @@ class Mentions:
         rest = _ORIGIN.sub(origin, data)
         rest = _ID_IN_TEXT.sub(known, _PARENT.sub(parent, rest))
         for run in self._runs:
-            if len(run) >= _TELLING and run in rest:
+            if len(run) >= _MIN_RUN_ID and run in rest:
                 rest = re.sub(rb"(?<![\w-])" + re.escape(run) + rb"(?![\w-])", _RUN, rest)
         return None if rest == data else (sha256(rest).hexdigest(), named)
 

@@ -884,7 +884,7 @@ class Adapter:
     def _variable(self, name: str, value: Any) -> dict[str, Any]:
         """Return a recorded value in the protocol's form."""
         inside = self._numbered(value) if isinstance(value, Mapping | list) and value else 0
-        text = value if isinstance(value, _Said) else json.dumps(value, ensure_ascii=False, default=repr)
+        text = value if isinstance(value, _Label) else json.dumps(value, ensure_ascii=False, default=repr)
         kind = "str" if isinstance(value, str) else type(value).__name__
         return {"name": name, "value": text[:10_000], "type": kind, "variablesReference": inside}
 
@@ -918,7 +918,7 @@ class Adapter:
         return {"exceptionId": str(raised.get("type") or step.kind), "description": step.error, "breakMode": "always"}
 
 
-class _Said(str):
+class _Label(str):
     """Words about a step, not a recorded value."""
 
     __slots__ = ()
@@ -926,13 +926,13 @@ class _Said(str):
 
 def _facts_of(step: StepView) -> dict[str, Any]:
     """Return what the editor shows of a step."""
-    found: dict[str, Any] = {"kind": _Said(step.kind), "name": _Said(step.name), "state": _Said(step.state)}
-    found |= {key: _Said(value) for key, value in (("side_effect", step.side_effect), ("agent", step.agent)) if value}
+    found: dict[str, Any] = {"kind": _Label(step.kind), "name": _Label(step.name), "state": _Label(step.state)}
+    found |= {key: _Label(value) for key, value in (("side_effect", step.side_effect), ("agent", step.agent)) if value}
     if step.took:
-        found["took"] = _Said(f"{step.took / 1e6:.3f} ms")
+        found["took"] = _Label(f"{step.took / 1e6:.3f} ms")
     call = step.call
     if call is not None:
-        found |= {"model": _Said(call.model), "usage": dict(call.usage)}
+        found |= {"model": _Label(call.model), "usage": dict(call.usage)}
         found["prompt"] = [{"role": one.role, "text": one.text} for one in call.prompt.messages]
     found["input"] = plain(step.input)
     if call is not None:
@@ -945,9 +945,9 @@ def _facts_of(step: StepView) -> dict[str, Any]:
     if step.values:
         found["values"] = plain(step.values)
     if step.error is not None:
-        found["error"] = _Said(step.error)
+        found["error"] = _Label(step.error)
         if lines := raised_lines(step):
-            found["raised at"] = _Said(lines[-1])
+            found["raised at"] = _Label(lines[-1])
     return found
 
 

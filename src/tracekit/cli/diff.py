@@ -24,7 +24,7 @@ __all__ = ["diff"]
 _STYLES: Final[dict[Op, str]] = {"added": "green", "removed": "red", "changed": "yellow", "moved": "cyan"}
 _MARKS: Final = {"added": "+", "removed": "-", "changed": "~", "moved": ">"}
 #: The most values of one step that are shown; ``--json`` has all.
-_MOST: Final = 20
+_MAX_VALUES: Final = 20
 
 
 @click.command()
@@ -147,7 +147,7 @@ def _print_step(console: Console, one: StepDifference, shown_before: dict[str, i
 
 
 def _print_fields(console: Console, fields: tuple[Mapping[str, Any], ...]) -> None:
-    for one in fields[:_MOST]:
+    for one in fields[:_MAX_VALUES]:
         before, now = one.get("recorded"), one.get("actual")
         if isinstance(before, str) and isinstance(now, str) and "\n" in before + now:
             console.print(f"    {printable(one['path'])}:", markup=False)
@@ -155,8 +155,8 @@ def _print_fields(console: Console, fields: tuple[Mapping[str, Any], ...]) -> No
             continue
         sides = both_sides(one, 120)
         console.print(f"    {printable(one['path'])}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
-    if len(fields) > _MOST:
-        console.print(f"    … {len(fields) - _MOST} more (--json)", markup=False)
+    if len(fields) > _MAX_VALUES:
+        console.print(f"    … {len(fields) - _MAX_VALUES} more (--json)", markup=False)
 
 
 def _summary(found: RunComparison) -> Text:

@@ -234,7 +234,7 @@ def _print(report: CorpusReport) -> None:
     with output.paged() as console:
         for group in report.groups:
             _print_group(console, report, group)
-        counts = [f"{count} {_said(state, count)}" for state, count in report.counts.items() if count]
+        counts = [f"{count} {_state_text(state, count)}" for state, count in report.counts.items() if count]
         many = len(report.runs)
         rate = many / report.seconds if report.seconds else 0
         line = Text(f"{many} run{'' if many == 1 else 's'} against {printable(report.against)}: {', '.join(counts)}")
@@ -265,7 +265,7 @@ def _took(taken: Mapping[str, Any]) -> str:
     return f"{plural(taken['calls'], 'call')}, {tokens}, {cost}"
 
 
-def _said(state: State, count: int) -> str:
+def _state_text(state: State, count: int) -> str:
     if state == "differs":
         return "differs" if count == 1 else "differ"
     return state
@@ -284,7 +284,7 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
         console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
     if len(first.differences) > _FIELDS:
         console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)", markup=False)
-    for behind in _behind(first)[:_SHOWN]:
+    for behind in _effects_of_decisions(first)[:_SHOWN]:
         console.print(f"    behind it: {behind}", markup=False, soft_wrap=True)
     for run in group.runs[:_SHOWN]:
         step = "" if run.step is None else f"  step {run.step}"
@@ -295,7 +295,7 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
     console.print()
 
 
-def _behind(run: JudgedRun) -> list[str]:
+def _effects_of_decisions(run: JudgedRun) -> list[str]:
     """Return the effects of those decisions of a run that are different now."""
     flips = run.changes["decisions"] if run.changes is not None else ()
     return [f"{one['name']} (step {one['step']})" for flip in flips for one in flip["behind"]]

@@ -298,10 +298,10 @@ def _nothing_found(view: RunView, choice: Choice) -> str:
     text = "no step failed, was cut off or is in doubt" if choice.failed else "no step matches"
     if choice.failed and not (choice.kinds or choice.lanes or choice.agents):
         return text
-    counts = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_MOST))
+    counts = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_MAX_ENTRIES))
     parts = [f"kinds of this run: {counts}"] if choice.kinds else []
-    parts += [f"lanes: {', '.join([*lanes][:_MOST])}"] if choice.lanes else []
-    parts += [f"agents: {', '.join([*agents][:_MOST]) or 'none'}"] if choice.agents else []
+    parts += [f"lanes: {', '.join([*lanes][:_MAX_ENTRIES])}"] if choice.lanes else []
+    parts += [f"agents: {', '.join([*agents][:_MAX_ENTRIES]) or 'none'}"] if choice.agents else []
     return f"{text}; {'; '.join(parts)}"
 
 
@@ -372,14 +372,14 @@ def parts_of(step: StepView, width: int) -> Line:
     head: Line = [(f"{step.place} ", "dim"), (f"{kind} ", "blue")]
     end = _details(step)
     room = max(40, width - _length(head) - _length(end))
-    outcome = _came(step, room)
+    outcome = _outcome(step, room)
     wide = _length(outcome)
     if wide > room // 2:  # half of the line for the request, if it needs that
-        asked = _asked(step, room // 2)
+        asked = _request(step, room // 2)
         if wide > room - _length(asked):
-            outcome = _came(step, room - _length(asked) - 4)
+            outcome = _outcome(step, room - _length(asked) - 4)
     else:
-        asked = _asked(step, room - wide)
+        asked = _request(step, room - wide)
     return [*head, *asked, *outcome, *end]
 
 
@@ -387,7 +387,7 @@ def _length(parts: Line) -> int:
     return sum(len(text) for text, _ in parts)
 
 
-def _asked(step: StepView, room: int) -> Line:
+def _request(step: StepView, room: int) -> Line:
     if step.kind == "boundary":
         return [(short(step.file.crossings[step.seq].text, room), "bold")]
     name = step.name if step.name != step.kind else ""
@@ -396,7 +396,7 @@ def _asked(step: StepView, room: int) -> Line:
     return [*parts, (asked if step.kind == "tool" else f" {asked}", "")] if asked else parts
 
 
-def _came(step: StepView, room: int) -> Line:
+def _outcome(step: StepView, room: int) -> Line:
     if step.kind == "boundary":
         one = step.file.crossings[step.seq]
         advice = f": {one.advice}" if one.advice else ""
@@ -467,7 +467,7 @@ def _ending(file: FileView) -> Iterator[Text]:
 # -- a live run --------------------------------------------------------------------------------------------------------
 
 #: How often a live run is polled, in seconds.
-_LOOK: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 class _Following:
@@ -515,7 +515,7 @@ def _follow(path: str, choice: Choice, as_json: bool) -> None:
             if view.ended is not None or not alive:
                 break
             sys.stdout.flush()
-            _reality.sleep(_LOOK)
+            _reality.sleep(_POLL_S)
     if view.ended is None:
         output.message("the process that ran it is gone, and the run has no end")
         sys.exit(output.INCOMPLETE)
@@ -616,9 +616,9 @@ def print_turn(console: Console, edit: Edit) -> None:
         Text(f"{mark}{printable(message.role)}", style=f"bold {style}".strip()) + Text(_answers(message), style="dim")
     )
     if edit.op == "changed" and edit.before is not None and edit.now is not None:
-        print_text(console, unified(_said(edit.before), _said(edit.now)))
+        print_text(console, unified(_message_text(edit.before), _message_text(edit.now)))
     else:
-        print_text(console, _said(message))
+        print_text(console, _message_text(message))
 
 
 def _since(call: ModelCall) -> str:
@@ -636,7 +636,7 @@ def _answers(message: Message) -> str:
     return f"  (result of {printable(message.answers)})" if message.answers else ""
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     requests = [f"asks for {request_text(one)}" for one in message.requests]
     return "\n".join(filter(None, (message.text, *requests, *(f"[{other}]" for other in message.others))))
 
@@ -688,7 +688,7 @@ _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "st
 _FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
 _REFUSALS: Final = ("contract.violated", "budget.exceeded")
 #: The most entries that are named in one answer.
-_MOST: Final = 12
+_MAX_ENTRIES: Final = 12
 
 Answer = tuple[str, list[int | str]]
 
@@ -730,8 +730,8 @@ def print_answers(answers: Mapping[str, Any]) -> None:
 
 
 def _numbers(seqs: list[int | str]) -> str:
-    shown = ", ".join(map(str, seqs[:_MOST]))
-    return f"[{shown}{f' and {len(seqs) - _MOST} more' if len(seqs) > _MOST else ''}]"
+    shown = ", ".join(map(str, seqs[:_MAX_ENTRIES]))
+    return f"[{shown}{f' and {len(seqs) - _MAX_ENTRIES} more' if len(seqs) > _MAX_ENTRIES else ''}]"
 
 
 def _shape(answer: Answer) -> dict[str, Any]:

@@ -107,12 +107,12 @@ def _step(step: StepView, names: _Names) -> Iterator[str]:
     if call is not None and call.prompt.messages:
         yield from _model_call(call, names)
     else:
-        yield from _value("", names.steady(_given(step)), 1)
+        yield from _value("", names.steady(_input_of(step)), 1)
         if step.chunks and step.kind != "http":
             for piece in step.pieces():
                 yield from _named("piece", names.steady(plain(piece)), 1)
         if step.error is None and step.calls and step.has_output:
-            yield from _named("=", names.steady(_came(step)), 1)
+            yield from _named("=", names.steady(_outcome_of(step)), 1)
         elif step.error is None and not step.calls and step.output is not None:
             yield from _named("=", names.steady(plain(step.output)), 1)
     if step.error is not None:
@@ -121,7 +121,7 @@ def _step(step: StepView, names: _Names) -> Iterator[str]:
         yield "  without an outcome"
 
 
-def _given(step: StepView) -> Any:
+def _input_of(step: StepView) -> Any:
     """Return the input of a step; for a request its method, address and body: headers belong to the transport."""
     input = plain(step.input)
     if step.kind in ("llm", "http") and isinstance(input, Mapping):
@@ -129,7 +129,7 @@ def _given(step: StepView) -> Any:
     return input
 
 
-def _came(step: StepView) -> Any:
+def _outcome_of(step: StepView) -> Any:
     output = plain(step.output)
     if step.kind in ("llm", "http") and isinstance(output, Mapping):
         return {key: value for key, value in output.items() if key in ("status", "body", "json", "text")} or output

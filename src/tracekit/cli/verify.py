@@ -37,7 +37,7 @@ KEYS: Final = click.option(
 
 _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
 #: The most violations of the schema that are shown.
-_MOST: Final = 20
+_MAX_BREACHES: Final = 20
 
 
 @click.command()
@@ -153,7 +153,7 @@ def _breaches(path: str) -> list[dict[str, Any]]:
         for line, entry in enumerate(trace.entries(damaged=True), 1):
             for error in check.iter_errors(entry):
                 found.append({"line": line, "problem": printable(f"{error.json_path}: {error.message}"[:300])})
-                if len(found) == _MOST:
+                if len(found) == _MAX_BREACHES:
                     return found
     return found
 

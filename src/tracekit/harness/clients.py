@@ -151,10 +151,10 @@ class TracedToolClient(_Client):
         self._tool: Final = tool
 
         def execute(plan: Any, arguments: dict[str, Any]) -> Any:
-            return _method(self._tool, "execute")(*_given(plan), **arguments)
+            return _method(self._tool, "execute")(*_if_given(plan), **arguments)
 
         async def aexecute(plan: Any, arguments: dict[str, Any]) -> Any:
-            return await _method(self._tool, "aexecute", "execute")(*_given(plan), **arguments)
+            return await _method(self._tool, "aexecute", "execute")(*_if_given(plan), **arguments)
 
         self._execute = self._captured(execute)
         self._aexecute = self._captured(aexecute)
@@ -224,7 +224,7 @@ class ReplayToolClient(TracedToolClient):
 _END: Final[Any] = object()
 
 
-def _given(plan: Any) -> tuple[Any, ...]:
+def _if_given(plan: Any) -> tuple[Any, ...]:
     return () if plan is None else (plan,)
 
 
