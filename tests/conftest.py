@@ -69,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Of all modules of the suite each worker imports a part first. The others find these compiled, where they were not before."""
+    gc.disable()  # until all is imported: next to nothing of it is garbage
     worker = getattr(session.config, "workerinput", None)
     here = Path(__file__).parent
     if worker is None or [Path(one).resolve() for one in session.config.args] != [here]:
@@ -95,6 +96,7 @@ def pytest_collection_finish() -> None:
     """What is there when the tests begin stays: no collection looks at the modules of all SDKs and tests again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

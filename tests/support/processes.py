@@ -507,6 +507,7 @@ def _keep(thing: object) -> None:
 
 def _import(more: str) -> None:
     """Import what the programs will: all of tracekit but what is run as a program itself, and ``more``."""
+    gc.disable()  # until all is imported: next to nothing of it is garbage
     atexit.register(_spare)
     _leave_openssl_as_it_is()
     import tracekit
@@ -522,7 +523,9 @@ def _import(more: str) -> None:
         {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
     )
     _keep(_SPARED)
+    gc.collect()
     gc.freeze()
+    gc.enable()
     _use_large_pages()
 
 
