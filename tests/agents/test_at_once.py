@@ -73,7 +73,7 @@ class Late:
 def test_a_function_that_takes_too_long_is_in_doubt_and_not_called_again(
     effects: Effects, ask: Any, side_effect: str
 ) -> None:
-    """Whatever is declared: its thread goes on. One effect, and the log says that it is in doubt."""
+    """Whatever is declared: its thread continues. One effect, and the log says that it is in doubt."""
     late = Late(lambda: effects.happen("booked"))
     contract = {"timeout_ms": 20, "timeout_in": "thread", **({"max_retries": 2} if side_effect == "reversible" else {})}
     booking = agent(late, "a", side_effect=side_effect, contract=contract)
