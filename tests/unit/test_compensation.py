@@ -165,7 +165,7 @@ def test_an_abort_of_now_is_a_divergence_from_a_run_that_completed(tmp_path: Pat
     for then in (False, True):
         with record("end") as run:
             program(then)
-        with pytest.raises(DivergenceError, match="ended otherwise"), replay(run.id):
+        with pytest.raises(DivergenceError, match="ended differently"), replay(run.id):
             program(not then)
 
 
