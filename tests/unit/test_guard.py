@@ -6,6 +6,7 @@ import asyncio
 import copy
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import platform
 import socket
@@ -526,3 +527,12 @@ def test_names_from_before_the_run_are_said(tmp_path: Path, monkeypatch: pytest.
     finally:
         for name in ("early", "late"):
             sys.modules.pop(name, None)
+
+
+def test_a_socket_of_multiprocessing_has_advice_of_its_own() -> None:
+    """A Manager and the fork server listen in a directory of their own, of another name each time: nobody could allow that host."""
+    address = multiprocessing.connection.arbitrary_address("AF_UNIX")
+    with socket.socket(socket.AF_UNIX) as listener, Guard(), pytest.raises(LiveCallBlockedError) as blocked:
+        listener.bind(address)
+    assert "imports tracekit, so that they join the run; a Manager is not" in str(blocked.value)
+    assert "allow_hosts" not in str(blocked.value)

@@ -1319,6 +1319,11 @@ _NEXT_RESUMED: Final = (
     "a resumed run can't start processes before it has come to the end of its log: let a @traced_tool start this one, so that "
     "the log answers it; or give the run up with `tracekit recovery abort`"
 )
+_NEXT_MULTIPROCESSING: Final = (
+    "this is a socket by which multiprocessing talks to processes of its own. Those of the method forkserver are replayed where "
+    "the program imports tracekit, so that they join the run; a Manager is not: pass values through a Queue or a Pipe, or use it in a "
+    "@traced_tool"
+)
 _NEXT_FORK: Final = (
     "look at what decides whether it is forked, and record again if the change is meant; a fork whose function was imported before the run "
     "(`from os import fork`) is not in the trace: call it as `os.fork()`, or fork in a @traced_tool, which the replay answers"
@@ -1793,6 +1798,8 @@ def _next(attempt: Attempt) -> str:
         return _NEXT_PIPE
     if attempt.kind == "send" and attempt.operation in _SIGNALLING:
         return _NEXT_SIGNAL
+    if attempt.kind == "listen" and f"{os.sep}pymp-" in attempt.text:  # its directories are called that
+        return _NEXT_MULTIPROCESSING
     return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
 
 
