@@ -50,6 +50,7 @@ LONGEST = (
     "test_progress.py", "test_first_call.py", "test_docs.py",
     "test_http_client.py", "test_mcp.py", "test_secret_formats.py",
     "test_failing_disk.py", "test_power.py", "test_session_ends.py",
+    "test_debugger.py", "test_pytest_plugin.py",
 )  # fmt: skip
 #: And what starts processes.
 STARTING = ("e2e", "crash", "docs", "integrations", "surface")
