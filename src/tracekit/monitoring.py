@@ -119,7 +119,7 @@ def _space(store: Store, least: int) -> Check:
         free = _free(store)
     except OSError as error:
         return _failed("space", "the free space is not known", error)
-    return Check("space", free >= least, f"{free:,} bytes are free, {least:,} are asked for")
+    return Check("space", free >= least, f"{free:,} bytes are free, {least:,} are required")
 
 
 def _failed(name: str, what: str, error: OSError) -> Check:

@@ -182,7 +182,7 @@ def test_a_program_that_goes_wrong_before_anybody_is_asked(place: Place, text: s
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     message = done.stderr[done.stderr.index("[registry]") :]
     assert said in message
-    assert "no agent was asked" in message
+    assert "no agent was called" in message
     assert "tracekit" + os.sep + "cli" not in done.stderr
     assert "importlib" not in done.stderr
     if name == "registry":

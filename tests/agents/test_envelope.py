@@ -150,7 +150,7 @@ WRONG: list[tuple[Any, str | None, str]] = [
     ({"intent": "a", "metadata": {"requestId": 5}}, "metadata.requestId", "not 5"),
     ({"intent": "a", "metadata": {"requestId": "x", "request_id": "y"}}, "metadata.request_id", "twice"),
     ({"intent": "a", "routing": {"strategy": "random"}}, "routing.strategy", "one of direct, fallback"),
-    ({"intent": "a", "routing": {"fallbackAgents": ["b"]}}, "routing.fallbackAgents", "never be asked"),
+    ({"intent": "a", "routing": {"fallbackAgents": ["b"]}}, "routing.fallbackAgents", "never be called"),
     ({"intent": "a", "routing": {"strategi": "direct"}}, "routing.strategi", "no key"),
 ]
 

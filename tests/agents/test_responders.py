@@ -80,7 +80,7 @@ def test_a_captured_call_in_a_responder_is_refused_before_it_happens(effect: Any
         effect()
 
     def program() -> Any:
-        with pytest.raises(ContractViolationError, match=r"meddle.*by itself") as caught:
+        with pytest.raises(ContractViolationError, match=r"meddle.*directly") as caught:
             run_once(meddle)
         return str(caught.value)
 
@@ -125,7 +125,7 @@ def test_a_responder_that_reaches_out_by_other_ways_is_refused(reach: Callable[[
 
         @responder("object.created")
         def meddle(event: IntentionEvent) -> None:
-            with pytest.raises(ContractViolationError, match=r"meddle.*by itself"):
+            with pytest.raises(ContractViolationError, match=r"meddle.*directly"):
                 open_before.sendall(b"x")
             reach(port)
 
@@ -206,7 +206,7 @@ def test_a_responder_that_acts_in_the_process_is_refused(act: str, tmp_path: Pat
             ACTS[act](place)
 
         def program() -> Any:
-            with pytest.raises(ContractViolationError, match=r"meddle.*by itself.*was not done") as caught:
+            with pytest.raises(ContractViolationError, match=r"meddle.*directly.*was not done") as caught:
                 run_once(meddle)
             return str(caught.value)
 
@@ -234,7 +234,7 @@ def test_what_was_open_before_is_not_written_to_by_number(tmp_path: Path) -> Non
         def meddle(event: IntentionEvent) -> None:
             print("thinking")
             for way in ways:
-                with pytest.raises(ContractViolationError, match="by itself"):
+                with pytest.raises(ContractViolationError, match="directly"):
                     way()
 
         run, _, _ = both(lambda: run_once(meddle) and None)
@@ -284,9 +284,9 @@ def test_what_a_responder_puts_off_is_held_back_while_the_loop_runs(tmp_path: Pa
     refused: list[str] = []
 
     def later() -> None:
-        with pytest.raises(ContractViolationError, match=r"put_off.*by itself"):
+        with pytest.raises(ContractViolationError, match=r"put_off.*directly"):
             (tmp_path / "new").touch()
-        refused.append("by itself")
+        refused.append("directly")
 
     async def task() -> None:
         later()
@@ -407,9 +407,9 @@ def test_a_responder_changes_no_world_and_runs_no_loop() -> None:
     def nest(event: IntentionEvent) -> None:
         Loop().run(create("other", {}))
 
-    with record(), pytest.raises(IntentionError, match="changed the world by itself"):
+    with record(), pytest.raises(IntentionError, match="changed the world directly"):
         run_once(meddle, world=world)
-    with record(), pytest.raises(IntentionError, match="ran a loop by itself"):
+    with record(), pytest.raises(IntentionError, match="ran a loop directly"):
         run_once(nest)
     assert world["page"] == {"n": 0}
 
@@ -423,7 +423,7 @@ def test_a_responder_has_nobody_else_change_the_world() -> None:
         @responder("object.created")
         def meddle(event: IntentionEvent, world: World) -> None:
             for attempt in (lambda: world.patch("page", {"n": 1}), world.end, lambda: Loop().run(create("other", {}))):
-                with pytest.raises(IntentionError, match="changed the world by itself"):
+                with pytest.raises(IntentionError, match="changed the world directly"):
                     pool.submit(attempt).result()
 
         run_once(meddle, world=world)

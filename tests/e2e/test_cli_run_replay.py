@@ -207,7 +207,7 @@ for customer in ("acme", "bolt", "cog"):
             for line in replayed.stderr.splitlines()
             if line.startswith("tracekit: replayed")
         }
-        assert [run for run, line in told.items() if "the run asked for" in line] == [path.stem]
+        assert [run for run, line in told.items() if "the requested run" in line] == [path.stem]
         assert sum("another run of the program" in line for line in told.values()) == 2
     assert f"replaying last ({place.runs[-1].stem}): " in place.cli("replay", "last").stderr
     assert place.effects() == 3

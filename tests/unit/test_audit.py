@@ -109,8 +109,8 @@ def test_a_model_that_asked_for_the_call_is_its_decision() -> None:
     _, account = audited(program)
     booked = action(account, "book")
     assert booked["basis"]["kind"] == "model"
-    assert booked["basis"]["how"] == "it asked for this very call"
-    assert any("no policy was asked" in gap for gap in account["gaps"])
+    assert booked["basis"]["how"] == "it requested exactly this call"
+    assert any("the run recorded no policy check" in gap for gap in account["gaps"])
 
 
 @pytest.mark.parametrize(

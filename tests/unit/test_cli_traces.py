@@ -673,7 +673,7 @@ def test_why_tells_who_was_asked_instead() -> None:
 
     path = recorded(lambda: book("trip"))
     told = why(path)["which_fallback"]
-    said = "book failed (network), and buy was asked instead, an escalation from reversible to irreversible"
+    said = "book failed (network), and buy was called instead, an escalation from reversible to irreversible"
     assert said in told["text"]
 
     @traced_tool(name="dear", side_effect="read_only", max_cost_units=1, cost_units=lambda what: 2)

@@ -109,7 +109,7 @@ def test_the_end_of_a_run_says_what_the_log_lacks(monkeypatch: pytest.MonkeyPatc
             assert look() == LARGE
 
     with ExitStack() as room:
-        with pytest.raises(LogWriteError, match=r"has no end: .* it lacks 1 entry of what has happened") as caught:
+        with pytest.raises(LogWriteError, match=r"has no end: .* it lacks 1 entry of what happened") as caught:
             program(room)
         assert caught.value.executed is None
 

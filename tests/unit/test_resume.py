@@ -341,7 +341,7 @@ def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: 
         resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
     ):
         forked(started)
-    assert "a resumed run can't start processes before it has come to the end of its log" in str(caught.value)
+    assert "a resumed run can't start processes before it has reached the end of its log" in str(caught.value)
     assert "guard" not in str(caught.value)
     assert not started.exists()
 

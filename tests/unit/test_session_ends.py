@@ -43,7 +43,7 @@ def look(what: Any) -> Any:
         ({"name": b"x"}, TypeError, "name is a string"),
         ({"metadata": 5}, TypeError, "metadata is a mapping"),
         ({"redact": ["("]}, ValueError, "not a regular expression"),
-        ({"redact": [5]}, TypeError, "5 in it is none"),
+        ({"redact": [5]}, TypeError, "5 in it is not one"),
         ({"user_modules": [5]}, TypeError, "user_modules is a list of strings"),
     ],
 )

@@ -346,7 +346,10 @@ def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
             continue
         if name in found and found[name] != value:
             raise impossible(
-                None, name, f"{name} is {found[name]!r} in contract= and {value!r} beside it", actual=value
+                None,
+                name,
+                f"{name} is {found[name]!r} in contract= but {value!r} as an argument of its own",
+                actual=value,
             )
         found[name] = value
     try:
@@ -412,9 +415,9 @@ class Terms:
     def _check_shape(self, shape: str, compensate: object, fallbacks: Sequence[Any]) -> None:
         if shape == "function" and self.contract.timeout_ms is not None and self.contract.timeout_in != "thread":
             raise TypeError(
-                f"{self.tool!r} has timeout_ms={self.contract.timeout_ms!r} and is a plain function, which nothing can interrupt: make it "
-                'a coroutine function (`async def`), which is cancelled when its time is over; or say timeout_in="thread", and it runs '
-                "in a thread of its own, where it goes on after that"
+                f"{self.tool!r} has timeout_ms={self.contract.timeout_ms!r} and is a plain function, which can't be interrupted: make it "
+                'a coroutine function (`async def`), which is cancelled when its time is over; or say timeout_in="thread": it then runs '
+                "in a thread of its own, which continues after that"
             )
         if "generator" not in shape:
             return

@@ -635,7 +635,7 @@ class Exchange:
         may be unable to decode it."""
         return self._scope.session.fail(
             DivergenceError(
-                f"the recorded answer has a content coding ({codings}) that the recorded program asked for; this one does not",
+                f"the recorded answer has a content coding ({codings}) that the recorded program accepted; this one does not",
                 run_id=self._scope.session.run_id,
                 step=self.step.seq,
                 next_action="install what the library undoes it with (`brotli`, `zstandard`), or send the recorded `Accept-Encoding`",

@@ -137,7 +137,7 @@ class PrintedDifference(NamedTuple):
     def __str__(self) -> str:
         where = f" of {self.lane}" if self.lane else ""
         if self.number > _LINES and self.recorded == self.actual:
-            return f"of the lines{where} past the first {self.number - 1}, of which no text is kept, one is another"
+            return f"of the lines{where} past the first {self.number - 1}, whose text is not kept, one differs"
         return f"line {self.number} of the output{where} was {_shown(self.recorded)}, and is {_shown(self.actual)}"
 
 

@@ -1132,7 +1132,7 @@ class Store:
         verdict = with_segments(trace, verdict._replace(segments=_with_sealed(verdict)), judge)
         seal = verdict.seal or {}
         if seal.get("state") == "valid" and (name := uncovered(verdict, found, listed)) is not None:
-            text = f"{seal['text']}, which does not cover the child process {name}: it went on, or came, after that"
+            text = f"{seal['text']}, which does not cover the child process {name}: it continued, or started, after the seal was made"
             verdict = verdict._replace(seal={**seal, "state": "extended", "text": text})
         return verdict
 

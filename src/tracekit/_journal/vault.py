@@ -231,7 +231,7 @@ class Vault:
     def _failed(self, error: OSError) -> None:
         if self._unwritten is not None and not self._silent:
             self._silent = True
-            self._unwritten(f"the vault {self.path} can't be written, and lacks what was redacted: {error}")
+            self._unwritten(f"the vault {self.path} can't be written, so the redacted values are lost: {error}")
 
     def _damaged(self, how: str) -> TraceError:
         return TraceError(

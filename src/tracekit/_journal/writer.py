@@ -451,7 +451,7 @@ class Journal(Chain):
         count = len(self._kept)
         if not count:
             return ""
-        return f"; it lacks {count} {'entry' if count == 1 else 'entries'} of what has happened"
+        return f"; it lacks {count} {'entry' if count == 1 else 'entries'} of what happened"
 
     # -- durability ----------------------------------------------------------------------------------------------------
 

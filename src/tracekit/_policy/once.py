@@ -785,7 +785,7 @@ class PeerCalls:
 
     def _unsure(self, has: Owner, why: str) -> ContractViolationError:
         return ContractViolationError(
-            f"this call belongs to run {has.shown}, of which it is not known whether it was made ({why}); it was not executed",
+            f"this call belongs to run {has.shown}; whether it was made is not known ({why}); it was not executed",
             run_id=self._session.run_id,
             other_run=has.run_id,
             contract="exactly_once",
@@ -1228,7 +1228,7 @@ class Once:
             run_id=self.session.run_id,
             path=path,
             contract="exactly_once",
-            next_action=f"bring {path} back as it was beside that run, then resume it",
+            next_action=f"bring {path} back as it was when that run was made, then resume it",
         )
 
     def _recorded(self, call: LoggedCall, past: Trace) -> KeyedCall | None:

@@ -514,7 +514,7 @@ class _Bases:
                 continue
             if request.arguments == arguments:
                 text = _text_of_answer(one) or f"asked for {request.name}"
-                yield one.seq, Basis(one.place, "model", text, "it asked for this very call")
+                yield one.seq, Basis(one.place, "model", text, "it requested exactly this call")
                 return
             alike = alike or one
         if alike is not None:
@@ -524,7 +524,7 @@ class _Bases:
                     alike.place,
                     "model",
                     _text_of_answer(alike) or f"asked for {step.name}",
-                    "it asked for it, with other arguments",
+                    "it requested this tool with other arguments",
                 ),
             )
 
@@ -564,9 +564,9 @@ def _gaps(account: Account) -> Iterator[str]:
     if unnamed:
         yield f"{unnamed} effects name no agent"
     if not account.checks and any(action.effect for action in account.actions):
-        yield "no policy was asked, as far as the run recorded it"
+        yield "the run recorded no policy check"
     if any(action.step.settled is not None for action in account.actions):
-        yield "what an operator stated about a step after the run had ended is beside the trace, and neither chain nor seal covers it"
+        yield "what an operator stated about a step after the run had ended is kept outside the trace; neither chain nor seal covers it"
     if not account.checks:  # otherwise they are findings
         yield from _unrecorded(view)
 

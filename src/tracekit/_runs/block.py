@@ -291,7 +291,7 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     found = tuple(value)
     for one in found:
         if not isinstance(one, str):
-            raise TypeError(f"{name} is a list of strings; {one!r} in it is none")
+            raise TypeError(f"{name} is a list of strings; {one!r} in it is not one")
     return found
 
 
@@ -311,9 +311,11 @@ def patterns(value: Any) -> tuple[Any, ...]:
             except re.error as error:
                 raise ValueError(f"redact: {one!r} is not a regular expression: {error}") from None
         elif isinstance(one, bytes) or (isinstance(one, re.Pattern) and isinstance(one.pattern, bytes)):
-            raise TypeError(f"redact: {one!r} is of bytes; give it as str, it is looked for in bytes too")
+            raise TypeError(
+                f"redact: {one!r} is a pattern of bytes; give it as str, which is also searched for in bytes"
+            )
         elif not isinstance(one, re.Pattern):
-            raise TypeError(f"redact is a list of regular expressions; {one!r} in it is none")
+            raise TypeError(f"redact is a list of regular expressions; {one!r} in it is not one")
     return found
 
 

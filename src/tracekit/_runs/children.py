@@ -983,8 +983,8 @@ class ReplayedChildren:
 
     def _indirect(self, path: str) -> LiveCallBlockedError:
         return LiveCallBlockedError(
-            f"the process {path} did not join the recorded run, only what it had started: whatever else it does would be real, so it "
-            "was not started",
+            f"the process {path} did not join the recorded run, only processes that it started did: anything else it does would "
+            "be real, so it was not started",
             run_id=self.session.run_id,
             location=caller(),
             operation="a process that starts others",

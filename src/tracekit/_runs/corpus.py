@@ -1004,9 +1004,7 @@ def regress(
     sources = _sources([os.fspath(one) for one in runs], where, asked)
     if not sources:
         raise RunStateError(
-            f"there is no run to replay in {where.root}"
-            if not runs
-            else "none of these runs is asked for by the query",
+            f"there is no run to replay in {where.root}" if not runs else "the query selects none of these runs",
             next_action="`tracekit list` shows the runs of a store",
         )
     how = {

@@ -405,8 +405,8 @@ def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, wh
         )
         raise _refused(
             decision,
-            f"inside {what} there is in doubt what is settled by itself ({named(against)}), and making the step again might do that again. "
-            f"Find out, and settle it first: {first}",
+            f"inside {what} there are steps in doubt that must be settled separately ({named(against)}), and making "
+            f"the step again might do that again. Find out, and settle it first: {first}",
         )
 
 
@@ -561,5 +561,5 @@ def _end(session: Recording, end: dict[str, Any]) -> None:
             f"entries of the abort are missing from {journal.path}",
             run_id=session.run_id,
             path=journal.path,
-            next_action="make room on the device; find out by hand what the compensations did, which the trace lacks",
+            next_action="make room on the device; find out by hand what the compensations did, which is not in the trace",
         )

@@ -607,11 +607,11 @@ def _not_another_model(run_id: str, request: Request) -> LiveCallBlockedError:
     name = request.spec.name
     url = request.input.get("url") if isinstance(request.input, Mapping) else None
     if isinstance(url, str) and names_model(url.partition("?")[0], name):
-        why = f"its URL says which model is asked ({url.partition('?')[0]})"
+        why = f"its URL names the model ({url.partition('?')[0]})"
     else:
         why = "its body does not name the model in JSON, is sent as it is produced, or is signed"
     return LiveCallBlockedError(
-        f"another model was to be asked in place of {name!r}, and this call can't be made to ask it: it was not made; {why}",
+        f"another model was to be called in place of {name!r}, but this call can't be redirected: it was not made; {why}",
         run_id=run_id,
         location=caller(),
         operation=f"llm {name}",

@@ -245,7 +245,7 @@ class RecordBlock(Block[Run]):
                     run_id=outer.session.run_id,
                     location=caller(),
                     reason="a linked run has its own file",
-                    next_action="replay the linked run by itself, or the whole program with `tracekit replay`",
+                    next_action="replay the linked run on its own, or the whole program with `tracekit replay`",
                 )
             )
         return self._record(options, outer)

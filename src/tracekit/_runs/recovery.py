@@ -425,9 +425,9 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
             yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
     if step.state == "pending" and step.went_on and not step.inner:
-        went = "running, and the program had gone on beside it"
+        went = "running, and the program had continued in parallel"
         if step.family != "process":
-            went = "being read, and the program had gone on with its first pieces"
+            went = "being read, and the program had already used its first pieces"
         text = f"was {went} (at entry {step.went_on})"
         yield _reason("stream_in_progress", step, text)
     if step.hidden and not step.inner:
@@ -716,7 +716,7 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
         )
     if against:
         return (
-            f"find out whether it happened; settle first what is settled by itself inside it ({named(against)}). Then "
+            f"find out whether it happened; first settle the steps inside it that are settled separately ({named(against)}). Then "
             f"`{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}"
         )
     inner = [log.steps[one] for one in in_doubt if seq in _in_doubt_around(log, one, in_doubt)]
@@ -738,7 +738,7 @@ _ADVICE: Final[dict[str, str]] = {
     "irreversible_inside": _GIVE,
     "stream_in_progress": _GIVE,
     "pending_orphaned": _SETTLE,
-    "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
+    "secret_missing": "bring the file `secret` of the store back as it was when that run was made, then resume it",
     "redacted_output": _SUPPLY,
     "not_to_supply": "supply only what `tracekit recovery resume RUN --check` says is missing",
     "opaque_output": _SUPPLY,

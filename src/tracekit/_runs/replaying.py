@@ -443,7 +443,7 @@ class ReplayBlock(Block["ReplayBlock"]):
                 run_id=self.run_id,
                 location=caller(),
                 operation=f"{family} {name}",
-                next_action="start what calls it inside the block; beside other live work, replay(..., guard='context')",
+                next_action="start what calls it inside the block; with other live work in parallel: replay(..., guard='context')",
             )
         )
 

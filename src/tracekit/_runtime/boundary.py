@@ -339,5 +339,5 @@ def _sentence(one: Crossing) -> str:
     if one.lane is not None:
         more = ", which did not join the run"
     elif one.unattributed:
-        more = ", of which it is unknown whether it was this run's"
+        more = "; whether it belongs to this run is unknown"
     return f"not captured, and a replay will refuse it: {one.text}{more}"

@@ -312,7 +312,7 @@ class ReplayedTimer(Timer):
         """Remark that this is the result of a call in a thread, ``name``, that the recording lacks; it arrives when it
         is done."""
         self._session.report.remark(
-            "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not recorded"
+            "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not in the recording"
         )
 
     def happened(self) -> None:
@@ -1362,7 +1362,7 @@ class Replay:
         """Remark, once, that the program was given a placeholder in the output of the step ``seq``."""
         sentence = f"step {seq}'s output was redacted: the program was given a placeholder"
         if self.originals.locked:
-            sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for the value behind it)"
+            sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for the original value)"
         if seq not in self._handed_on:
             self._handed_on.add(seq)
             self.report.remark("redacted", sentence, step=seq)

@@ -456,7 +456,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield None, Reason("incomplete", text, {"entries": [own.count]})
     cut_off = [one.place(one.state.count) for one in read[1:] if one.state.state != "complete"]
     if cut_off:
-        text = "a process of it has no end: a replay goes up to where its log ends"
+        text = "one of its processes has no end: a replay goes up to where that log ends"
         yield None, Reason("incomplete", text, {"entries": cut_off})
     redacted = [place for one in read for place in one.redacted]
     if redacted:
@@ -467,7 +467,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         named = ", ".join([*not_kept][:_NAMED]) + (
             f" and {len(not_kept) - _NAMED} more" if len(not_kept) > _NAMED else ""
         )
-        text = f"it read files of which the content was not kept: a replay needs them as they were ({named})"
+        text = f"it read files whose content was not kept: a replay needs them unchanged ({named})"
         yield None, Reason("not_kept", text, {"entries": [*not_kept.values()]})
     python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
     here = platform.python_version()

@@ -98,7 +98,7 @@ def _of_program(problem: str, call: Callable[[], T]) -> T:
         output.message("".join(_error_lines(error)).rstrip())
         what = f"it ended the program, with status {error.code!r}" if isinstance(error, SystemExit) else _short(error)
         raise RegistryError(
-            f"{problem}: {what}", next_action="no agent was asked; fix that, and route again"
+            f"{problem}: {what}", next_action="no agent was called; fix that, and route again"
         ) from error
 
 

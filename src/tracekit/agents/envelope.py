@@ -196,7 +196,7 @@ class RoutingOptions:
         object.__setattr__(self, "fallback_agents", _texts("routing.fallbackAgents", self.fallback_agents))
         if self.fallback_agents and strategy != "fallback":
             raise EnvelopeError(
-                f"routing.fallbackAgents is set, and the strategy is {strategy!r}: they would never be asked",
+                f"routing.fallbackAgents is set, and the strategy is {strategy!r}: they would never be called",
                 key="routing.fallbackAgents",
                 next_action="set routing.strategy to 'fallback', or leave the agents out",
             )

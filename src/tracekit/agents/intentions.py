@@ -363,7 +363,7 @@ class Ledger:
         who = deciding.get()
         if who is not None or (scope is not None and scope.session.decides):
             raise IntentionError(
-                f"{'a responder' if who is None else f'responder {who!r}'} changed the world by itself",
+                f"{'a responder' if who is None else f'responder {who!r}'} changed the world directly",
                 next_action="let it return `create(…)` or `patch(…)`",
             )
 

@@ -178,7 +178,7 @@ class Agenda:
     ) -> None:
         if deciding.get() is not None:
             raise IntentionError(
-                f"responder {deciding.get()!r} ran a loop by itself", next_action="return the intentions"
+                f"responder {deciding.get()!r} ran a loop directly", next_action="return the intentions"
             )
         self._world: Final = world
         self._executors: Final = executors

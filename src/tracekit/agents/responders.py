@@ -104,13 +104,13 @@ class Responder(Generic[R]):
         if spec.structural:
             return None
         return ContractViolationError(
-            f"responder {self.name!r} called {spec.family} {spec.name!r} by itself; it was not executed",
+            f"responder {self.name!r} called {spec.family} {spec.name!r} directly; it was not executed",
             next_action="let it return `call(…)` or `ask(…)`, and an executor do it",
         )
 
     def _reached(self, attempt: Attempt, location: str | None) -> ContractViolationError:
         return ContractViolationError(
-            f"responder {self.name!r} reached out of the process by itself ({attempt.operation} {attempt.text}); it was not done",
+            f"responder {self.name!r} reached outside of the process directly ({attempt.operation} {attempt.text}); it was not done",
             location=location,
             next_action="let it return `call(…)` or `ask(…)`, and an executor do it",
         )

@@ -525,4 +525,4 @@ class Observed:
             self._observer(event)
         except Exception as error:
             self._observer = None
-            self._warn(f"the observer of inter-agent events failed and is not asked again: {error!r}")
+            self._warn(f"the observer of inter-agent events failed and is not called again: {error!r}")

@@ -136,7 +136,7 @@ def _top(account: Account) -> Iterator[Line]:
         (f", {found.count} entries verify, tip hash {found.head}", ""),
     ]
     line = sealed_line(found)
-    yield [("seal      ", "dim"), line or ("none; no seal was asked for", "yellow")]
+    yield [("seal      ", "dim"), line or ("none; no seal was requested", "yellow")]
     for identity in account.identities:
         redacted = ", with redacted parts" if identity.redacted else ""
         yield [
@@ -149,7 +149,7 @@ def _top(account: Account) -> Iterator[Line]:
         f"{sum(one.answer == answer for one in account.checks)} {answer}" for answer in ("allowed", "denied", "unclear")
     )
     yield from _row(
-        "policy", f"{_plural(len(account.checks), 'check')}: {counts}" if account.checks else "none was asked"
+        "policy", f"{_plural(len(account.checks), 'check')}: {counts}" if account.checks else "none was made"
     )
     if account.budget:
         yield from _row("budget", brief(account.budget, 140))

@@ -854,7 +854,7 @@ class Shell(cmd.Cmd):
         if self.replay.left:
             self._say("the replay was left in pdb; `goto N`, `first` or `last` starts it again")
         else:
-            self._say(f"the replay has come to its end (exit code {self.replay.status}); `back` goes to its last step")
+            self._say(f"the replay has ended (exit code {self.replay.status}); `back` goes to its last step")
 
     @property
     def _at(self) -> Stop:

@@ -90,7 +90,7 @@ _DIFFERS: Final = {
 #: How to fix what keeps a run from being replayed, by the code of the reason.
 _REASONS: Final = {
     "damaged": "record again; `tracekit verify` says what is damaged",
-    "incomplete": "let the program, and its child processes, come to their end",
+    "incomplete": "let the program and its child processes run to their end",
     "lost_entries": "see why the log could not be written (a full disk?), and record again",
     "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
@@ -422,7 +422,7 @@ def _execute(store: Store, instructions: Mapping[str, Any], hash_seed: int) -> _
     if not found:
         raise RunStateError(
             f"the program ended with status {status}, and no run was recorded",
-            next_action="let it run by itself first: python SCRIPT",
+            next_action="run it without tracekit first: python SCRIPT",
         )
     return _Execution([path for _, path in found], status)
 

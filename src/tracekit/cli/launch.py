@@ -1411,7 +1411,7 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
             steps += f", {matched['skipped']} inside them"
         which = ""
         if len(reports) > 1:
-            which = ", the run asked for" if report.run_id in asked else ", another run of the program"
+            which = ", the requested run" if report.run_id in asked else ", another run of the program"
         print(f"tracekit: replayed {report.run_id}{which}: {report.verdict.line} ({steps})", file=sys.stderr)
         for reason in report.verdict.reasons[:_MAX_REASONS]:
             where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
@@ -1477,7 +1477,7 @@ def isolate(mode: str, reaches: list[str]) -> str:
     in_force = isolation.enter()
     if mode == "on" and in_force.startswith("not isolated"):
         raise RunStateError(
-            f"--isolate=on can't be had here: {in_force}",
+            f"--isolate=on is not possible here: {in_force}",
             next_action="replay with --isolate=auto, behind the guard in Python alone",
         )
     return in_force

@@ -454,7 +454,7 @@ def settle(
             inside = [one.seq for one in along]
             output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None, "inside": inside})
         else:
-            where = f"entry {seq}" if seq else "beside the log: the run has ended"
+            where = f"entry {seq}" if seq else "outside the log, since the run has ended"
             console = output.console()
             what = "not done" if done is None else "done"
             console.print(f"step {step} is settled as {what} ({where})", markup=False)

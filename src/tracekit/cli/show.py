@@ -810,7 +810,7 @@ def _why_this_path(view: RunView) -> Answer:
         more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
         return f"The model chose the tools: entry {'; '.join(texts)}{more}.", list(asked)
     if _calls(view):
-        return "No decision is recorded, and no model asked for a tool: the code alone chose the path.", []
+        return "No decision is recorded, and no model requested a tool: the code alone chose the path.", []
     return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
@@ -853,8 +853,8 @@ def _fallback_text(entry: Mapping[str, Any]) -> str:
     if entry["type"] == "fallback.exhausted":
         tried = about.get("tried")
         others = [short(one, 40) for one in tried] if isinstance(tried, list) else []
-        return f"nobody was left after {', '.join([first, *others])} ({reason})"
-    texts = f"{first} failed ({reason}), and {short(about.get('to'), 40)} was asked instead"
+        return f"no one was left after {', '.join([first, *others])} ({reason})"
+    texts = f"{first} failed ({reason}), and {short(about.get('to'), 40)} was called instead"
     if about.get("escalation") is True:
         texts += f", an escalation from {short(about.get('from_side_effect'), 40)} to {short(about.get('to_side_effect'), 40)}"
     return texts

@@ -115,7 +115,7 @@ def _targets(path: str, to: str | None, store: str | None) -> Iterator[tuple[str
     if none:
         raise RunStateError(
             f"{path} contains no cassette: no file that ends in .yaml, .yml or .json",
-            next_action="name the directory `cassettes` beside the tests",
+            next_action="name the directory `cassettes` next to the tests",
         )
 
 
