@@ -70,7 +70,7 @@ _KINDS: Final[dict[type[BaseException], str]] = {
     TraceExhaustedError: "the test does more than its recording",
     UnconsumedStepsError: "the test does less than its recording",
     LiveCallBlockedError: "the test would go live",
-    InexactReplayError: "the test does not do exactly what it did",
+    InexactReplayError: "the test does not do exactly what it did when recorded",
 }
 
 
@@ -85,7 +85,7 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
     if run.is_empty:
         first = "--tracekit-update" if _exists(run) else "--record-mode=once"
         return [
-            "  next    have captured what the test asks for: a client that tracekit knows, or @traced_tool; then record it:",
+            "  next    have the test's calls captured: a client that tracekit knows, or @traced_tool; then record it:",
             f"          {command} {first}",
             "          a test that asks for nothing needs no recording: take the mark, or the fixture tracekit_run, off it",
         ]
@@ -96,7 +96,7 @@ def _next(error: TracekitError, run: TestRun, item: pytest.Item) -> list[str]:
     if fields:
         what = f"{kind!r}: [{', '.join(map(repr, fields))}]"
         lines += [
-            "  note    pytest's tmp_path is another directory each time: keep it out of what is asked for,",
+            "  note    pytest's tmp_path is a new directory each time: keep it out of requests,",
             f"          or leave it out of the comparison: @pytest.mark.tracekit(ignore={{{what}}}),",
             f"          or have it recorded, and replayed, in one directory: {command} --record-mode=all --basetemp=DIRECTORY",
         ]

@@ -178,7 +178,7 @@ def _export(exporter: SpanExporter, batch: Sequence[ReadableSpan], success: obje
     if exporter.export(batch) is not success:
         raise RunStateError(
             f"{len(batch)} spans could not be delivered",
-            next_action="look at what the exporter has logged, and name a collector: --endpoint, OTEL_EXPORTER_OTLP_ENDPOINT",
+            next_action="check what the exporter has logged, and name a collector: --endpoint, OTEL_EXPORTER_OTLP_ENDPOINT",
         )
     return len(batch)
 
@@ -325,7 +325,7 @@ class SpanEmitter:
                 for span in file.poll():
                     self._processor.on_end(self._sdk.span(span))
             except Exception:
-                _log.warning("%s is not followed any more: no further spans of it", file.path, exc_info=True)
+                _log.warning("%s is no longer followed: no further spans of it", file.path, exc_info=True)
                 file.ended = True
         for key, file in [*self._files.items()]:
             own = self._files.get((key[0], None))

@@ -205,7 +205,7 @@ def test_an_agent_that_answers_piece_by_piece_is_refused(make: Any, what: str) -
     ("options", "said"),
     [
         ({"compensate": lambda result: 0, "side_effect": "reversible"}, "result"),
-        ({"compensate": lambda payload: 0, "side_effect": "read_only"}, "only what is reversible"),
+        ({"compensate": lambda payload: 0, "side_effect": "read_only"}, "only reversible calls"),
         ({"idempotency_key": lambda order: order, "side_effect": "irreversible"}, "order"),
         ({"idempotency_key": "order", "side_effect": "irreversible"}, "order"),
         ({"cost_units": lambda tokens: tokens, "side_effect": "read_only"}, "tokens"),

@@ -76,7 +76,7 @@ def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(st
     why = CliRunner().invoke(main, ["show", "full", "--why", "--json", "--store", str(store)])
     answer = json.loads(why.stdout)["can_be_replayed"]
     assert answer["answer"] is False
-    assert f"{verdict.lost} entries of it could not be written" in answer["text"]
+    assert f"{verdict.lost} of its entries could not be written" in answer["text"]
     verified = CliRunner().invoke(main, ["verify", "full", "--json", "--store", str(store)])
     assert json.loads(verified.stdout)["lost"] == verdict.lost
     assert [event.input["number"] for event in events if event.name == "pay"] == [1, 4]

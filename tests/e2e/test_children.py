@@ -230,7 +230,7 @@ if __name__ == "__main__":
             warnings.simplefilter("ignore")
             with record("two") as later:
                 pool.submit(pay, "second").result()
-    assert [one for one in later.warnings if "handed to a process pool" in one], later.warnings
+    assert [one for one in later.warnings if "passed to a process pool" in one], later.warnings
 """)
     assert done.returncode == 0, done.stderr
     assert place.effects == ["first", "second"]

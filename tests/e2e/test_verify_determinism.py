@@ -216,7 +216,7 @@ def test_a_file_that_differs(place: Place) -> None:
     assert done.returncode == 1
     assert "the file prompt.txt was 8 bytes" in done.stderr
     assert line_of(place, "# here") in done.stderr
-    assert "in the same way: what the program depends on is another one than in the recording" in done.stderr
+    assert "in the same way: what the program depends on is not the same as in the recording" in done.stderr
 
 
 def test_threads_that_wait_for_one_another(place: Place) -> None:
@@ -226,7 +226,7 @@ def test_threads_that_wait_for_one_another(place: Place) -> None:
     assert done.returncode == 1
     assert "everything in the program waits" in done.stderr
     assert "waits as well" in done.stderr
-    assert "is another one than in the recording" not in done.stderr
+    assert "is not the same as in the recording" not in done.stderr
 
 
 def test_an_environment_that_differs(place: Place) -> None:
@@ -472,7 +472,7 @@ def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
     done, told = verified(place)
     assert done.returncode == 3, done.stderr
     assert told["incomplete"] == [place.run]
-    assert "compared as far as its log goes" in done.stderr
+    assert "compared up to the end of its log" in done.stderr
     place.program(start + f"ask(1)\nask(os.getpid())\n{end}\n")
     assert verified(place)[0].returncode == 1
     place.program(start + f"ask(1)\n{killed}\n")

@@ -343,7 +343,10 @@ def test_a_field_can_be_left_out_of_the_comparison() -> None:
     path = imported(interaction("POST", body='{"user": "u-1", "n": 1}'))
     with tracekit.replay(path, ignore={"http": ["input.body.user"]}) as session:
         assert httpx.post(f"{URL}/a", json={"user": "u-2", "n": 1}).text == "answer"
-    assert session.report.verdict.line == "exact but for 1 imported run, 1 step in what is left out of the comparison"
+    assert (
+        session.report.verdict.line
+        == "exact but for 1 imported run, 1 step inside what is excluded from the comparison"
+    )
 
 
 def test_a_body_that_is_sent_piece_by_piece_is_compared() -> None:

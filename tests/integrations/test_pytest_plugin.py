@@ -267,7 +267,7 @@ def test_a_test_in_which_nothing_is_captured_fails_when_it_is_recorded(suite: Su
                "@pytest.mark.tracekit\ndef test_it():\n    if os.path.exists('sends'): remind('x')\n")  # fmt: skip
     trace = suite.root / "traces/test_none/test_it.jsonl"
     advice = [
-        "  next    have captured what the test asks for: a client that tracekit knows, or @traced_tool; then record it:",
+        "  next    have the test's calls captured: a client that tracekit knows, or @traced_tool; then record it:",
         "          pytest test_none.py::test_it --record-mode=once",
         "          a test that asks for nothing needs no recording: take the mark, or the fixture tracekit_run, off it",
     ]
@@ -424,7 +424,7 @@ def test_a_temporary_directory_that_differs_is_named(suite: Suite) -> None:
     place = {"PYTEST_DEBUG_TEMPROOT": str(suite.root)}
     passed(suite.run("--record-mode=once", **place), 1)
     done = suite.run(**place)
-    assert "  note    pytest's tmp_path is another directory each time" in done.stdout
+    assert "  note    pytest's tmp_path is a new directory each time" in done.stdout
     assert "@pytest.mark.tracekit(ignore={'tool:send': ['input.text']})," in done.stdout
     always = f"--basetemp={suite.root / 'always'}"
     passed(suite.run("--record-mode=all", always), 1)

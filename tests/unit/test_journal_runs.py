@@ -429,7 +429,7 @@ def test_a_segment_removed_exchanged_or_cut(store: Store) -> None:
     parent, child = _family(store)
     whole = child.read_bytes()
     child.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
-    assert "not what the run's end says" in str(store.verify(RUN).problem)
+    assert "differs from what the run's end says" in str(store.verify(RUN).problem)
     child.write_bytes(whole.replace(b'"child"', b'"chald"'))
     assert store.verify(RUN).state == "broken"
     child.unlink()

@@ -42,7 +42,7 @@ def test_a_field_that_is_left_out_may_differ(trace: Path) -> None:
     with replay(trace, ignore=FIELDS) as session:
         program(2)
     verdict = session.report.verdict
-    assert verdict.line == "exact but for 2 steps in what is left out of the comparison"
+    assert verdict.line == "exact but for 2 steps inside what is excluded from the comparison"
     first, second = verdict.of("ignored")
     assert first.text == (
         "tool 'search' differs in input.about.trace_id, input.about.tags[0].at, input.about.tags[1].at, which is left out"

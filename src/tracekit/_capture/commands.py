@@ -678,7 +678,7 @@ class _Reader(_Pipe):
                 TraceExhaustedError(
                     f"the program reads more of what the process {self._process.path} writes than it read in the recording",
                     run_id=session.run_id,
-                    next_action="look at what decides how much of it is read",
+                    next_action="check what decides how much of it is read",
                 )
             )
         return 0

@@ -468,7 +468,7 @@ class Terms:
                 raise impossible(
                     self.tool,
                     "max_cost_units",
-                    f"a call costs 1 unit where nothing else is said, and max_cost_units is {limit}",
+                    f"a call costs 1 unit by default, and max_cost_units is {limit}",
                     "say cost_units=",
                 )
             return None if limit is None else lambda bound: 1
@@ -499,7 +499,7 @@ class Terms:
             raise impossible(
                 self.tool,
                 "compensate",
-                f"it is {side_effect}, and only what is reversible is compensated",
+                f"it is {side_effect}, and only reversible calls are compensated",
                 "say side_effect='reversible', or leave compensate out",
             )
         return Compensation.of(

@@ -357,7 +357,7 @@ class Effect:
         self._answered = reached.seq
         self.output = reached.result()
         if reached.about.get("unasked"):
-            raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
+            raise self._unasked("its block did not ask whether to do it, so a replay would do it again")
         return self
 
     def _unasked(self, problem: str) -> ReplayError:
@@ -388,7 +388,7 @@ class Effect:
         block.ended = True
         if error is None and not self._asked and self._scope is not None:
             self._scope.session.report.warn(
-                f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
+                f"the block of effect {self._spec.name!r} never asked whether to do it, and can't be replayed: "
                 "say `e.perform(function, …)` or `if e.live: …` in it"
             )
             block.outcome_info = {"info": {"unasked": True}}

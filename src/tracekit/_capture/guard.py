@@ -1317,7 +1317,7 @@ _NEXT: Final[dict[Kind, str]] = {
 _NEXT_NO_NETWORK: Final = "the network is blocked here; for a server of the test's own, allow_hosts=[{host!r}]"
 _NEXT_RESUMED: Final = (
     "a resumed run can't start processes before it has reached the end of its log: let a @traced_tool start this one, so that "
-    "the log answers it; or give the run up with `tracekit recovery abort`"
+    "the log answers it; or abandon the run with `tracekit recovery abort`"
 )
 _NEXT_MULTIPROCESSING: Final = (
     "this is a socket by which multiprocessing talks to processes of its own. Those of the method forkserver are replayed where "

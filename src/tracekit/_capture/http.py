@@ -614,7 +614,7 @@ class Exchange:
                 f"this one with {_brief(actual)}",
                 run_id=self._scope.session.run_id,
                 step=self.step.seq,
-                next_action="see what the body is made of: a file that has changed, or something that is not captured",
+                next_action="check what the body is built from: a file that has changed, or something that is not captured",
             )
         )
 
@@ -638,7 +638,7 @@ class Exchange:
                 f"the recorded answer has a content coding ({codings}) that the recorded program accepted; this one does not",
                 run_id=self._scope.session.run_id,
                 step=self.step.seq,
-                next_action="install what the library undoes it with (`brotli`, `zstandard`), or send the recorded `Accept-Encoding`",
+                next_action="install what the library decodes it with (`brotli`, `zstandard`), or send the recorded `Accept-Encoding`",
             )
         )
 

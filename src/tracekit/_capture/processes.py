@@ -126,7 +126,7 @@ def _is_carried(scope: Scope | None, pids: Iterable[int | None], call: Any) -> b
             )
         )
     if session.state.live:
-        session.report.warn(f"{name_of(call)} was handed to a process pool: what it does there is not in the trace")
+        session.report.warn(f"{name_of(call)} was passed to a process pool: what it does there is not in the trace")
     return False
 
 

@@ -1020,7 +1020,7 @@ def _schedulers() -> list[Scheduler]:
 
 def _not_covered(scheduler: Scheduler) -> RunStateError:
     return RunStateError(
-        f"{scheduler.name} is not covered: what it runs side by side could not be distinguished in a replay",
+        f"{scheduler.name} is not covered: what it runs concurrently could not be distinguished in a replay",
         location=caller(),
         next_action=scheduler.instead,
     )

@@ -86,10 +86,10 @@ def pack_file(source: int, path: str, last: int) -> None:
         at = 0
         for piece in _pieces(out, 0, path):
             if system.pread(source, len(piece), at) != piece:
-                raise _damaged(path, "what was compressed is not what was there")
+                raise _damaged(path, "the decompressed content differs from the original")
             at += len(piece)
         if at != size:
-            raise _damaged(path, "what was compressed is not what was there")
+            raise _damaged(path, "the decompressed content differs from the original")
 
 
 def unpack_file(fd: int, path: str) -> None:

@@ -609,7 +609,7 @@ def _judged(
 
 def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
     what = "it is empty" if not found else f"its last {count - found} of {count} entries were cut off"
-    return f"it is not what the run's end says: {count} entries with tip hash {said.get('head')}" + (
+    return f"it differs from what the run's end says: {count} entries with tip hash {said.get('head')}" + (
         f"; {what}" if found < count else ""
     )
 

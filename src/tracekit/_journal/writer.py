@@ -58,9 +58,11 @@ _IDLE: Final = 20
 
 
 _MEND: Final = (
-    "free space or repair the device, then resume this run or start a new one; what had been written is intact"
+    "free space or repair the device, then resume this run or start a new one; what was written before is intact"
 )
-_WAITS: Final = "free space or repair the device: what is kept is then written first, and the run continues"
+_WAITS: Final = (
+    "free space or repair the device: the entries kept in memory are then written first, and the run continues"
+)
 _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run is going on; start a new one"
 )

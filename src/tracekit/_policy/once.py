@@ -537,7 +537,7 @@ class LoggedCall:
         if meta.get("redacted"):
             originals = Originals(log.path)
             if originals.lack(entry, "output"):
-                raise self._not_given("a secret was taken out of it, which the log does not have")
+                raise self._not_given("a secret in it was redacted, so the log does not have it")
             entry = originals.of(entry, log.expand, "output")
         return LiveValue(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
 

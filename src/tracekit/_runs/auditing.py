@@ -559,7 +559,7 @@ def _gaps(account: Account) -> Iterator[str]:
     elif found.seal["state"] == "unchecked":
         yield f"the seal was not checked: {found.seal['text']}"
     if account.identities:
-        yield "who acted is what the program said; no identity or attestation was checked"
+        yield "who acted is as the program stated; no identity or attestation was checked"
     unnamed = sum(action.effect and action.step.agent is None for action in account.actions)
     if unnamed:
         yield f"{unnamed} effects name no agent"

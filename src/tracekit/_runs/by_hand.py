@@ -194,7 +194,7 @@ def _store_at(target: str | os.PathLike[str] | None) -> Store:
     if target is not None and os.path.exists(target) and not os.path.isdir(target):
         raise RunStateError(
             f"{os.fspath(target)} is neither a directory of runs nor a .jsonl file to make",
-            next_action="name a directory, or a file that is not there yet",
+            next_action="name a directory, or a file that does not exist yet",
         )
     return Store(target)
 

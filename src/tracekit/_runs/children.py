@@ -323,7 +323,7 @@ class ReplayedChild:
         if self.outlives(end):
             self._warn(f"{what}, and is ended")
             return None
-        return self._error("ReplayError", f"the process {self.path} {what}", "look at what it waits for", None)
+        return self._error("ReplayError", f"the process {self.path} {what}", "check what it waits for", None)
 
     def failure(self) -> ReplayError | None:
         """Return the failure of a process that is gone, or ``None``; warnings and verdict of its report are kept."""
@@ -339,10 +339,10 @@ class ReplayedChild:
             self._warn("was ended by a signal, where its log ends")
             return None
         if self._confirmed and self.open:
-            self._warn("ended, with the recorded exit status, without having said how it went")
+            self._warn("ended, with the recorded exit status, without reporting its result")
             return None
         what = f"the process {self.path} ended without having been replayed to its end"
-        return self._error("ReplayError", what, "look at what it wrote to stderr", None)
+        return self._error("ReplayError", what, "check what it wrote to stderr", None)
 
     def kill(self) -> None:
         """Kill the process if it still runs."""
@@ -364,7 +364,7 @@ class ReplayedChild:
             run_id=self.session.run_id,
             steps=state["left"],
             child=self.path,
-            next_action="look at what it waits for: a message, a file, or a signal that the recorded process got",
+            next_action="check what it waits for: a message, a file, or a signal that the recorded process got",
         )
 
     def _failure_in(self, report: Report, *, warn: bool = True) -> ReplayError | None:

@@ -116,7 +116,7 @@ def end_log(
         if not isinstance(error, LogWriteError):
             unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}")
             unwritten.next_action = (
-                "free space or repair the device before the next run: what had been written is intact. `tracekit in-doubt` lists the "
+                "free space or repair the device before the next run: what was written before is intact. `tracekit in-doubt` lists the "
                 "effects whose outcome is not in the log"
             )
             raise
@@ -288,7 +288,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
         recorded=recorded,
         actual=actual,
         differences=[{"path": "end", "recorded": recorded, "actual": actual}],
-        next_action="every step until here matched: look at what changed after the last of them, or for what is not captured "
+        next_action="every step until here matched: check what changed after the last of them, or for what is not captured "
         "(`tracekit docs not-captured`); record again if the change is meant",
     )
 

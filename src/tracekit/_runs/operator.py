@@ -346,7 +346,7 @@ def _check_form(step: RecoveredStep, done: bool, tree: Any) -> None:
     """Raise ``ValueError`` unless the output of an HTTP exchange is an answer in the form of a trace."""
     if done and step.family == "http" and (problem := answer_problem(tree)):
         raise ValueError(
-            f"step {step.seq}, http {step.name!r}, was answered with a message, and this is none: {problem}. "
+            f"step {step.seq}, http {step.name!r}, was answered with a message, but this is not one: {problem}. "
             f"It looks like this: {HTTP_FORM}; "
             'a body that is not JSON is a text, with the format "text"'
         )
@@ -382,7 +382,7 @@ def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> 
         around = log.steps[step.covered]
         raise _refused(
             decision,
-            f"{what} was settled with {named([around])}, around it, which answers for it: nothing is in doubt of it. If that was wrong, "
+            f"{what} was settled with {named([around])}, around it, which answers for it: nothing about it is in doubt. If that was wrong, "
             "settle the step around it again",
         )
     if not done and not (step.state == "failed" and step.passed):
@@ -397,7 +397,7 @@ def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, wh
         raise _refused(
             decision,
             f"inside {what} something was done that can't be taken back ({named(over)}), and making the step again would do that again. "
-            "Say with --done what the step gave, or give the run up with `tracekit recovery abort`",
+            "State with --done what the step returned, or abandon the run with `tracekit recovery abort`",
         )
     if against:
         first = ", ".join(

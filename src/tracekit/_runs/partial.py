@@ -93,7 +93,7 @@ class Live:
                     raise ValueError(f"live[{kind!r}] is a function or its name, 'module:function', not {instead!r}")
                 self._deciders[kind] = instead
             else:
-                raise ValueError(f"nothing can take the place of {kind}: live={{{kind!r}}}")
+                raise ValueError(f"nothing can replace {kind}: live={{{kind!r}}}")
 
     def load(self) -> None:
         """Import the functions given by name. Raises ``RunStateError`` if one does not exist."""

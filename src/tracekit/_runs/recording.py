@@ -241,7 +241,7 @@ class RecordBlock(Block[Run]):
         if outer is not None and not outer.session.recording:
             raise outer.session.fail(
                 NotReplayableError(
-                    'record(nested="link") inside a replay: its steps are in another file, and nothing of it may go live',
+                    'record(nested="link") inside a replay: its steps are in another file, and none of them may be live',
                     run_id=outer.session.run_id,
                     location=caller(),
                     reason="a linked run has its own file",

@@ -305,7 +305,7 @@ def _of_the_log(
         }
     if log.abort:
         text = (
-            f"an abort was begun (entry {log.abort}) and not finished, and the program knows nothing of what it has undone: "
+            f"an abort was begun (entry {log.abort}) and not finished, and the program does not know what has been undone: "
             "finish it with `tracekit recovery abort`"
         )
         yield {"code": "abort_begun", "text": text, "entry": log.abort}
@@ -443,7 +443,7 @@ def _how_settled(log: RecoveredLog, step: RecoveredStep) -> str:
         return f"{done}; the step around it has ended, so it is not made again"
     if step.state == "given_up":
         return f"it is made again{f' with step {step.inner} around it' if step.inner else ''}"
-    return "its output is what was given" if step.state == "done" else "the program keeps its error"
+    return "its output is what was supplied" if step.state == "done" else "the program keeps its error"
 
 
 def _in_doubt(step: RecoveredStep) -> Reason:
@@ -456,7 +456,7 @@ def _in_doubt(step: RecoveredStep) -> Reason:
         return _reason("irreversible_timed_out", step, "timed out: it may have happened after that")
     if step.lost:
         return _reason("irreversible_lost", step, "failed, and its answer was lost: it may have happened")
-    return _reason("irreversible_failed", step, "failed: what it had done until then is not known")
+    return _reason("irreversible_failed", step, "failed: what it did before that is not known")
 
 
 def _again(log: RecoveredLog, step: RecoveredStep) -> Reason:
@@ -712,7 +712,7 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
         give_up = f"`tracekit recovery abort {run} --reason TEXT`"
         return (
             f"find out whether it happened. Inside it there was done what would be done again with it ({named(over)}), so it can't "
-            f"be settled as not done: {returned}, {done}, or give the run up: {give_up}"
+            f"be settled as not done: {returned}, {done}, or abandon the run: {give_up}"
         )
     if against:
         return (
@@ -720,15 +720,15 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
             f"`{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}"
         )
     inner = [log.steps[one] for one in in_doubt if seq in _in_doubt_around(log, one, in_doubt)]
-    along = f"; both say it of what is inside it, too ({named(inner)})" if inner else ""
+    along = f"; both also settle what is inside it ({named(inner)})" if inner else ""
     return f"find out whether it happened, then say so: `{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}{along}"
 
 
-_ABORT: Final = "give the run up: `tracekit recovery abort RUN --reason TEXT`"
+_ABORT: Final = "abandon the run: `tracekit recovery abort RUN --reason TEXT`"
 _SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
-_SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
+_SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` passes the program what the log does not have"
 _GIVE: Final = (
-    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` says what it gave (of a generator: the list of all its "
+    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` states what it returned (of a generator: the list of all its "
     f"items); or {_ABORT}"
 )
 _BELOW: Final = f"`tracekit in-doubt` says whether a process of it has left something in doubt; then {_ABORT}"
@@ -747,7 +747,7 @@ _ADVICE: Final[dict[str, str]] = {
     "damaged": "put an undamaged copy of the file in its place, if there is one; `tracekit verify RUN` says what is wrong with this one",
     "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
     "format_newer": "upgrade tracekit",
-    "no_entries": "nothing of the program had run yet: start it again, and delete the file",
+    "no_entries": "the program had not begun yet: start it again, and delete the file",
     "held": "wait until that process has ended",
     "elsewhere": "see that the process is dead, where it ran; then `tracekit recovery resume RUN --original-is-dead`",
     "segments": _BELOW,

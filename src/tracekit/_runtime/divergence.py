@@ -217,7 +217,7 @@ THREAD_ORDER = (
     "(a list, a lock, a flag) is not recorded"
 )
 _CHANGED = (
-    "look at what changed in the code since the step before; record again if the change is meant. If nothing changed, something decides "
+    "check what changed in the code since the previous step; record again if the change is meant. If nothing changed, something decides "
     "here that is not recorded: what threads or tasks share, or what the process had done before the run"
 )
 
@@ -226,7 +226,7 @@ _ONCE: Final = "record and replay alike: each in a new process (`tracekit run` a
 
 
 #: The advice for a failure at the end of an incomplete log.
-_LOG_ENDS: Final = "this is where the recorded process died; nothing is known of what came after"
+_LOG_ENDS: Final = "this is where the recorded process died; what came after is not known"
 
 
 def headline(failure: BaseException) -> str:
@@ -482,7 +482,7 @@ def everything_waits(run_id: str, waiting: Sequence[Waiting], several: bool) -> 
 
     ``several``: threads take part, and may wait for one another.
     """
-    here = "look for what the program now waits for"
+    here = "check what the program now waits for"
     if any(one.sleep for one in waiting):
         here = (
             "where a sleep was added, record again if that is meant; else look for what else the program now waits for"

@@ -312,7 +312,7 @@ def _in_process(path: str) -> Below:
 def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
     where = f"step {one.seq}, which" if one.seq else "a call that"
     return RunEndedError(
-        f"{name!r} ({side_effect}) was called inside {where} had been given up when its time was over; it was not executed",
+        f"{name!r} ({side_effect}) was called inside {where} was abandoned when its time was over; it was not executed",
         step=one.seq or None,
         next_action="give the call more time, or make its function look at a deadline itself",
     )

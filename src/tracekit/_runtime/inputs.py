@@ -246,9 +246,7 @@ class ReplayedInputs:
         self._report.remark("not_kept", text, name=name, step=step)
 
     def _not_laid(self, kind: str, name: str, where: str | None, step: int) -> None:
-        text = (
-            f"{_named('file', name)} is not here what it was in the recording, and without a scratch layer it stays so"
-        )
+        text = f"{_named('file', name)} differs from the recording here, and stays so without a scratch layer"
         self._report.remark("not_laid", text, name=name, step=step)
 
     def _is(self, kind: str, name: str, recorded: Any, value: Any) -> bool:
@@ -337,7 +335,7 @@ class ReplayedInputs:
         self._report.remark("changed_file", text, kind=kind, name=name, where=where, step=step)
 
     def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
-        text = f"{_named(kind, name)} is today's, which is another one than in the recording"
+        text = f"{_named(kind, name)} is today's, which differs from the recorded one"
         self._report.allow("live_input", text, kind=kind, name=name, where=where, step=step)
 
     def _differs(self, kind: str, name: str, where: str | None, then: Any, now: Any, given: Any, step: int) -> None:

@@ -148,7 +148,7 @@ def unknown(model: str, provider: str | None) -> UnknownPriceError:
         f"the model {model!r}{by} has no known price, so a budget in US dollars can't hold; the call was not made",
         model=model,
         provider=provider,
-        next_action=f"say what it costs: Budget(usd=…, prices={{{model!r}: Price(input_per_mtok=…, output_per_mtok=…)}})",
+        next_action=f"state its price: Budget(usd=…, prices={{{model!r}: Price(input_per_mtok=…, output_per_mtok=…)}})",
     )
 
 

@@ -79,7 +79,7 @@ _WORDS: Final = {
     "other_directory": ("other current directory", "other current directories"),
     "written": ("file that was written", "files that were written"),
     "live_input": ("input of today", "inputs of today"),
-    "ignored": ("step in what is left out of the comparison", "steps in what is left out of the comparison"),
+    "ignored": ("step inside what is excluded from the comparison", "steps inside what is excluded from the comparison"),
     "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
 }  # fmt: skip
 
@@ -447,7 +447,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield False, Reason("unasked", text, {"entries": unasked})
     lost = sum(one.state.lost for one in read)
     if lost:
-        text = f"{lost} entries of it could not be written, and a replay stops where the first is missing"
+        text = f"{lost} of its entries could not be written, and a replay stops where the first is missing"
         yield False, Reason("lost_entries", text, {"entries": [own.count]})
     for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
         yield False, Reason("uncaptured", sentence.rstrip("."))
@@ -511,7 +511,10 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
 
 def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
     if read[0].state.state == "broken":
-        yield False, Reason("damaged", "the trace is damaged, so what was done after its last good entry is not known")
+        yield (
+            False,
+            Reason("damaged", "the trace is damaged, so what happened after its last intact entry is not known"),
+        )
         return
     if not read[0].first:
         yield None, Reason("no_entries", "the file is empty, so what its process did is not known")

@@ -205,7 +205,7 @@ def _recorded(path: str) -> IntentEnvelope:
         raise RecoveryRefusedError(
             f"{problem}: its secrets, which no trace keeps, or something else in it, differ; nothing was resumed",
             reasons=[{"code": "other_request", "text": problem}],
-            next_action=f"{_AGAIN}; to ask with another one, give the run up (`tracekit recovery abort`) and route that",
+            next_action=f"{_AGAIN}; to route another one, abandon the run (`tracekit recovery abort`) and route that",
         )
     if same is None:
         output.message(

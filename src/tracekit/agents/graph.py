@@ -429,7 +429,7 @@ def _duplicates(ids: Sequence[str]) -> DuplicateEventError:
     return DuplicateEventError(
         f"there are several events with one id: {_listed(twice)}",
         ids=tuple(twice),
-        next_action="leave out the second copy of what was added twice",
+        next_action="remove the second copy of what was added twice",
     )
 
 

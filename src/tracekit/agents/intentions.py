@@ -249,7 +249,7 @@ def _json(value: Any, what: str, path: str, depth: int) -> Any:
     if value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value)):
         return value
     raise IntentionError(
-        f"{what} holds what is not JSON{_at(path)}: {value!r:.80}",
+        f"{what} contains a value that is not JSON{_at(path)}: {value!r:.80}",
         next_action="objects of the world are JSON: texts, finite numbers, booleans, null, lists and objects",
     )
 

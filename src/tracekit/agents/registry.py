@@ -618,7 +618,7 @@ class AgentCall:
             f"agent {self.agent.name!r} returned a {type(answer).__name__}, which is not an answer yet",
             agent=self.agent.name,
             run_id=self.run_id,
-            next_action="return what becomes of it: `await` it, or make a list of its items",
+            next_action="return its result: `await` it, or make a list of its items",
         )
 
     def _failed(self, error: BaseException) -> None:

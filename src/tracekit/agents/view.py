@@ -484,7 +484,7 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
         line=number,
         problem=problem,
         ids=ids,
-        next_action="`tracekit schema inter-agent` prints what a line has to be",
+        next_action="`tracekit schema inter-agent` prints the schema of a line",
     )
 
 

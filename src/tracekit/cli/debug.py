@@ -1089,9 +1089,7 @@ class Shell(cmd.Cmd):
         since = self._at.step
         self.replay.branch(kinds, since)
         self.replay.status = None
-        self._say(
-            f"`tracekit diff {self._steps.view.run_id} last` shows what came of it; `goto {since}` goes back to here"
-        )
+        self._say(f"`tracekit diff {self._steps.view.run_id} last` shows its outcome; `goto {since}` goes back to here")
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ _REASONS: Final = {
     "lost_entries": "see why the log could not be written (a full disk?), and record again",
     "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
-    "unasked": "let the block of effect() ask whether it is to be done: e.perform(function, …), or `if e.live:`",
+    "unasked": "let the block of effect() ask whether to do it: e.perform(function, …), or `if e.live:`",
 }
 #: The other reasons of a verdict: what is right nevertheless, and what is found with its line in another way.
 _ELSEWHERE: Final = frozenset(("environment", "nothing_lacking", "not_kept", "redacted", "refused", "unattributed"))

@@ -494,7 +494,7 @@ class ReplayedRuns(FollowedRuns):
         path = self._siblings.get(ordinal)
         if path is None:
             raise RunStateError(
-                f"the program opens its record() number {ordinal}, and the store has no run of it",
+                f"the program opens its record() number {ordinal}, and the store has no run of this program",
                 next_action="replay in the store where the program was recorded, or name one run with --entry",
             )
         return self.of(path)
@@ -740,7 +740,7 @@ class ResumedRuns(FollowedRuns):
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             raise RunStateError(
-                f"the program opens its record() number {ordinal}, and the store has no run of it",
+                f"the program opens its record() number {ordinal}, and the store has no run of this program",
                 next_action="resume in the store where the program was recorded, or with --entry module:function",
             )
         if sibling.path == self._path:
@@ -1322,7 +1322,7 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         report.isolation = isolated
     for replay_block in replayed_runs.started:
         if replay_block.new_run_id is not None:
-            print(f"tracekit: recorded what came of it as run {replay_block.new_run_id}", file=sys.stderr)
+            print(f"tracekit: recorded the result as run {replay_block.new_run_id}", file=sys.stderr)
     if failure is not None:
         replayed_runs.report(failure)
     if failure is not None and not _log_ended(failure):

@@ -413,7 +413,7 @@ def local(store: str | None) -> Store:
     import click
 
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
-        raise click.UsageError(f"{where} is a URL, and what is there is only read: copy the store here first")
+        raise click.UsageError(f"{where} is a URL, which is only read: copy the store here first")
     return Store(store)
 
 

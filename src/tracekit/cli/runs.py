@@ -311,7 +311,7 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
                 output.message(f"{_stem(path)} is not removed: {reason}")
                 refused = True
         if refused:
-            output.message("nothing was removed; --force removes what no process has open")
+            output.message("nothing was removed; --force removes those that no process has open")
             raise SystemExit(output.REFUSED)
         for path in paths:
             size = housekeeping.remove(where, path)

@@ -60,7 +60,7 @@ def served(path: str, form: str, hash_seed: int) -> list[bytes]:
         raise TraceError(
             f"{path} could not be served: {done.stderr.decode('utf-8', 'replace').strip()}",
             path=path,
-            next_action="see what it says; `tracekit verify` checks a trace",
+            next_action="read its message; `tracekit verify` checks a trace",
         )
     return done.stdout.splitlines(keepends=True)
 
@@ -384,11 +384,11 @@ def _print_result(
         sys.exit(output.DIFFERENT)
     named = ", ".join(facts["incomplete"])
     if not own_end:
-        output.message(f"tracekit: the run has no end: it was compared as far as its log goes ({named})")
+        output.message(f"tracekit: the run has no end: it was compared up to the end of its log ({named})")
         sys.exit(output.INCOMPLETE)
     if named:
         output.message(
-            f"tracekit: a process of the run was killed, or outlived it: it was compared as far as its log goes ({named})"
+            f"tracekit: a process of the run was killed, or outlived it: it was compared up to the end of its log ({named})"
         )
     sys.exit(output.RIGHT)
 
