@@ -467,7 +467,7 @@ def test_without_the_stores_secret_the_request_counts_and_that_is_told(place: Pl
     _route(place, place.program(text, "asked.json"), status=-signal.SIGKILL)
     (place.directory / "second-life").touch()
     wrong = place.cli("recovery", "resume", "last", input="asked.json")
-    assert (wrong.returncode, "in standard input: an envelope is a JSON object" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "in standard input: an envelope must be a JSON object" in wrong.stderr) == (2, True)
     (place.store / "secret").unlink()
     resumed = place.cli("recovery", "resume", "last")
     assert resumed.returncode == 0, resumed.stderr

@@ -128,7 +128,7 @@ def test_a_price_is_a_finite_number(price: tuple[float, float]) -> None:
 
 def test_record_takes_a_budget_only() -> None:
     """Something else in its place is told where record() is called."""
-    with pytest.raises(TypeError, match="budget is a Budget"):
+    with pytest.raises(TypeError, match="budget must be a Budget"):
         record("x", budget={"usd": 1})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes a Budget"):
         limit(None)  # type: ignore[arg-type]

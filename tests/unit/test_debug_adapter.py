@@ -334,6 +334,6 @@ def test_a_message_that_is_none(tmp_path: Path) -> None:
         wire = Wire(file, nowhere)
         assert wire.read() == {}
         for _ in range(2):
-            with pytest.raises(Exception, match="the message is not (a )?JSON"):
+            with pytest.raises(Exception, match=r"the message is not (a )?JSON"):
                 wire.read()
         assert wire.read() is None

@@ -105,7 +105,7 @@ def test_a_secret_beside_it_is_still_that_secret(tmp_path: Path) -> None:
     [
         ({"tols": ["input"]}, ValueError, "ignore names kinds of steps"),
         ({"tool": ["trace_id"]}, ValueError, 'as a difference does, "input.trace_id"'),
-        ({"tool": 3}, TypeError, "ignore is a list of strings"),
+        ({"tool": 3}, TypeError, "ignore must be a list of strings"),
         (["tool"], TypeError, "ignore is a dictionary"),
     ],
 )

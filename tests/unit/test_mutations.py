@@ -472,7 +472,7 @@ def test_names_that_are_no_parameters_are_refused_where_they_are_written() -> No
         with pytest.raises(TypeError, match=r"mutates of '.*plain': it has no parameter '\w+' \(items, more\)"):
             traced_tool(side_effect="read_only", mutates=wrong)(plain)
     for odd in (3, b"items", {"items": 1}, [1]):
-        with pytest.raises(TypeError, match="mutates is a list of parameters' names"):
+        with pytest.raises(TypeError, match="mutates must be a list of parameter names"):
             traced_tool(side_effect="read_only", mutates=odd)(plain)  # type: ignore[arg-type]
     traced_tool(side_effect="read_only", mutates=("items", "more"))(plain)
 

@@ -44,7 +44,7 @@ def look(what: Any) -> Any:
         ({"metadata": 5}, TypeError, "metadata is a mapping"),
         ({"redact": ["("]}, ValueError, "not a regular expression"),
         ({"redact": [5]}, TypeError, "5 in it is not one"),
-        ({"user_modules": [5]}, TypeError, "user_modules is a list of strings"),
+        ({"user_modules": [5]}, TypeError, "user_modules must be a list of strings"),
     ],
 )
 def test_wrong_arguments_of_record(

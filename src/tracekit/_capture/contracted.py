@@ -340,7 +340,7 @@ def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
     elif contract is None or isinstance(contract, Mapping):
         found = dict(contract or {})
     else:
-        raise impossible(None, "contract", f"contract is an ExecutionContract, not {contract!r}")
+        raise impossible(None, "contract", f"contract must be an ExecutionContract, not {contract!r}")
     for name, value in fields.items():
         if value is None:
             continue
@@ -439,7 +439,7 @@ class Terms:
             self._known(field, (declared,))
             return lambda bound: bound.get(declared)
         if not callable(declared):
-            raise impossible(self.tool, field, f"{field} is a parameter's name or a function, not {declared!r}")
+            raise impossible(self.tool, field, f"{field} must be a parameter's name or a function, not {declared!r}")
         return self._by_name(field, declared)
 
     def _by_name(self, field: str, function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
@@ -478,7 +478,7 @@ class Terms:
             raise impossible(
                 self.tool,
                 "cost_units",
-                f"cost_units is a number >= 0, or a function, not {shown(declared)}",
+                f"cost_units must be a number >= 0, or a function, not {shown(declared)}",
                 actual=declared,
             )
         if limit is not None and declared > limit:

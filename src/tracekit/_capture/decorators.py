@@ -215,7 +215,7 @@ def _captured(
 
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
-        raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
+        raise TypeError(f"a tool must be a function, a method or another callable, not {function!r}")
     named = name or called(inner)
     if mutates:
         mutates = _with_object(named, inner, mutates)
@@ -242,7 +242,7 @@ def _captured(
 def _names(mutates: Any) -> tuple[str, ...]:
     found = tuple(mutates) if isinstance(mutates, Iterable) and not isinstance(mutates, bytes | Mapping) else None
     if found is None or any(type(name) is not str for name in found):
-        raise TypeError(f"mutates is a list of parameters' names, not {mutates!r}")
+        raise TypeError(f"mutates must be a list of parameter names, not {mutates!r}")
     return found
 
 

@@ -129,7 +129,7 @@ def _problem(output: Any, schema: Any) -> str | None:
         return None
     if isinstance(schema, dict):
         return _against_json_schema(output, schema)
-    raise TypeError(f"a schema is a pydantic model or a JSON Schema (dict), not {schema!r}")
+    raise TypeError(f"a schema must be a pydantic model or a JSON Schema (dict), not {schema!r}")
 
 
 def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:

@@ -140,11 +140,13 @@ class ExecutionContract:
     def _check_numbers(self) -> None:
         retries = self.max_retries
         if type(retries) is not int or retries < 0:
-            raise impossible(None, "max_retries", f"max_retries is a number >= 0, not {shown(retries)}", actual=retries)
+            raise impossible(
+                None, "max_retries", f"max_retries must be a number >= 0, not {shown(retries)}", actual=retries
+            )
         for name in ("timeout_ms", "max_cost_units"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
-                raise impossible(None, name, f"{name} is a number above 0, not {shown(value)}", actual=value)
+                raise impossible(None, name, f"{name} must be a number above 0, not {shown(value)}", actual=value)
         if self.timeout_ms is not None and self.timeout_ms / 1000 > TIMEOUT_MAX:
             raise impossible(None, "timeout_ms", f"timeout_ms={self.timeout_ms!r} is longer than any wait can be")
 

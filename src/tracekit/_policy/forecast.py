@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
             if limit is None:
                 continue
             if not (math.isfinite(limit) and limit >= 0):
-                raise ValueError(f"{name} is a finite number >= 0, not {limit!r}")
+                raise ValueError(f"{name} must be a finite number >= 0, not {limit!r}")
             amount = self.p90[name]
             if amount is None:
                 raise _unreported(self) if self.unreported or name != "usd" else _unpriced(self.unpriced)
@@ -160,7 +160,7 @@ def _number(place: int, item: Mapping[str, Any], name: str, default: float, *, w
     value = item.get(name, default)
     right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not right or not 0 <= value <= _MOST:
-        raise _wrong(place, f'"{name}" is a {"whole " if whole else ""}number from 0, not {value!r}')
+        raise _wrong(place, f'"{name}" must be a {"whole " if whole else ""}number >= 0, not {value!r}')
     return value  # type: ignore[no-any-return]
 
 
@@ -254,7 +254,9 @@ def _intent(envelope: Mapping[str, Any]) -> str | None:
     if isinstance(intent, Mapping):
         intent = intent.get("name")
     if intent is not None and not isinstance(intent, str):
-        raise RunStateError(f"intent is a name, not {intent!r}", next_action='{"intent": {"name": …}} or {"intent": …}')
+        raise RunStateError(
+            f"intent must be a name, not {intent!r}", next_action='{"intent": {"name": …}} or {"intent": …}'
+        )
     return intent
 
 

@@ -287,7 +287,7 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
-        raise TypeError(f"{name} is a list of strings, not {value!r}")
+        raise TypeError(f"{name} must be a list of strings, not {value!r}")
     found = tuple(value)
     for one in found:
         if not isinstance(one, str):
@@ -302,7 +302,7 @@ def patterns(value: Any) -> tuple[Any, ...]:
     """
     found = (value,) if isinstance(value, (str, re.Pattern)) else value
     if not isinstance(found, Iterable) or isinstance(found, (bytes, Mapping)):
-        raise TypeError(f"redact is a list of regular expressions, not {value!r}")
+        raise TypeError(f"redact must be a list of regular expressions, not {value!r}")
     found = tuple(found)
     for one in found:
         if isinstance(one, str):
@@ -315,7 +315,7 @@ def patterns(value: Any) -> tuple[Any, ...]:
                 f"redact: {one!r} is a pattern of bytes; give it as str, which is also searched for in bytes"
             )
         elif not isinstance(one, re.Pattern):
-            raise TypeError(f"redact is a list of regular expressions; {one!r} in it is not one")
+            raise TypeError(f"redact must be a list of regular expressions; {one!r} in it is not one")
     return found
 
 
@@ -324,7 +324,7 @@ def outputs_by_step(name: str, value: Any) -> None:
     taken_as(name, value, Mapping, "a dictionary of outputs by step")
     for step in value or ():
         if type(step) is not int:
-            raise TypeError(f"{name}: a step is the number of an entry, not {step!r}")
+            raise TypeError(f"{name}: a step must be the number of an entry, not {step!r}")
 
 
 def run_id(value: Any) -> None:

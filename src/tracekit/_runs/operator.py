@@ -283,7 +283,7 @@ def settle_as(
     if not reason.strip():
         raise ValueError("a settlement needs a reason")
     if type(step) is not int or step < 1:
-        raise ValueError(f"a step is the number of an entry, from 1, not {step!r}")
+        raise ValueError(f"a step must be the number of an entry (>= 1), not {step!r}")
     run = store_at(store).find(run)
     if (ended := settle_ended(run, step, tree, done=done, reason=reason, by=by)) is not None:
         return ended

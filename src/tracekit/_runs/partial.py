@@ -84,13 +84,15 @@ class Live:
                 continue
             if family == "llm":
                 if not isinstance(instead, str):
-                    raise ValueError(f"live[{kind!r}] is the name of a model, not {instead!r}")
+                    raise ValueError(f"live[{kind!r}] must be the name of a model, not {instead!r}")
                 self._models[name or "llm"] = instead
             elif kind == "clock":
                 self._moment = _moment(instead)
             elif kind in _DECISIONS:
                 if not callable(instead) and not (isinstance(instead, str) and _FUNCTION.fullmatch(instead)):
-                    raise ValueError(f"live[{kind!r}] is a function or its name, 'module:function', not {instead!r}")
+                    raise ValueError(
+                        f"live[{kind!r}] must be a function or its name, 'module:function', not {instead!r}"
+                    )
                 self._deciders[kind] = instead
             else:
                 raise ValueError(f"nothing can replace {kind}: live={{{kind!r}}}")

@@ -35,7 +35,7 @@ class Price:
             if value is None and name.startswith("cache"):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} is a number of US dollars, not {value!r}")
+                raise TypeError(f"{name} must be a number of US dollars, not {value!r}")
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is 0 or more US dollars, not {value!r}")
 
@@ -61,7 +61,7 @@ def checked(prices: object) -> PriceList:
     if callable(prices):
         return prices
     if not isinstance(prices, Mapping):
-        raise TypeError(f"prices are a mapping from model to Price, or a function, not {prices!r}")
+        raise TypeError(f"prices must be a mapping from model to Price, or a function, not {prices!r}")
     for model, price in prices.items():
         if not isinstance(model, str) or not isinstance(price, Price):
             raise TypeError(f"prices map a model's name to a Price, not {model!r} to {price!r}")

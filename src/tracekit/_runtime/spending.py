@@ -136,21 +136,21 @@ def budget_or_none(value: object) -> Budget | None:
     if value is None or isinstance(value, Budget):
         return value
     hint = f": write Budget(**{value!r})" if isinstance(value, Mapping) else ""
-    raise TypeError(f"budget is a Budget, not {value!r}{hint}")
+    raise TypeError(f"budget must be a Budget, not {value!r}{hint}")
 
 
 def _count(name: str, value: object) -> None:
     if type(value) is not int:
-        raise TypeError(f"{name} is a whole number, not {value!r}")
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < 0:
         raise ValueError(f"{name} is 0 or more, not {value!r}")
 
 
 def _amount(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {value!r}")
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is a finite number above 0, not {value!r}")
+        raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
 
 
 class CallSpec(Protocol):

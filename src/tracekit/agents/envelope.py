@@ -281,7 +281,7 @@ class IntentEnvelope:
             key = doubled.key
             raise EnvelopeError(f"an envelope says `{key}` twice in one object", key=key, next_action=_NEXT) from None
         except (TypeError, ValueError, RecursionError) as error:
-            raise EnvelopeError(f"an envelope is a JSON object: {error}", key=None, next_action=_NEXT) from None
+            raise EnvelopeError(f"an envelope must be a JSON object: {error}", key=None, next_action=_NEXT) from None
         return cls.from_dict(tree)
 
     # -- hashes ----------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def _known(part: str, tree: Mapping[str, Any], names: Mapping[str, str]) -> dict
 
 
 def _wrong(key: str, what: str, value: object) -> EnvelopeError:
-    return EnvelopeError(f"`{key}` of an envelope is {what}, not {value!r:.80}", key=key, next_action=_NEXT)
+    return EnvelopeError(f"`{key}` of an envelope must be {what}, not {value!r:.80}", key=key, next_action=_NEXT)
 
 
 def _not_json(error: BaseException) -> EnvelopeError:
@@ -401,7 +401,7 @@ def _no_number(word: str) -> Any:
 
 def _text(key: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise _wrong(key, "a text that is not empty", value)
+        raise _wrong(key, "a non-empty string", value)
 
 
 def _optional(key: str, value: object) -> None:
@@ -411,7 +411,7 @@ def _optional(key: str, value: object) -> None:
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
-        raise _wrong(key, "a list of texts", value)
+        raise _wrong(key, "a list of strings", value)
     for item in value:
         _text(key, item)
     return tuple(value)
@@ -419,7 +419,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 def _object(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise _wrong(key, "an object with text keys", value)
+        raise _wrong(key, "an object with string keys", value)
     return dict(value)
 
 

@@ -201,7 +201,7 @@ def patch(id: str, patch: Mapping[str, Any], *, cause: Ref | Event | None = None
 
 def _id(id: Any) -> str:
     if not isinstance(id, str) or not id:
-        raise IntentionError(f"an object's id is a text that is not empty, not {id!r}")
+        raise IntentionError(f"an object's id must be a non-empty string, not {id!r}")
     return str(id)
 
 
@@ -231,7 +231,7 @@ def json_object(value: Any, what: str) -> dict[str, Any]:
     """Return a copy of ``value``, which must be a JSON object; the ``IntentionError`` otherwise names the place of what
     is not JSON."""
     if not isinstance(value, Mapping):
-        raise IntentionError(f"{what} is a JSON object, not {value!r:.80}")
+        raise IntentionError(f"{what} must be a JSON object, not {value!r:.80}")
     made: dict[str, Any] = _json(dict(value), what, "", 0)
     return made
 

@@ -135,7 +135,7 @@ class Message:
 def origin_of(fields: Any) -> Origin:
     """Return the origin of a message from its untrusted fields. Raises ``InvalidMessageError`` if they are invalid."""
     if not isinstance(fields, Mapping):
-        raise _invalid(f"the origin of a message is an object, not {fields!r:.80}")
+        raise _invalid(f"the origin of a message must be an object, not {fields!r:.80}")
     run_id, segment, seq = fields.get("run_id"), fields.get("segment"), fields.get("seq")
     if not isinstance(run_id, str) or not valid_run_id(run_id):
         raise _invalid(f"{run_id!r:.80} can't be a run id")

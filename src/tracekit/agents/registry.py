@@ -76,7 +76,7 @@ class BaseAgent:
     ) -> None:
         self.handler: Final[Callable[..., Any]] = self.handle if handler is None else handler
         if inspect.isclass(handler) or not (handler is None or callable(handler)):
-            raise RegistryError(f"an agent's handler is a function or another callable, not {handler!r}")
+            raise RegistryError(f"an agent's handler must be a function or another callable, not {handler!r}")
         if handler is None and getattr(type(self), "handle", None) is BaseAgent.handle:
             raise RegistryError(
                 "an agent without a handler, and without a `handle` of its own",
@@ -240,7 +240,7 @@ class AgentRegistry:
         if isinstance(intent, str):
             intent = IntentRef(intent)
         if not isinstance(intent, IntentRef):
-            raise RegistryError(f"an intent is a name or an IntentRef, not {intent!r:.80}")
+            raise RegistryError(f"an intent must be a name or an IntentRef, not {intent!r:.80}")
         key = intent.name, intent.version
         found = self._found.get(key)
         if found is None:
@@ -274,7 +274,7 @@ def class_of(side_effect: object) -> str | None:
 def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: str) -> ExecutionContract | None:
     """Return a contract, from any accepted form; ``None`` for none, or one without any field set."""
     if not isinstance(contract, (ExecutionContract, Mapping, NoneType)):
-        raise RegistryError(f"the contract of {whose} is an ExecutionContract or a mapping, not {contract!r:.80}")
+        raise RegistryError(f"the contract of {whose} must be an ExecutionContract or a mapping, not {contract!r:.80}")
     if isinstance(contract, Mapping):
         unknown = sorted(map(str, set(contract) - set(ExecutionContract.__dataclass_fields__)))
         if unknown:
@@ -300,7 +300,7 @@ def _name(name: str | None, handler: Any, agent: BaseAgent) -> str:
     if name is None:
         name = getattr(handler, "__name__", None) or type(agent if handler is None else handler).__name__
     if not isinstance(name, str) or not name:
-        raise RegistryError(f"an agent's name is a text that is not empty, not {name!r}")
+        raise RegistryError(f"an agent's name must be a non-empty string, not {name!r}")
     return name
 
 

@@ -990,7 +990,7 @@ def _command_line(arguments: Mapping[str, Any]) -> list[str]:
             words += [f"--{name}", str(arguments[name])]
     further = arguments.get("args") or []
     if not isinstance(further, list) or not all(isinstance(one, str) for one in further):
-        raise RefusedError(f"args is a list of words, as `tracekit debug RUN` takes them, not {further!r:.80}")
+        raise RefusedError(f"args must be a list of words, as `tracekit debug RUN` takes them, not {further!r:.80}")
     return [str(arguments.get("run") or "last"), *words, *further]
 
 

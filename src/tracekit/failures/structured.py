@@ -213,7 +213,7 @@ def _usual(kind: FailureType, strategy: Any, recoverable: Any) -> tuple[bool, Re
 
 def _read(tree: Any, left: int) -> StructuredFailure:
     if not isinstance(tree, Mapping):
-        raise ValueError(f"a failure is an object with `type` and `reason`, not {tree!r:.80}")
+        raise ValueError(f"a failure must be an object with `type` and `reason`, not {tree!r:.80}")
     found = {key: tree.get(key, tree.get(_OTHER_NAMES.get(key, key))) for key in _KEYS}
     if found["type"] is None:
         raise ValueError("a failure has a `type`")
@@ -230,7 +230,7 @@ def _read(tree: Any, left: int) -> StructuredFailure:
     _check("step", found["step"], (int, str), "an entry's number")
     delay = found["retry_after_s"]
     if delay is not None and (type(delay) not in (int, float) or not math.isfinite(delay) or delay < 0):
-        raise ValueError(f"`retry_after_s` of a failure is a number of seconds, not {delay!r:.80}")
+        raise ValueError(f"`retry_after_s` of a failure must be a number of seconds, not {delay!r:.80}")
     if found["caused_by"] is not None:
         if left <= 0:
             raise ValueError(f"a failure has at most {MAX_CHAIN} causes, one inside the other")
@@ -245,7 +245,7 @@ def _one_of(kind: Any, key: str, value: object) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"`{key}` of a failure is one of {', '.join(kind)}, not {value!r:.80}") from None
+        raise ValueError(f"`{key}` of a failure must be one of {', '.join(kind)}, not {value!r:.80}") from None
 
 
 def _check(key: str, value: object, kind: Any, what: str) -> None:

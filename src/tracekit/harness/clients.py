@@ -140,7 +140,7 @@ class TracedToolClient(_Client):
         returns: Any = None,
     ) -> None:
         if side_effect not in _CLASSES:
-            raise ValueError(f"side_effect is one of {', '.join(_CLASSES)}, not {side_effect!r}")
+            raise ValueError(f"side_effect must be one of {', '.join(_CLASSES)}, not {side_effect!r}")
         signature: dict[str, Any] = {}
         if version is not None:
             signature["version"] = version
