@@ -302,7 +302,7 @@ def test_an_irreversible_class_sends_one_mail() -> None:
         (lambda: BaseAgent(answer, intent=5), "is not an intent"),  # type: ignore[arg-type]
         (lambda: BaseAgent(answer, intent=["a", None]), "is not an intent"),  # type: ignore[list-item]
         (lambda: BaseAgent(answer), "handles no intent"),
-        (lambda: BaseAgent(answer, intent="a", contract={"foo": 1}), "has a field 'foo', and there is none"),
+        (lambda: BaseAgent(answer, intent="a", contract={"foo": 1}), "has an unknown field 'foo'"),
         (lambda: BaseAgent(answer, intent="a", contract="x"), "is an ExecutionContract or a mapping"),  # type: ignore[arg-type]
         (lambda: BaseAgent(answer, intent="a", node_id=5), "the node_id of agent 'answer' is a text"),  # type: ignore[arg-type]
         (lambda: BaseAgent(answer, intent="a", identity="x"), "the identity of agent 'answer' is a mapping"),  # type: ignore[arg-type]

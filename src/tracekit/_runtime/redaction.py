@@ -566,7 +566,7 @@ def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         found = re.compile(item)
     except (re.error, TypeError) as error:
-        raise ValueError(f"redact takes regular expressions, and {item!r} is none: {error}") from None
+        raise ValueError(f"redact takes regular expressions, but {item!r} is not one: {error}") from None
     if not isinstance(found.pattern, str):
         raise ValueError(f"redact takes regular expressions for texts, and {item!r} is one for bytes")
     return found

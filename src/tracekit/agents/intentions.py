@@ -297,7 +297,7 @@ def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
     if needs is None and known in ANSWERS:
         raise _dangling(f"a {kind} names {cause} as its cause: a request causes its answer, and that the rest", cause)
     if needs is not None and known != needs:
-        raise _dangling(f"a {kind} answers a {needs}, and {cause} is none", cause)
+        raise _dangling(f"a {kind} answers a {needs}, and {cause} is not one", cause)
 
 
 class Ledger:

@@ -127,7 +127,7 @@ class Message:
         if kind not in _TYPES:
             raise _invalid(f"{kind!r} is not a type of message")
         if not all(name is None or isinstance(name, str) for name in names):
-            raise _invalid(f"sender, recipient and task of a message are texts, not {names}")
+            raise _invalid(f"sender, recipient and task of a message must be strings, not {names}")
         where = None if origin is None else origin_of(origin)
         return cls(kind, names[0], names[1], payload, names[2], where)
 

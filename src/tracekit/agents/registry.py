@@ -279,7 +279,7 @@ def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: s
         unknown = sorted(map(str, set(contract) - set(ExecutionContract.__dataclass_fields__)))
         if unknown:
             raise RegistryError(
-                f"the contract of {whose} has a field {unknown[0]!r}, and there is none",
+                f"the contract of {whose} has an unknown field {unknown[0]!r}",
                 next_action=f"the fields are {', '.join(ExecutionContract.__dataclass_fields__)}",
             )
         contract = ExecutionContract(**contract)
