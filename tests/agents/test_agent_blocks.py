@@ -101,7 +101,7 @@ def test_a_block_that_a_yield_leaves_is_refused() -> None:
             sign(one)
 
     def program() -> None:
-        with pytest.raises(TypeError, match=r"sync\(\) is a generator"):
+        with pytest.raises(TypeError, match=r"sync\(\) contains a yield"):
             sign(next(sync()))
         with pytest.raises(TypeError, match="decorate the generator"):
             asyncio.run(take())

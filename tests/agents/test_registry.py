@@ -139,11 +139,11 @@ def test_an_agent_without_a_handler_says_so() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: BaseAgent(5, intent="a"), RegistryError, "is a function"),  # type: ignore[arg-type]
-        (lambda: BaseAgent(dict, intent="a"), RegistryError, "is a function"),
+        (lambda: BaseAgent(5, intent="a"), RegistryError, "must be a function"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(dict, intent="a"), RegistryError, "must be a function"),
         (lambda: BaseAgent(answer, intent=[]), RegistryError, "handles no intent"),
         (lambda: BaseAgent(answer, intent=""), RegistryError, "handles no intent"),
-        (lambda: BaseAgent(answer, intent="a", name=""), RegistryError, "not empty"),
+        (lambda: BaseAgent(answer, intent="a", name=""), RegistryError, "non-empty"),
         (lambda: BaseAgent(answer, intent="a", priority="high"), RegistryError, "whole number"),  # type: ignore[arg-type]
         (lambda: BaseAgent(lambda a, b: 1, intent="a"), RegistryError, "takes 2 arguments"),
         (lambda: BaseAgent(lambda: 1, intent="a"), RegistryError, "takes 0 arguments"),
@@ -303,7 +303,7 @@ def test_an_irreversible_class_sends_one_mail() -> None:
         (lambda: BaseAgent(answer, intent=["a", None]), "is not an intent"),  # type: ignore[list-item]
         (lambda: BaseAgent(answer), "handles no intent"),
         (lambda: BaseAgent(answer, intent="a", contract={"foo": 1}), "has an unknown field 'foo'"),
-        (lambda: BaseAgent(answer, intent="a", contract="x"), "is an ExecutionContract or a mapping"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(answer, intent="a", contract="x"), "must be an ExecutionContract or a mapping"),  # type: ignore[arg-type]
         (lambda: BaseAgent(answer, intent="a", node_id=5), "the node_id of agent 'answer' is a text"),  # type: ignore[arg-type]
         (lambda: BaseAgent(answer, intent="a", identity="x"), "the identity of agent 'answer' is a mapping"),  # type: ignore[arg-type]
         (lambda: BaseAgent(None, intent="a"), "without a handler"),
@@ -315,7 +315,7 @@ def test_an_irreversible_class_sends_one_mail() -> None:
         ),
         (
             lambda: IntentRouter(AgentRegistry()).route({"intent": "a"}, default_contract={"zz": 1}),
-            "the contract of the route has a field 'zz'",
+            "the contract of the route has an unknown field 'zz'",
         ),
     ],
 )

@@ -279,8 +279,8 @@ class agent:
             if yields_inside(frame):
                 assert frame is not None
                 raise TypeError(
-                    f"`with agent({self.name!r})` in {frame.f_code.co_qualname}() has a yield in it: what is done with an item would be "
-                    f"the agent's too; decorate the generator with @agent({self.name!r}), or yield outside the block"
+                    f"`with agent({self.name!r})` in {frame.f_code.co_qualname}() contains a yield: what the caller does with an item "
+                    f"would count as the agent's too; decorate the generator with @agent({self.name!r}), or yield outside the block"
                 )
             scope.session.identify(self.name, self.identity)
             self._token = current.set(scope.acting(self.name))

@@ -65,8 +65,8 @@ def check_transition(tool: str, before: str, other: str, after: str) -> bool:
             tool=tool,
             contract="fallback",
             actual=other,
-            next_action="what is read_only falls back to read_only or reversible, what is reversible to reversible or irreversible, "
-            "what is irreversible to nothing",
+            next_action="a read_only call falls back to read_only or reversible, a reversible one to reversible or irreversible, "
+            "an irreversible one to nothing",
         )
     return found
 

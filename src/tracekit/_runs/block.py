@@ -291,7 +291,7 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     found = tuple(value)
     for one in found:
         if not isinstance(one, str):
-            raise TypeError(f"{name} is a list of strings; {one!r} in it is not one")
+            raise TypeError(f"{name} must be a list of strings; {one!r} in it is not one")
     return found
 
 

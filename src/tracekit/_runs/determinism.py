@@ -532,7 +532,7 @@ def _compared_with_failed(transcript: Transcript, one: Transcript) -> str:
         )
     if mine["text"] == theirs["text"]:
         return (
-            f"{transcript} differs from it in the same way: what the program depends on is another one than in the recording "
+            f"{transcript} differs from it in the same way: what the program depends on is not the same as in the recording "
             "(its code, a file, a variable of the environment, the hash seed; where it has several threads or processes, their order)"
         )
     if mine["step"] == theirs["step"] and mine["actual"] is not None and theirs["actual"] is not None:
