@@ -402,7 +402,8 @@ def urllib_requests(roots: Roots) -> Any:
     try:
         urllib.request.urlopen(roots.http + "/status?code=404")
     except urllib.error.HTTPError as error:
-        out.append((error.code, error.reason, error.read().decode(), error.headers["retry-after"]))
+        with error:
+            out.append((error.code, error.reason, error.read().decode(), error.headers["retry-after"]))
     for url in (f"http://127.0.0.1:{roots.closed}", roots.http + "/hang-up", roots.https + "/echo"):
         out.append(failure(lambda url=url: urllib.request.urlopen(url)))  # type: ignore[misc]
     return out
