@@ -157,11 +157,12 @@ _NEXT: Final = "`tracekit show` shows the run as it is"
 
 
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
-    """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or was aborted."""
+    """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or if it was
+    aborted and the step is not in doubt."""
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
-        if verdict.state != "complete" or verdict.end == "run.aborted":
+        if verdict.state != "complete":
             return None
         entry = trace.entry(step) if 0 < step <= verdict.count else {}
         digest = key_of(entry)
@@ -172,11 +173,14 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
         log = RecoveredLog(trace.entries())
         found = log.steps.get(step)
+        in_doubt = found is not None and (found.left_in_doubt if digest is None else _open(found))
+        if not in_doubt and verdict.end == "run.aborted":
+            return None
         if found is None:
             raise no(
                 f"the run has ended, and its entry {step} is no step: `tracekit in-doubt` lists what can be settled"
             )
-        if not (found.left_in_doubt if digest is None else _open(found)):
+        if not in_doubt:
             raise no(
                 f"the run has ended, and its step {step}, {found.family} {found.name!r}, is not in doubt", "finished"
             )
