@@ -501,5 +501,5 @@ def test_settling_in_a_run_that_has_ended_names_the_step() -> None:
         decision("route", input=1, output="express")
     done = call("settle", run.id, "2", "--not-done", "--reason", "x")
     assert (done.exit_code, done.stdout) == (4, "")
-    assert "its entry 2 is no step: `tracekit in-doubt` lists what can be settled" in done.stderr
-    assert "its entry 77 is no step" in call("settle", run.id, "77", "--not-done", "--reason", "x").stderr
+    assert "its entry 2 is not a step: `tracekit in-doubt` lists what can be settled" in done.stderr
+    assert "its entry 77 is not a step" in call("settle", run.id, "77", "--not-done", "--reason", "x").stderr

@@ -584,7 +584,7 @@ class Blobs:
     def _slot(self, container: Any, key: Any, node: dict[str, Any], depth: int, before: int) -> _Slot:
         seq, at = node["$ref"], node.get("at")
         if type(seq) is not int or len(node) != (1 if at is None else 2):
-            raise self._bad(before, f"holds something that is no reference: {_short(node)}")
+            raise self._bad(before, f"contains something that is not a reference: {_short(node)}")
         if not 0 < seq < before:
             raise self._bad(before, f"refers to entry {seq}, which is not an earlier one")
         return _Slot(container, key, seq, at, depth, key if isinstance(key, int) else 0)

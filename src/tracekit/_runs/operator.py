@@ -178,7 +178,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             return None
         if found is None:
             raise no(
-                f"the run has ended, and its entry {step} is no step: `tracekit in-doubt` lists what can be settled"
+                f"the run has ended, and its entry {step} is not a step: `tracekit in-doubt` lists what can be settled"
             )
         if not in_doubt:
             raise no(

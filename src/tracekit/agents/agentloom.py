@@ -121,7 +121,7 @@ class Recording:
 def load(path: str | os.PathLike[str]) -> Recording:
     """Read the recording in a file.
 
-    Raises ``TraceError`` if it can't be read or is no recording, ``TraceVersionError`` if it is newer.
+    Raises ``TraceError`` if it can't be read or is not a recording, ``TraceVersionError`` if it is newer.
     """
     try:
         with open(path, "rb") as file:
@@ -164,7 +164,7 @@ def _are_turns(answer: Any) -> bool:
 
 def _checked(found: Any, path: str) -> list[Event]:
     if not isinstance(found, list):
-        raise _unusable(path, f"{EVENTS} is no list")
+        raise _unusable(path, f"{EVENTS} is not a list")
     for number, event in enumerate(found, 1):
         problem = check(event)
         if problem is not None:

@@ -236,7 +236,7 @@ def check_links(event: Any) -> str | None:
     """Return what is wrong with an event as a node of a graph, or ``None``: faster than ``check``, since the content is
     not checked."""
     if not isinstance(event, Mapping):
-        return f"it is no event but {type(event).__name__}"
+        return f"it is not an event but {type(event).__name__}"
     if not event.keys() >= _NEEDED:
         return f"{next(name for name, _, _ in _ALWAYS if name not in event and name in _NEEDED)} is missing"
     if not isinstance(event["event_id"], str):

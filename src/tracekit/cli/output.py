@@ -355,7 +355,7 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
         return datetime.fromisoformat(value).astimezone()
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{value!r} is no date (2026-11-20, 2026-11-20T10:00) and no time ago (30m, 12h, 2d)"
+            f"{value!r} is neither a date (2026-11-20, 2026-11-20T10:00) nor a duration (30m, 12h, 2d)"
         ) from None
 
 
@@ -475,7 +475,7 @@ def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
     for decision in decisions:
         found = True
         style = "bold green" if decision.decision == "resume" else "bold red"
-        # The decision on an ended run is no advice: it can't be aborted either.
+        # The decision on an ended run is not advice: it can't be aborted either.
         word, style = ("ended", "bold") if decision.state == "complete" else (decision.decision, style)
         line = Text(f"{word:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
         terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)

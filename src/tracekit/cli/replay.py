@@ -73,7 +73,7 @@ def program_of(
     """
     if trace.imported_from is not None:
         raise RunStateError(
-            f"{path} was imported from {trace.imported_from}: it answers the HTTP requests of a test, and is no recording of a program",
+            f"{path} was imported from {trace.imported_from}: it answers the HTTP requests of a test, and is not a recording of a program",
             next_action="use it in a test (@pytest.mark.tracekit), or `with tracekit.replay(PATH):`; or record a program: tracekit run",
         )
     if command:

@@ -140,7 +140,7 @@ def _read(path: str) -> list[_Interaction]:
         )
     found = tree.get("interactions") if isinstance(tree, dict) else None
     if not isinstance(found, list):
-        raise _unusable(path, "is no cassette of vcrpy: it has no list of interactions")
+        raise _unusable(path, "is not a cassette of vcrpy: it has no list of interactions")
     version = tree.get("version", _VERSION)
     if version != _VERSION:
         raise _unusable(path, f"says that its version is {version!r:.40}; {_VERSION} is the one known here")
