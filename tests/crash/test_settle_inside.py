@@ -156,7 +156,7 @@ def test_the_request_is_listed_under_its_tool(shop: Shop) -> None:
     assert sum(line.startswith("    POST") for line in lines[2:]) == 1
     assert f"settle step {found['pay'].step} around it" in found["POST"].what_to_do
     assert "recovery settle" not in found["POST"].what_to_do
-    assert f"inside it, too (step {found['POST'].step}, http 'POST" in found["pay"].what_to_do
+    assert f"inside it (step {found['POST'].step}, http 'POST" in found["pay"].what_to_do
     listed = [json.loads(line) for line in command("in-doubt", "--json").stdout.splitlines()]
     assert [one["inside"] for one in listed] == [None, found["pay"].step]
     assert "2 steps in doubt" in command("recovery", "scan").stderr

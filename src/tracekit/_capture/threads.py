@@ -945,10 +945,10 @@ def _submit(original: Any) -> Any:
         call.by_user = started_by_user(_getframe(1), call)
         if call.by_user:
             call.turn = begin(scope.in_lane(call.lane))
+        if call.turn is not None and call.turn.comes and not call.turn.live:
+            _may_grow(self, call.turn, scope.session.threads)  # before a worker can take it up
         future = original(self, fn, *args, **kwargs)
         submitted(future, call)
-        if call.turn is not None and call.turn.comes and not call.turn.live:
-            _may_grow(self, call.turn, scope.session.threads)
         return future
 
     submit.__qualname__ = "ThreadPoolExecutor.submit"
@@ -969,7 +969,7 @@ def _may_grow(pool: Any, turn: Any, threads: Any) -> None:
 
     def take_up() -> bool:
         found = known()
-        if found is None:
+        if found is None or found._work_queue.empty():  # another worker would find nothing to take up
             return False
         with threads.lock:
             threads.waking(None)
