@@ -447,7 +447,7 @@ def test_how_much_is_kept(place: Place) -> None:
         for path in place.runs:
             path.unlink()
     done = place.cli("run", "--keep-files", "much", "agent.py")
-    assert (done.returncode, "'much' is no size" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "'much' is not a size" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_file_by_its_descriptor(place: Place) -> None:

@@ -337,9 +337,9 @@ def test_another_model_is_asked() -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "why"),
     [
-        ("/openai/deployments/ours/chat/completions", "httpx", "its URL says which model"),
-        ("/openai/deployments/ours/chat/completions", "aiohttp", "its URL says which model"),
-        ("/router/tiny-1/v1/chat/completions", "requests", "its URL says which model"),
+        ("/openai/deployments/ours/chat/completions", "httpx", "its URL names the model"),
+        ("/openai/deployments/ours/chat/completions", "aiohttp", "its URL names the model"),
+        ("/router/tiny-1/v1/chat/completions", "requests", "its URL names the model"),
         ("/v1/chat/completions", "signed", "is signed"),
     ],
 )

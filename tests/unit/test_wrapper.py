@@ -885,9 +885,9 @@ def test_a_side_effect_class_must_be_one_of_three(wrong: Any) -> None:
 
 def test_what_is_no_tool_is_refused() -> None:
     """A class or a value can't be decorated."""
-    with pytest.raises(TypeError, match="a tool is"):
+    with pytest.raises(TypeError, match="a tool must be"):
         tool(Desk)
-    with pytest.raises(TypeError, match="a tool is"):
+    with pytest.raises(TypeError, match="a tool must be"):
         tool(3)
     with pytest.raises(ValueError, match="empty"):
         traced_tool(side_effect="read_only", name="")
