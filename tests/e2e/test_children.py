@@ -417,6 +417,37 @@ def main():
     )
 
 
+def test_a_forked_child_with_a_thousand_open_files(place: Place) -> None:
+    """It answers the parent's questions all the same, so that the parent's signal comes when it waits."""
+    exact(
+        place,
+        """
+import resource
+
+@traced_tool(side_effect="read_only")
+def until_paid():
+    while not os.path.exists("effects"):
+        time.sleep(0.01)
+
+def main():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    pid = os.fork()
+    if not pid:
+        pay("in the child")
+        signal.pause()
+    until_paid()
+    os.kill(pid, signal.SIGTERM)
+    for file in files:
+        os.close(file)
+    return os.waitpid(pid, 0)[1]
+""",
+        ["in", "the", "child"],
+        complete=False,
+    )
+
+
 def test_a_child_without_tracekit_is_answered(place: Place) -> None:
     """It has a variable more in its environment, and no segment; a replay does not start it, and gives what it wrote."""
     exact(

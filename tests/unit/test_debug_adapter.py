@@ -260,7 +260,9 @@ def test_line_by_line_between_steps(recorded: Path) -> None:
         editor.evaluate_for_ever()
         os.kill(session, signal.SIGKILL)
         try:
-            assert select.select([watched], [], [], 60)[0], "the replay goes on"
+            end = select.poll()
+            end.register(watched, select.POLLIN)
+            assert end.poll(60_000), "the replay goes on"
         finally:
             os.close(watched)
         server.send_signal(signal.SIGINT)

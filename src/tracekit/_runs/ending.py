@@ -577,9 +577,11 @@ class IdleReporter:
     def _listen(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         process.observers[get_native_id()] = None
+        questions = select.poll()  # select() knows no descriptor past 1023, which a forked server may have
+        questions.register(self._fd, select.POLLIN)
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
-                if select.select([self._fd], [], [], _PARENT_LOOK)[0]:
+                if questions.poll(_PARENT_LOOK * 1000):
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
