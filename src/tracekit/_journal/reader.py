@@ -422,8 +422,12 @@ def open_trace(path: str) -> BinaryIO:
             raise
         if content != fd:
             system.close(fd)
-        # A small file is read at once, without a large buffer.
-        return open_file(content, "rb", buffering=min(_BUFFER, system.fstat(content).st_size + _SMALL))
+        try:
+            # A small file is read at once, without a large buffer.
+            return open_file(content, "rb", buffering=min(_BUFFER, system.fstat(content).st_size + _SMALL))
+        except BaseException:
+            system.close(content)
+            raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
     except OSError as error:
