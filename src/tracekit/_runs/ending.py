@@ -7,7 +7,7 @@ import atexit
 import json
 import operator
 import os
-import select
+import selectors
 import signal
 import sys
 from _thread import allocate_lock, get_native_id, start_new_thread
@@ -577,11 +577,11 @@ class IdleReporter:
     def _listen(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         process.observers[get_native_id()] = None
-        questions = select.poll()  # select() knows no descriptor past 1023, which a forked server may have
-        questions.register(self._fd, select.POLLIN)
+        questions = selectors.PollSelector()  # select() takes no descriptor past 1023, which a forked server may have
+        questions.register(self._fd, selectors.EVENT_READ)
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
-                if questions.poll(_PARENT_LOOK * 1000):
+                if questions.select(_PARENT_LOOK):
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
