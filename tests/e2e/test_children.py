@@ -349,42 +349,51 @@ def main():
     )
 
 
+#: Says that a payment was made once its outcome is in the log: a signal then meets no step that has yet to end.
+PAID = """
+import asyncio, os
+
+def paid(word):
+    pay(word)
+    open(word, "a").close()
+"""
+
 HANDLING = {
     "a handler that goes on, then the signal's default action": """
 def handle(number, frame):
-    pay("handled")
+    paid("handled")
 
 signal.signal(signal.SIGUSR1, handle)
-pay("ready")
+paid("ready")
 while True:
     signal.pause()
 """,
     "a handler that ends the process": """
 def handle(number, frame):
-    pay("handled")
+    paid("handled")
     sys.exit(7)
 
 signal.signal(signal.SIGUSR1, handle)
-pay("ready")
+paid("ready")
 signal.pause()
 """,
     "a handler that puts the default action back and sends the signal again": """
 def handle(number, frame):
-    pay("handled")
+    paid("handled")
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGUSR1)
 
 signal.signal(signal.SIGUSR1, handle)
-pay("ready")
+paid("ready")
 signal.pause()
 """,
     "a handler of an event loop": """
 async def work():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stop.set)
-    pay("ready")
+    paid("ready")
     await stop.wait()
-    pay("handled")
+    paid("handled")
 
 asyncio.run(work())
 """,
@@ -395,13 +404,13 @@ asyncio.run(work())
 def test_a_signal_that_a_child_handles(place: Place, name: str) -> None:
     """A replayed child calls its handler where its own log has the call, and is not sent the signal as well; what ends it is sent."""
     ends_itself = name in ("a handler that ends the process", "a handler of an event loop")
-    (place.root / "ended.py").write_text(ENDED.partition("signal.signal")[0] + "import asyncio, os\n" + HANDLING[name])
+    (place.root / "ended.py").write_text(ENDED.partition("signal.signal")[0] + PAID + HANDLING[name])
     exact(
         place,
         """
 @traced_tool(side_effect="read_only")
 def until(word):
-    while not os.path.exists("effects") or word not in open("effects").read():
+    while not os.path.exists(word):
         time.sleep(0.01)
 
 def main():

@@ -753,9 +753,8 @@ def _watching(original: Any) -> Any:
     def add_child_handler(self: Any, pid: int, callback: Any, *args: Any) -> None:
         if not args or not isinstance(_steps_of(args[0]), ProcessSteps):
             original(self, pid, callback, *args)
-        elif not _is_answered(
-            args[0]
-        ):  # the thread that waits for it belongs to nobody: the end is an event of its own
+        # The thread that waits for it belongs to nobody: the end is an event of its own.
+        elif not _is_answered(args[0]):
             outside_the_run(original, self, pid, callback, *args)
 
     return add_child_handler

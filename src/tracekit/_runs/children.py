@@ -214,7 +214,7 @@ class ReplayedChild:
         self._last_state = self.idle_state(if_done=True) or self._last_state
 
     def needs_signal(self, number: int) -> bool:
-        """Return whether a signal that the program sends to the process has to be sent for its recorded effect.
+        """Count a signal that the program sends; return whether it has to be sent for its recorded effect.
 
         A recorded call of a handler is made by the process itself, at its place in the process's own log. If that log
         has no end, a signal sent beyond these calls may have ended the process. If it has one, no signal ended the
@@ -422,8 +422,8 @@ def _handler_calls(segment: str) -> Iterator[str]:
     """Yield the signals for which the process of a segment called a handler, except those that it sent itself."""
     from .._journal.reader import Trace
 
-    with suppress(TraceError):  # the process itself reports a damaged segment
-        for entry in Trace(segment).entries():
+    with suppress(TraceError), Trace(segment) as trace:  # the process itself reports a damaged segment
+        for entry in trace.entries():
             about = entry.get("input", {}) if entry["type"] == "clock" and entry["name"] in SIGNALS else {}
             if "call" in about and about.get("at") != "sent":
                 yield str(about["call"])
@@ -1175,9 +1175,8 @@ class ReplayedChildren:
         for child in () if self._concluded else self.started():
             if child is but or (child.pid and not child.runs()):
                 continue
-            if (
-                not child.pid or child.report() is not None
-            ):  # it is starting or ending, which wakes whatever waits for it
+            # It is starting or ending, which wakes whatever waits for it.
+            if not child.pid or child.report() is not None:
                 return None
             state = child.state()
             if state is None or state["busy"]:
