@@ -7,7 +7,6 @@ import atexit
 import json
 import operator
 import os
-import selectors
 import signal
 import sys
 from _thread import allocate_lock, get_native_id, start_new_thread
@@ -562,6 +561,8 @@ class IdleReporter:
         below: Callable[[], list[Any] | None],
         debugged: Callable[[], bool],
     ) -> None:
+        import selectors  # only a process that is replayed as a child needs it: a recorded one starts without
+
         self._report: Final = report
         self._left: Final = left
         self._waiting: Final = waiting
@@ -572,16 +573,17 @@ class IdleReporter:
         with guard.allow():
             os.mkfifo(ask_file(report), 0o600)
             self._fd: Final = os.open(ask_file(report), os.O_RDWR | os.O_CLOEXEC)
+        # select() takes no descriptor past 1023, and a forked server may have one there.
+        self._asked: Final = selectors.PollSelector()
+        self._asked.register(self._fd, selectors.EVENT_READ)
         start_new_thread(self._listen, ())
 
     def _listen(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         process.observers[get_native_id()] = None
-        questions = selectors.PollSelector()  # select() takes no descriptor past 1023, which a forked server may have
-        questions.register(self._fd, selectors.EVENT_READ)
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
-                if questions.select(_PARENT_LOOK):
+                if self._asked.select(_PARENT_LOOK):
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
