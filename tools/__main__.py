@@ -3,15 +3,15 @@
 ::
 
     demo [ARGUMENTS]   install, then run ``tracekit demo``
-    test [ARGUMENTS]   install, then run the test suite, three files at a time; arguments go to pytest in place of that
+    test [ARGUMENTS]   install, then run the test suite, three files at a time; ARGUMENTS replace that and go to pytest
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
-    docs [serve]       install, then build the documentation as a site in site/, or serve it while it is written
+    docs [serve]       install, then build the documentation as a site in site/, or serve it and rebuild on changes
     pictures           install, then make the pictures in docs/images anew (needs Chromium)
-    lint               install, then the site, mypy, import-linter and ruff side by side
-    check              lint and test: everything that has to hold before a merge
+    lint               install, then build the site and run mypy, import-linter and ruff in parallel
+    check              lint and test: everything that must pass before a merge
 
-Python 3.11 or newer is all that has to be there: each command makes and fills the environment that it needs.
+They need only Python 3.11 or newer: each command creates the virtual environment it uses and installs into it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import sys
 
 from tools.environment import Environment
 
-#: Three workers, each with whole files: what a file makes once is made once, and while one waits for a process two others work.
+#: Three workers that take whole files: fixtures of a file run once, and while one worker waits for a process the others use both cores.
 PARALLEL = ("-n", "3", "--dist", "loadfile")
-#: The slowest first: they run side by side.
+#: The slowest first: they run in parallel.
 LINTERS = (
     ("mkdocs", "build", "--site-dir", "build/site"),
     ("mypy",),

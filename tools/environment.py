@@ -1,7 +1,7 @@
-"""The virtual environment that the commands run in, made and filled on first use.
+"""The virtual environment in which the commands run, created on first use.
 
-An active virtual environment is used as it is; otherwise ``.venv`` in the repository is made. What was installed is
-noted inside the environment, so that a second command starts at once and a changed ``pyproject.toml`` installs again.
+An active virtual environment is used; otherwise ``.venv`` is created in the repository. A stamp in the environment
+records what was installed: a second command starts at once, and a changed ``pyproject.toml`` leads to a new installation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3", "python")
 
 
 class Environment:
-    """A Python interpreter with pip, and what is installed beside it."""
+    """A virtual environment, by its interpreter."""
 
     def __init__(self, python: Path) -> None:
         self.python = python
@@ -32,7 +32,7 @@ class Environment:
 
     @classmethod
     def find(cls) -> Environment:
-        """The active virtual environment, else ``.venv``, made if it is not there."""
+        """Return the active virtual environment, else ``.venv``, which is created if it is missing."""
         if sys.prefix != sys.base_prefix and sys.version_info >= MINIMUM:
             return cls(Path(sys.executable))
         environment = cls(_interpreter_in(ROOT / ".venv"))
@@ -42,7 +42,7 @@ class Environment:
         return environment
 
     def install(self, extras: str) -> None:
-        """Install this checkout, editable, with the comma-separated ``extras``, unless that was done already."""
+        """Install this checkout, editable, with the comma-separated ``extras``, unless it is installed and unchanged."""
         stamp = self.home / f".tracekit-{extras.replace(',', '-')}"
         extension = [*sorted((ROOT / "src/tracekit/_native").glob("*.[ch]")), ROOT / "src/tracekit/_runtime/secrets.py"]
         made_of = [ROOT / "pyproject.toml", ROOT / "hatch_build.py", ROOT / "tools/secret_tables.py", *extension]
@@ -54,14 +54,14 @@ class Environment:
             self.run("-m", "ensurepip", "--upgrade")
         self.run("-m", "pip", "install", "--quiet", "--no-compile", "--editable", f"{ROOT}[{extras}]")
         stamp.write_text(wanted)
-        # pip would do it on one core, and before anything else; what it can't compile, as pip can't, is nobody's to import.
+        # pip compiles on one core and before it returns. Files that can't be compiled (templates, say) are never imported.
         packages = self.python.parent.parent / "lib"
         self._compiling = subprocess.Popen(
             [str(self.python), "-m", "compileall", "-qq", "-j", "0", str(packages)], stdout=subprocess.DEVNULL
         )
 
     def run(self, *arguments: str) -> None:
-        """Run the interpreter in the repository; a failure ends the command with its status."""
+        """Run the interpreter in the repository. If it fails, this command exits with its status."""
         self._compiled()
         _run([str(self.python), *arguments])
 
@@ -71,10 +71,10 @@ class Environment:
         _run([str(self.python.parent / name), *arguments])
 
     def side_by_side(self, commands: Sequence[Sequence[str]]) -> None:
-        """Run console scripts at the same time, each as :meth:`script` does; what each says is shown when it has ended.
+        """Run console scripts in parallel, and print the output of each one when it has ended.
 
-        All are run to their end; the first that failed, in the order given, ends the command with its status. What was installed is
-        compiled meanwhile.
+        All run to their end; then, if any failed, this command exits with the status of the first one in the given order. The
+        installed packages are compiled at the same time.
         """
         paths = [[str(self.python.parent / name), *arguments] for name, *arguments in commands]
         running = [
@@ -82,21 +82,21 @@ class Environment:
             for path in paths
         ]
         for command, process in zip(commands, running, strict=True):
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             _say(" ".join(command))
-            sys.stdout.buffer.write(said)
+            sys.stdout.buffer.write(output)
             sys.stdout.flush()
         self._compiled()
         _exit_unless_zero(next((process.returncode for process in running if process.returncode), 0))
 
     def _compiled(self) -> None:
-        """Wait until all that was installed is compiled."""
+        """Wait until the installed packages are compiled."""
         if self._compiling is not None:
             self._compiling.wait()
             self._compiling = None
 
     def succeeds(self, *arguments: str) -> bool:
-        """Whether the interpreter runs ``arguments`` with status 0, in silence."""
+        """Return whether the interpreter runs ``arguments`` with status 0; its output is discarded."""
         return subprocess.run([str(self.python), *arguments], capture_output=True, check=False).returncode == 0
 
 
@@ -125,8 +125,8 @@ def _exit_unless_zero(status: int) -> None:
 
 
 def _variables(python: str) -> dict[str, str]:
-    """Ours, with the scripts of the environment first on the path, as an activated one has them."""
-    # MkDocs 1 is what the site is made with; its theme would say at each build that there will be others.
+    """Return our environment variables with the scripts of the virtual environment first on the path, as if it were activated."""
+    # The site is built with MkDocs 1; without this variable its theme warns about MkDocs 2 at each build.
     return {
         **os.environ,
         "NO_MKDOCS_2_WARNING": "1",

@@ -1,6 +1,6 @@
-"""The pictures in ``docs/images``: the support agent of ``examples/`` is recorded, and shown by two commands.
+"""Make the pictures in ``docs/images``: record the support agent of ``examples/``, and take pictures of ``show`` and ``report``.
 
-``python3 -m tools pictures`` makes them anew; it needs Chromium (``apt-get install chromium``).
+Run it with ``python3 -m tools pictures``; it needs Chromium (``apt-get install chromium``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.environment import ROOT
 
 IMAGES: Final = ROOT / "docs" / "images"
 COLUMNS: Final = 124
-#: Without the fonts that rich would load from another host: whoever looks has one of these.
+#: rich's template loads fonts from another host; these are installed on most machines.
 _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
     "Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono"
 )
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _tracekit(directory: str, *arguments: str, before: list[str] | None = None) -> str:
-    """What a command prints on a terminal of ``COLUMNS``, colours included."""
+    """Run a command and return what it prints on a terminal of ``COLUMNS``, colours included."""
     command = [*(before or []), *(["tracekit"] if before else ["-m", "tracekit"]), *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "PATH": path}
@@ -59,7 +59,7 @@ def _tracekit(directory: str, *arguments: str, before: list[str] | None = None) 
 
 
 def _terminal(command: str, printed: str, path: Path) -> None:
-    """Write a picture of a terminal in which ``tracekit COMMAND`` has printed this."""
+    """Write a picture of a terminal in which ``tracekit COMMAND`` printed ``printed``."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "dim"), (f"tracekit {command}", "bold")))
     console.print(Text.from_ansi(printed))

@@ -1,4 +1,4 @@
-"""What MkDocs is told in code: the navigation, pages that lie outside ``docs/``, and attributes that a comment describes."""
+"""Hooks of MkDocs: build the navigation, add pages from outside ``docs/``, and read ``#:`` comments as attribute docstrings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Pages outside ``docs/`` by where they stand in the repository, and where they stand on the site.
+#: Pages outside ``docs/``: their paths in the repository, and on the site.
 ADOPTED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"} | {
     path.relative_to(ROOT).as_posix(): f"integrations/{path.parent.name}.md"
     for path in sorted(ROOT.glob("integrations/*/README.md"))
@@ -22,7 +22,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Each heading of the list of pages is a section; the pages before the first one stand alone."""
+    """Build the navigation from ``docs/README.md``: each heading becomes a section; pages before the first one are top-level."""
     config.nav = [{"Start": "README.md"}]
     start, *parts = _HEADING.split((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
     config.nav += _links(start)
@@ -35,7 +35,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages outside ``docs/``, with links that lead to the same pages from where they stand on the site."""
+    """Add the pages from outside ``docs/``, with their relative links adjusted to their place on the site."""
     for source, page in ADOPTED.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_moved(text, source, page)))
@@ -43,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 class DescribedAttributes(Extension):
-    """For the reference: an attribute after a comment of lines with ``#:`` has that as its docstring."""
+    """A griffe extension that uses the ``#:`` comment above an attribute as its docstring."""
 
     def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:
         if attr.docstring is not None or attr.lineno is None or not isinstance(attr.filepath, Path):

@@ -765,7 +765,7 @@ def test_fields(lines: list[bytes], separator: bytes, first: bytes) -> None:
         found = compiled.fields(head, separator)
         assert found == pure.fields(head, separator)
         names = (b"name", b"x", b"", b"\xff", b"absent")
-        assert compiled.said(found[1], names) == pure.said(found[1], names)
+        assert compiled.header_values(found[1], names) == pure.header_values(found[1], names)
 
 
 def test_fields_refuses() -> None:
@@ -775,7 +775,7 @@ def test_fields_refuses() -> None:
             compiled.fields(*wrong)
     for headers, names in (([b"a"], (b"a",)), ([("a", "b")], (b"a",)), ((), (b"a",)), ([], [b"a"])):
         with pytest.raises(TypeError):
-            compiled.said(headers, names)
+            compiled.header_values(headers, names)
 
 
 @given(variables=st.dictionaries(st.binary(max_size=6), st.binary(max_size=6), max_size=5))

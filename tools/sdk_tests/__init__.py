@@ -1,18 +1,18 @@
-"""The test suites of SDKs and frameworks, as their authors run them: bare, with each test recorded, with each test replayed.
+"""Run the test suites of SDKs and frameworks as their authors do: bare, with each test recorded, with each test replayed.
 
 ``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--part PATHS] [--again] [--workers N] [PHASE ...] [-- PYTEST ARGUMENTS]``, with
 ``openai``, ``anthropic``, ``pydantic-ai`` or ``agents``. It needs git, uv and the package index, for ``openai`` Node as well (its
 mock server), and takes from ten minutes to an hour. Without ``--checkout`` the suite is cloned into ``.sdk-tests``.
 
-A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
-``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
-``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, or has not been
-replayed, and keeps the rest; ``--part`` runs only some of its tests (paths with commas between) and keeps what is known of the others:
-the table names the parts that were run, until a run is whole. ``--workers`` is how many processes share the tests (one). With arguments
-for pytest nothing is kept.
+Each suite has a virtual environment of its own, made from its lock file, in which this checkout is installed. The phases are ``bare``,
+``record`` and ``replay`` (all three by default). Each command ends by writing the last result of every test to ``results/SUITE.json``
+and ``docs/reference/sdk-suites.md``; the phase ``table`` does only that. ``--again`` repeats the tests that failed in any phase or have
+not been replayed, and keeps the other results. ``--part`` runs some of the tests (paths, separated by commas) and keeps the results of
+the others; the table names the parts until the whole suite has been run. ``--workers`` sets the number of processes (default 1). With
+ARGUMENTS for pytest, no results are kept.
 
-What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
-asserts what its own mock was asked, below the seam: a replay asks it nothing.
+Tests left out of the replay are listed in ``left_out/SUITE.txt``, one per line: the id, a tab, the reason. A reason that begins with
+``mock:`` means that the test asserts how its own mock was called, which a replay never does.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ __all__ = ["main"]
 HERE: Final = Path(__file__).resolve().parent
 CLONES: Final = ROOT / ".sdk-tests"
 PHASES: Final = ("bare", "record", "replay")
-#: Seconds for one test: a replay that waits for something that never comes is a failure, not the end of the suite.
+#: The limit of one test in seconds, so that a replay that waits for ever is one failure and does not stop the suite.
 TIMEOUT: Final = 180
 
 
 class Suite(NamedTuple):
-    """One suite, and how its authors run it."""
+    """A test suite, and how its authors run it."""
 
     repository: str
     distribution: str
-    #: What ``uv sync --frozen`` installs.
+    #: Options of ``uv sync --frozen``.
     sync: tuple[str, ...]
-    #: What pytest gets.
+    #: Arguments of pytest.
     tests: tuple[str, ...]
-    #: Extra packages that its pipeline installs beside the lock file.
+    #: Packages that its CI installs in addition to the lock file.
     extra: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
-    #: The specification from which a mock server answers, in the checkout.
+    #: The path, in the checkout, of the specification that a mock server answers from.
     server: str = ""
-    #: Installed packages that read the clock in the tests' stead.
+    #: Installed packages whose clock reads count as the tests' own.
     user_modules: str = ""
-    #: What is not run, and why.
+    #: The tests that are not run, and why.
     without: str = ""
 
 
@@ -110,7 +110,7 @@ def main(*arguments: str) -> None:
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and what is pytest's."""
+    """Split the arguments at ``--`` into ours and pytest's."""
     if "--" not in arguments:
         return list(arguments), []
     at = list(arguments).index("--")
@@ -118,7 +118,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _option(given: list[str], name: str) -> str:
-    """Take an option and its value out of what was given."""
+    """Remove an option and its value from ``given``, and return the value."""
     if name not in given:
         return ""
     at = given.index(name)
@@ -128,7 +128,7 @@ def _option(given: list[str], name: str) -> str:
 
 
 class Place:
-    """A checkout of a suite with its environment, and what its runs leave beside it."""
+    """A checkout of a suite with its virtual environment, and the results of its runs."""
 
     def __init__(self, name: str, checkout: Path, part: str, workers: int) -> None:
         self.workers: Final = workers
@@ -157,14 +157,14 @@ class Place:
 
     @property
     def parts(self) -> list[str]:
-        """Those that have been run, where not all was."""
+        """Return the parts that have been run, or an empty list after a whole run."""
         return list(json.loads(self._parts.read_text())) if self._parts.exists() else []
 
     def results(self, phase: str) -> Path:
         return self.left / f"{phase}.jsonl"
 
     def note_failed(self) -> None:
-        """Keep what has failed in any phase, and for the replay what has not been replayed yet, for a run of just that."""
+        """Write the lists for ``--again``: tests that failed in any phase and, for the replay, those not replayed yet."""
         left_out = _left_out(self.name)
         rows = {phase: _read(self.results(phase)) for phase in PHASES}
         failed = {one for found in rows.values() for one, row in found.items() if row["outcome"] == "failed"}
@@ -181,8 +181,10 @@ class Place:
         return self.left / f"again-{phase}.txt"
 
     def run(self, phase: str, to_pytest: Sequence[str], again: bool) -> None:
-        """All tests of the suite in one way, or ``again`` those that failed. That some fail is a result: only one that could not run
-        ends the command."""
+        """Run one phase, with all tests or (``again``) those that failed.
+
+        Failing tests are a result; the command ends only if pytest itself could not run.
+        """
         results = self.left / "some.jsonl" if to_pytest else self.results(phase)
         anew = not (again or self.part)
         if anew:
@@ -236,7 +238,7 @@ def _head(checkout: Path) -> str:
 
 
 class Server:
-    """The mock server that answers from a specification, while the block lasts."""
+    """Run the mock server that answers from a specification, for the duration of the block."""
 
     def __init__(self, specification: Path | None) -> None:
         self._specification = specification
@@ -287,7 +289,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _keep(name: str, place: Place) -> None:
-    """What the table needs of the last runs: counts, and each failure."""
+    """Return what the table shows of the last runs: counts, and each failure."""
     outcome = {phase: _read(place.results(phase)) for phase in PHASES}
     passed = {
         phase: {one for one, row in rows.items() if row["outcome"] == "passed"} for phase, rows in outcome.items()
@@ -330,7 +332,7 @@ def _keep(name: str, place: Place) -> None:
 
 
 def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What went wrong, in one line without the paths of this machine."""
+    """Return the problem in one line, without absolute directories."""
     texts = {one: str(rows.get(one, {}).get("error", "did not run")) for one in sorted(tests)}
     return {
         one: " ".join(_DIRECTORIES.sub("", text.replace(f"{place.checkout}/", "")).split())[:300]
@@ -338,7 +340,7 @@ def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str
     }
 
 
-#: An absolute directory, not the path of an address.
+#: An absolute directory, but not the path of a URL.
 _DIRECTORIES: Final = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
 
 
@@ -393,7 +395,7 @@ def _write_table() -> None:
     )
 
 
-#: So many parts are named; more are counted.
+#: The number of parts that are named; further ones are counted.
 _NAMED: Final = 12
 
 

@@ -1,4 +1,4 @@
-"""A pytest plugin for suites that know nothing of tracekit: each test's function is a run of its own, recorded or replayed.
+"""A pytest plugin that records or replays each test function of a suite as a run of its own; the suite needs no changes.
 
 It is loaded by ``-p each_test_a_run`` and does one of three things (``--tracekit``): ``bare`` only notes how each test ends,
 ``record`` puts each test function into ``record()``, ``replay`` into ``replay()`` of the run that an earlier session recorded for the
@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 MODES = ("bare", "record", "replay")
-#: Beside the id of the run, what a report carries from the process that ran the test.
+#: The attributes of a report, beside the run's id, that the worker process sends along.
 CARRIED = ("tracekit_run", "tracekit_empty", "tracekit_error")
 
-#: What fixtures say at the end whose mocks were asked less than they should: RESPX, and vcrpy's cassettes in pydantic-ai.
+#: The messages of fixtures whose mocks were called less often than expected: RESPX, and vcrpy's cassettes in pydantic-ai.
 COUNTED = ("RESPX: some routes were not called", "did not play all interactions")
 
 
@@ -79,13 +79,13 @@ def _ids(file: str) -> set[str]:
 
 
 class Wrapped:
-    """Puts each test function into a run."""
+    """Runs each test function inside a run."""
 
     def __init__(self, mode: str, config: pytest.Config) -> None:
         self.mode = mode
         self.path = ""
         self.store = config.getoption("--tracekit-store")
-        #: The run that is replayed for each test, and those that hold nothing to replay.
+        #: The run to replay for each test, and the tests whose run has nothing to replay.
         self.recorded: dict[str, str] = {}
         self.empty: set[str] = set()
         if mode == "replay":
@@ -163,7 +163,7 @@ class Wrapped:
 
 
 class Results:
-    """How each test ended, as the reports say it: one line a test."""
+    """Writes the result of each test, taken from its reports, as one line."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -187,12 +187,12 @@ class Results:
             del self.outcomes[report.nodeid]
 
 
-#: Entries that no replay shows anything of.
+#: Entry types that a replay does nothing for.
 _ABOUT = frozenset(("run.started", "run.completed", "run.failed", "lane", "identity", "boundary", "input", "blob"))
 
 
 def _is_empty(path: str) -> bool:
-    """Whether a run holds no step and no reading: a replay of it would show nothing, and says so."""
+    """Return whether a run has no steps and no clock, random or input reads, so that replaying it would show nothing."""
     from tracekit._runtime.index import gives_anything
 
     with open(path, "rb") as lines:
@@ -200,7 +200,7 @@ def _is_empty(path: str) -> bool:
 
 
 def _words(problem: BaseException) -> str:
-    """The problem and where it arose, short: its type, its text, the last line of the suite's own code."""
+    """Return a failure in short: its type, its text, and the last line of the suite's own code."""
     root = os.getcwd() + os.sep
     # Not by ``extract_tb``: the code of an example that a test has made may have fewer places than instructions.
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(problem.__traceback__)]

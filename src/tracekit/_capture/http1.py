@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from .._native import fields, said
+from .._native import fields, header_values
 from .._runtime.session import Outcome
 from ..errors import ReplayError
 from .http import Answer, Exchange, Piece, SentBody, upload_of
@@ -38,7 +38,7 @@ class RequestHead:
         method, _, rest = first.partition(b" ")
         self.method: Final = method.decode("ascii", "replace")
         self.target: Final = rest.rpartition(b" ")[0]
-        length, transfer, expect, codings = said(self.headers, _ASKED)
+        length, transfer, expect, codings = header_values(self.headers, _ASKED)
         self.length = int(length) if length is not None and length.isdigit() else 0
         self.chunked = transfer is not None and b"chunked" in transfer.lower()
         self.expects = expect is not None and b"100-continue" in expect.lower()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         elements,
         fields,
         grouped,
+        header_values,
         known_by,
         line,
         nearest,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         plain,
         quick_look,
         read_json,
-        said,
         spaced,
     )
 
@@ -48,6 +48,7 @@ __all__ = [
     "elements",
     "fields",
     "grouped",
+    "header_values",
     "known_by",
     "line",
     "nearest",
@@ -59,7 +60,6 @@ __all__ = [
     "plain",
     "quick_look",
     "read_json",
-    "said",
     "spaced",
 ]
 

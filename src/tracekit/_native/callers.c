@@ -1,4 +1,4 @@
-/* Who is running: the task or thread, and who called, as far as it is known by the files of the code. */
+/* The running task or thread, and the caller of a function, classified by the files of its code. */
 
 #include "native.h"
 
@@ -17,7 +17,7 @@ nearest(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
             return NULL;
         }
-        PyErr_Clear(); /* called by C, with no Python caller */
+        PyErr_Clear(); /* called from C, without a Python caller */
         return Py_NewRef(args[1]);
     }
     while (result == NULL) {
@@ -45,14 +45,14 @@ nearest(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
-/* The event loop that runs in this thread, or None. A new reference. */
+/* The event loop that is running in this thread, or None. A new reference. */
 static PyObject *
 running_loop(NativeState *state)
 {
     PyObject *events = PyImport_GetModule(state->method[ASYNCIO_EVENTS]);
     PyObject *ask = events == NULL ? NULL : PyObject_GetAttr(events, state->method[RUNNING_LOOP]);
     Py_XDECREF(events);
-    if (ask == NULL) { /* it may just be being imported */
+    if (ask == NULL) { /* the module may still be importing */
         if (PyErr_Occurred()) {
             if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
                 return NULL;

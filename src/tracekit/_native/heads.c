@@ -1,8 +1,8 @@
-/* The heads of HTTP messages. */
+/* Parse the header fields of HTTP messages. */
 
 #include "native.h"
 
-/* Where a line ends that begins at `at`, and where the next one begins: `end` where there is none. */
+/* The end of the line that begins at `at`, and the beginning of the next one (`end` if there is none). */
 static const char *
 line_end(const char *at, const char *end, const char *separator, size_t size, const char **next)
 {
@@ -24,7 +24,7 @@ is_blank(char character)
     return character == ' ' || character == '\t';
 }
 
-/* The header before goes on in the line from `at` to `end`. */
+/* The line from `at` to `end` continues the header before it (obsolete line folding). */
 static int
 go_on(PyObject *headers, const char *at, const char *end)
 {
@@ -44,7 +44,7 @@ go_on(PyObject *headers, const char *at, const char *end)
     return header == NULL ? -1 : PyList_SetItem(headers, last, header);
 }
 
-/* Append the header in the line from `at` to `end`, where it is one. */
+/* Append the header in the line from `at` to `end`, if it is one. */
 static int
 add_header(PyObject *headers, const char *at, const char *end)
 {
@@ -94,33 +94,33 @@ fields(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
-/* Whether a name is the one that is asked for, which is in lower case. */
+/* Whether a name equals `wanted`, which is in lower case. */
 static int
-is_named(const char *name, const char *asked, Py_ssize_t size)
+is_named(const char *name, const char *wanted, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
         char character = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + ('a' - 'A')) : name[i];
-        if (character != asked[i]) {
+        if (character != wanted[i]) {
             return 0;
         }
     }
     return 1;
 }
 
-PyDoc_STRVAR(said_doc, "said(headers, names, /)\n--\n\nSee pure.said.");
+PyDoc_STRVAR(header_values_doc, "header_values(headers, names, /)\n--\n\nSee pure.header_values.");
 
 static PyObject *
-said(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+header_values(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2 || !PyList_Check(args[0]) || !PyTuple_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "said() takes a list of headers and a tuple of names");
+        PyErr_SetString(PyExc_TypeError, "header_values() takes a list of headers and a tuple of names");
         return NULL;
     }
-    Py_ssize_t size = PyList_Size(args[0]), wanted = PyTuple_Size(args[1]);
-    PyObject *found = PyTuple_New(wanted);
-    for (Py_ssize_t each = 0; found != NULL && each < wanted; each++) {
-        PyObject *asked = PyTuple_GetItem(args[1], each), *value = Py_None;
-        for (Py_ssize_t i = size - 1; PyBytes_Check(asked) && i >= 0; i--) {
+    Py_ssize_t size = PyList_Size(args[0]), names = PyTuple_Size(args[1]);
+    PyObject *found = PyTuple_New(names);
+    for (Py_ssize_t each = 0; found != NULL && each < names; each++) {
+        PyObject *wanted = PyTuple_GetItem(args[1], each), *value = Py_None;
+        for (Py_ssize_t i = size - 1; PyBytes_Check(wanted) && i >= 0; i--) {
             PyObject *header = PyList_GetItem(args[0], i);
             PyObject *name = PyTuple_Check(header) && PyTuple_Size(header) == 2 ? PyTuple_GetItem(header, 0) : NULL;
             if (name == NULL || !PyBytes_Check(name)) {
@@ -128,8 +128,8 @@ said(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
                 Py_CLEAR(found);
                 return NULL;
             }
-            if (PyBytes_Size(name) == PyBytes_Size(asked)
-                && is_named(PyBytes_AsString(name), PyBytes_AsString(asked), PyBytes_Size(asked))) {
+            if (PyBytes_Size(name) == PyBytes_Size(wanted)
+                && is_named(PyBytes_AsString(name), PyBytes_AsString(wanted), PyBytes_Size(wanted))) {
                 value = PyTuple_GetItem(header, 1);
                 break;
             }
@@ -143,7 +143,7 @@ said(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 
 static PyMethodDef functions[] = {
     {"fields", (PyCFunction)(void (*)(void))fields, METH_FASTCALL, fields_doc},
-    {"said", (PyCFunction)(void (*)(void))said, METH_FASTCALL, said_doc},
+    {"header_values", (PyCFunction)(void (*)(void))header_values, METH_FASTCALL, header_values_doc},
     {NULL, NULL, 0, NULL},
 };
 

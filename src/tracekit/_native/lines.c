@@ -1,6 +1,6 @@
-/* The lines of a trace that is read: verified, and what the entries are as columns, without an object of Python for any of them.
+/* Verify the lines of a trace and read its entries into columns, without a Python object per entry.
  *
- * What is in the file is not trusted. A line that is anything but what a journal writes is left to the caller, who looks at it himself. */
+ * The file is not trusted. At a line that a journal would not have written like this, the functions stop and leave it to the caller. */
 
 #include "native.h"
 
@@ -8,32 +8,32 @@
 #include <emmintrin.h>
 #endif
 
-/* What a line ends with: the key, the hash, what closes the object, and the newline. */
+/* The end of each line: the key, the hash, the closing brace and the newline. */
 static const char KEY[] = ",\"hash\":\"";
 static const char CLOSE[] = "\"}\n";
 #define LENGTH(text) (sizeof(text) - 1)
 #define TAIL (LENGTH(KEY) + TRACEKIT_HASH + LENGTH(CLOSE))
 
-/* Lists and objects in one another, at most. */
+/* The deepest nesting of lists and objects that is accepted. */
 #define LEVELS 1000
-/* The types and keys that a caller may name. */
+/* How many entry types and keys a caller may name. */
 #define MOST_TYPES 128
 #define MOST_KEYS 128
-/* A number with more digits is left to the caller. */
+/* Longer numbers are left to the caller. */
 #define LONGEST_NUMBER 64
 #define DIGITS 18
 
-/* What a type's entries need to have: a step; values and a name, and no meta. */
+/* What the entries of a type must have: a step; or values and a name, without meta. */
 enum { NEEDS_STEP = 1, NEEDS_VALUES = 2 };
-/* What is noted of an entry, beside the keys that the caller names. */
+/* Marks of an entry, beside the bits of the keys that the caller names. */
 enum { REFERS = 64, OPAQUE = 128, ANYTHING = 255 };
-/* The keys at the top of an entry that are looked at. */
+/* The top-level keys of an entry that are read. */
 enum { NO_FIELD, V, SEQ, RUN_ID, TYPE, TS_NS, LANE, PARENT, STEP, META, NAME, VALUES };
 
 typedef struct {
     const char *text;
     Py_ssize_t size;
-    int about; /* of a type: what it needs; of a key: its bit */
+    int about; /* for a type what it needs, for a key its bit */
 } Name;
 
 typedef struct {
@@ -45,7 +45,7 @@ typedef struct {
     int depth;
 } Expected;
 
-/* One entry. */
+/* What is read of one entry. */
 typedef struct {
     long long seq, ts, lane, parent, step;
     unsigned char code, marks;
@@ -53,8 +53,8 @@ typedef struct {
 
 /* -- JSON ---------------------------------------------------------------------------------------------------------------
  *
- * Each takes where something begins, in a line of which it is known that it ends in a newline, and returns what comes after it: NULL where
- * it is anything unusual. No control character is part of anything, so nothing goes beyond the newline. */
+ * Each function takes the position at which something begins and returns the position behind it, or NULL if it is anything unusual. The
+ * line must end in a newline: no function accepts a control character, so none reads beyond it. */
 
 static int
 continues(const unsigned char *at, int count)
@@ -67,7 +67,7 @@ continues(const unsigned char *at, int count)
     return 1;
 }
 
-/* A character that is not ASCII, in UTF-8. */
+/* One non-ASCII character in UTF-8. */
 static const unsigned char *
 wide_character(const unsigned char *at)
 {
@@ -77,7 +77,7 @@ wide_character(const unsigned char *at)
     }
     if (first >= 0xe0 && first <= 0xef) {
         if (!continues(at + 1, 2) || (first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] > 0x9f)) {
-            return NULL; /* written too long, or half a surrogate pair */
+            return NULL; /* an overlong encoding, or a surrogate */
         }
         return at + 3;
     }
@@ -90,7 +90,7 @@ wide_character(const unsigned char *at)
     return NULL;
 }
 
-/* What follows a backslash. */
+/* An escape sequence, from behind the backslash. */
 static const unsigned char *
 escaped_character(const unsigned char *at)
 {
@@ -107,7 +107,7 @@ escaped_character(const unsigned char *at)
     return *at >= ' ' && strchr("\"\\/bfnrt", *at) != NULL ? at + 1 : NULL;
 }
 
-/* A string from behind its first quote; `escaped` says whether there is a backslash in it. */
+/* A string, from behind its first quote. Sets `escaped` to whether it has a backslash in it. */
 static const unsigned char *
 string(const unsigned char *at, const unsigned char *end, int *escaped)
 {
@@ -117,7 +117,7 @@ string(const unsigned char *at, const unsigned char *end, int *escaped)
         const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
         while (end - at >= 16) {
             __m128i text = _mm_loadu_si128((const __m128i *)at);
-            /* As signed numbers those that are not ASCII are less than a space, too. */
+            /* The comparison is signed: non-ASCII bytes are less than a space, too. */
             __m128i found = _mm_or_si128(
                 _mm_or_si128(_mm_cmpeq_epi8(text, quote), _mm_cmpeq_epi8(text, backslash)), _mm_cmplt_epi8(text, space)
             );
@@ -181,7 +181,7 @@ number(const unsigned char *at)
     if (at != NULL && (*at | 0x20) == 'e') {
         const unsigned char *exponent = at + 1 + (at[1] == '-' || at[1] == '+');
         at = digits(exponent);
-        if (at != NULL && at - exponent > 2) { /* it may be larger than any number */
+        if (at != NULL && at - exponent > 2) { /* may exceed the range of a double */
             return NULL;
         }
     }
@@ -194,7 +194,7 @@ word(const unsigned char *at, const unsigned char *end, const char *text, size_t
     return (size_t)(end - at) >= size && memcmp(at, text, size) == 0 ? at + size : NULL;
 }
 
-/* Anything but a list or an object. */
+/* Any value but a list or an object. */
 static const unsigned char *
 scalar(const unsigned char *at, const unsigned char *end)
 {
@@ -237,7 +237,7 @@ field_of(const unsigned char *key, size_t size)
     return NO_FIELD;
 }
 
-/* A number of at least 0; -1 of anything else, and of what is larger than any in a trace. */
+/* A number of at least 0; -1 for anything else, and for a number larger than any in a trace. */
 static long long
 natural(const unsigned char *at, const unsigned char *end)
 {
@@ -254,7 +254,7 @@ natural(const unsigned char *at, const unsigned char *end)
     return value;
 }
 
-/* Take the value of a key at the top of an entry; 0 where it is not the value that it has to have. */
+/* Take the value of a top-level key; 0 if it is not the expected value. */
 static int
 take_field(const Expected *expected, Facts *entry, int field, const unsigned char *at, const unsigned char *end)
 {
@@ -298,7 +298,7 @@ take_field(const Expected *expected, Facts *entry, int field, const unsigned cha
     }
 }
 
-/* What a key below the top says of an entry: those in `meta` that the caller has named, and what a value refers to. */
+/* The marks that a nested key sets: keys in `meta` that the caller has named, and references to interned values. */
 static int
 marks_of(const Expected *expected, const unsigned char *key, size_t size, int in_meta)
 {
@@ -314,13 +314,14 @@ marks_of(const Expected *expected, const unsigned char *key, size_t size, int in
     return marks;
 }
 
-/* Whether the line up to `end`, a newline, is an entry as a journal writes it; it is read into `entry`, which has what is expected. */
+/* Whether the line up to `end`, a newline, is an entry as a journal writes it. `entry` holds the expected values and receives those
+ * that are read. */
 static int
 is_entry(const Expected *expected, const unsigned char *at, const unsigned char *end, Facts *entry)
 {
     unsigned char in_object[LEVELS];
     int depth = 1, field = NO_FIELD, tag = 0;
-    unsigned int seen = 0; /* fields; a name that is no text is none */
+    unsigned int seen = 0; /* fields; a name that is not a string does not count */
     if (*at++ != '{') {
         return 0;
     }
@@ -345,7 +346,7 @@ is_entry(const Expected *expected, const unsigned char *at, const unsigned char 
                     seen |= 1u << field;
                 }
             } else if (escaped) {
-                entry->marks = ANYTHING; /* it may be any key */
+                entry->marks = ANYTHING; /* it may stand for any key */
             } else {
                 entry->marks |= (unsigned char)marks_of(expected, key, size, field == META);
                 tag = is_text(key, size, "$t", 2);
@@ -381,7 +382,7 @@ is_entry(const Expected *expected, const unsigned char *at, const unsigned char 
             }
             tag = 0;
         }
-        /* After a value. */
+        /* Behind a value. */
         while (*at != ',') {
             if (*at != (in_object[depth - 1] ? '}' : ']')) {
                 return 0;
@@ -452,7 +453,7 @@ add_row(Columns *columns, unsigned long long end, const Facts *entry)
     return 0;
 }
 
-/* Refer to what is in a bytes object. */
+/* Point at the content of a bytes object. */
 static int
 read_bytes(PyObject *bytes, const char **text, Py_ssize_t *size)
 {
@@ -461,7 +462,7 @@ read_bytes(PyObject *bytes, const char **text, Py_ssize_t *size)
     return *text == NULL || *size < 0 ? -1 : 0;
 }
 
-/* Read a tuple of (bytes, int). */
+/* Read a tuple of (bytes, int) pairs. */
 static int
 read_names(PyObject *tuple, Name *into, int most, int *count)
 {
@@ -484,8 +485,8 @@ read_names(PyObject *tuple, Name *into, int most, int *count)
     return 0;
 }
 
-/* The length of the line at the beginning of `text`, newline and all, where it ends as it has to after `head`; 0 where it does not, or
- * there is none; -1 with an exception. */
+/* The length of the line at the beginning of `text`, including the newline. 0 if there is no whole line or its hash does not follow from
+ * `head`, the hash before it; -1 with an exception set. */
 static Py_ssize_t
 chained(NativeState *state, const char *head, const char *text, size_t size, size_t longest)
 {
@@ -522,7 +523,7 @@ columns_of(PyObject *module, PyObject *args)
         || read_bytes(run_id, &expected.run_id, &expected.run_id_size) < 0
         || read_names(types, expected.types, MOST_TYPES, &expected.type_count) < 0
         || read_names(keys, expected.keys, MOST_KEYS, &expected.key_count) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_OverflowError)) { /* an entry whose time is a larger number */
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) { /* the time of the entry before exceeds 64 bits */
             PyErr_Clear();
             Py_RETURN_NONE;
         }
@@ -532,7 +533,7 @@ columns_of(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "a line begins in the block, a hash has 64 digits, and nothing is negative");
         return NULL;
     }
-    if (memchr(expected.run_id, '\\', (size_t)expected.run_id_size) != NULL) { /* it is not written as it is */
+    if (memchr(expected.run_id, '\\', (size_t)expected.run_id_size) != NULL) { /* its JSON differs from its text */
         Py_RETURN_NONE;
     }
     expected.depth = expected.depth < LEVELS ? expected.depth : LEVELS;

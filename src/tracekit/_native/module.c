@@ -1,7 +1,7 @@
 /* The extension module tracekit._native._compiled: the functions of pure.py, in C.
  *
- * It uses CPython's limited API alone, so that one binary serves every version from 3.11 on, and has no mutable state but what
- * belongs to a module object. */
+ * It uses CPython's limited API only, so that one binary serves every version from 3.11 on, and keeps all mutable state in the module
+ * object. */
 
 #include "native.h"
 
@@ -9,7 +9,7 @@
 #define TRACEKIT_SOURCES ""
 #endif
 
-/* The numbers and options that pure.py has. */
+/* Read the constants of pure.py. */
 static int
 add_constants(NativeState *state)
 {
@@ -31,7 +31,7 @@ add_constants(NativeState *state)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The names of methods. */
+/* Create the names of methods. */
 static int
 add_names(NativeState *state)
 {
@@ -93,7 +93,7 @@ module_exec(PyObject *module)
         || tracekit_add_callers(module) < 0 || tracekit_add_heads(module) < 0 || tracekit_add_secrets(module) < 0) {
         return -1;
     }
-    /* Which sources it was made of: a test says where an installation is older than its checkout. */
+    /* A hash of the sources: a test compares it, to detect an installation that is older than its checkout. */
     return PyModule_AddStringConstant(module, "SOURCES", TRACEKIT_SOURCES);
 }
 

@@ -1,14 +1,14 @@
-/* What the C files of tracekit._native share. Each adds its functions to the module that module.c makes. */
+/* Declarations shared by the C files of tracekit._native. Each file adds its functions to the module that module.c creates. */
 
 #ifndef TRACEKIT_NATIVE_H
 #define TRACEKIT_NATIVE_H
 
-/* No format with `#`: it means another function up to Python 3.12, which headers of 3.13 and later do not ask for. */
+/* Don't use formats with `#`: up to Python 3.12 they need other functions (`…_SizeT`) than the headers of 3.13 and later refer to. */
 #include <Python.h>
 
 #include <string.h>
 
-/* Methods and attributes that are asked for, and their names. */
+/* Methods and attributes that are looked up, and their names. */
 enum {
     DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, APPEND, CROWDED,
     JOIN, F_BACK, CO_FILENAME,
@@ -21,31 +21,31 @@ enum {
      "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task", \
      "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal"}
 
-/* What belongs to one module object: functions of other packages, looked up when it is made. */
+/* The state of a module object: functions of other packages, looked up when it is created. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
     PyObject *loads;     /* orjson.loads */
-    PyObject *in_order;  /* its options for keys as they come: pure.IN_ORDER */
+    PyObject *in_order;  /* its options without sorting keys: pure.IN_ORDER */
     Py_ssize_t levels, containers, pending, piece; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING, pure.PIECE */
     PyObject *getframe;  /* sys._getframe */
     PyObject *get_ident; /* threading.get_ident */
     PyObject *sha256;    /* hashlib.sha256 */
-    PyObject *time_ns;   /* _reality.time_ns: the test kit dates entries by a clock of its own */
-    int has_sha256;      /* whether sha256.c has a faster way */
-    int has_ssse3;       /* whether the processor takes sixteen bytes at once */
-    PyObject *method[METHODS]; /* their names */
+    PyObject *time_ns;   /* _reality.time_ns, which the test kit replaces by a clock of its own */
+    int has_sha256;      /* whether sha256.c can use the processor's instructions */
+    int has_ssse3;       /* whether the processor has SSSE3 */
+    PyObject *method[METHODS]; /* the names of METHOD_NAMES */
 } NativeState;
 
-/* sha256.c: whether the processor has instructions for it (and for sixteen bytes at once); and the hash of two texts together. */
+/* sha256.c: whether the processor has SHA (and SSSE3) instructions; and the hash of two texts, concatenated. */
 int tracekit_has_sha256(void);
 int tracekit_has_ssse3(void);
 void tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32]);
-/* How many digits a hash has. */
+/* The number of hex digits of a hash. */
 #define TRACEKIT_HASH 64
-/* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, whatever computes it. */
+/* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, by sha256.c or hashlib. */
 int tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex);
 int tracekit_add_journal(PyObject *module);
-/* The rest of the entry of a piece: see pure.of_text. */
+/* The rest of the entry of a chunk: see pure.of_text. */
 PyObject *tracekit_of_text(NativeState *state, PyObject *step, PyObject *text);
 /* pieces.c */
 int tracekit_add_pieces(PyObject *module);
@@ -54,7 +54,7 @@ int tracekit_add_lines(PyObject *module);
 /* values.c; and the parts of a dictionary or list: see pure.parts. */
 PyObject *tracekit_parts(PyObject *value, Py_ssize_t least, Py_ssize_t element);
 int tracekit_add_values(PyObject *module);
-/* callers.c; and who is running: see pure.owner. A new reference. */
+/* callers.c; and the running task or thread: see pure.owner. A new reference. */
 PyObject *tracekit_owner(NativeState *state);
 int tracekit_add_callers(PyObject *module);
 /* heads.c */

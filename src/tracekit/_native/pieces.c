@@ -1,4 +1,4 @@
-/* The pieces of a stream that are plain texts: each an entry, by one call. */
+/* Write a plain text chunk of a stream as an entry, in one call. */
 
 #include "native.h"
 
@@ -7,7 +7,7 @@ typedef struct {
     PyObject *stream, *scope, *lane, *get, *log, *kind, *step;
 } Pieces;
 
-/* Whether the running code is where the stream was begun, and the lane has a number, which is `*id`. */
+/* Whether the stream was begun by the task or thread that is running now and its lane has a number, which goes to `*id`. */
 static int
 is_there(NativeState *state, Pieces *pieces, PyObject **id)
 {
@@ -35,7 +35,7 @@ is_there(NativeState *state, Pieces *pieces, PyObject **id)
     return 1;
 }
 
-/* The end of the stream's text with this piece, in `*tail`: 0 where it has to be looked at closer. */
+/* Set `*tail` to the last characters of the stream so far, this piece included; 0 if the piece needs the full check for secrets. */
 static int
 passes(NativeState *state, PyObject *stream, PyObject *text, PyObject **tail)
 {
@@ -59,7 +59,7 @@ passes(NativeState *state, PyObject *stream, PyObject *text, PyObject **tail)
     return *tail == NULL ? -1 : 1;
 }
 
-/* Write the entry of a piece. */
+/* Write the entry of a chunk. */
 static int
 write_piece(NativeState *state, Pieces *pieces, PyObject *id, PyObject *data)
 {

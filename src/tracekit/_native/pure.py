@@ -37,6 +37,7 @@ __all__ = [
     "elements",
     "fields",
     "grouped",
+    "header_values",
     "known_by",
     "line",
     "nearest",
@@ -48,7 +49,6 @@ __all__ = [
     "plain",
     "quick_look",
     "read_json",
-    "said",
     "spaced",
 ]
 
@@ -738,7 +738,7 @@ def fields(head: bytes, separator: bytes) -> tuple[bytes, list[tuple[bytes, byte
     return first, headers
 
 
-def said(headers: list[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
+def header_values(headers: list[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
     """Return the values of the headers with these names (in lower case), each the last one of its name."""
     found = {name.lower(): value for name, value in headers}
     return tuple([found.get(name) for name in names])

@@ -1,7 +1,7 @@
-/* The quick look for secrets of tracekit._runtime.secrets, in one pass.
+/* The quick search for secrets of tracekit._runtime.secrets, in one pass.
  *
- * What is looked for stands in secret_tables.h, which tools/secret_tables.py makes of the expressions in Python when the extension is
- * compiled. What is right is what they say: this answers the same, for bytes and for texts that are ASCII. */
+ * The patterns are in secret_tables.h, which tools/secret_tables.py generates from Python's regular expressions when the extension is
+ * compiled. Those expressions are the definition: this code must find the same in bytes and in ASCII texts. */
 
 #include "native.h"
 
@@ -13,21 +13,21 @@
 #include <immintrin.h>
 #endif
 
-/* What one part of an expression says of a place. `set`: a set of characters, or a table of nodes by character. `least` and `most`: how
- * often. `inner`: the node of what is inside an assertion, the other way of two, or the set with which `next` begins. */
+/* A node of an expression. `set`: a set of characters, or a table of nodes by character. `least` and `most`: the number of repeats.
+ * `inner`: the node inside an assertion, the second of two alternatives, or the set with which `next` begins. */
 struct node {
     uint8_t kind;
     uint16_t set, least, most, inner, next;
 };
 
-/* An expression: its first node, whether it is for small letters alone, and what must stand beside it. */
+/* An expression: its first node, whether it matches lower-case letters only, and what must also be in the piece. */
 struct anchor {
     uint16_t root;
     uint8_t lowered, beside;
 };
 
 enum { NOTHING, A_PARAMETER, AN_AT_SIGN };
-/* How a match ends: it decides, or what stands elsewhere does. */
+/* The result of a match: it is certain, or depends on the rest of the piece. */
 enum { DECIDED, OF_A_FIELD, OF_A_PARAMETER };
 enum { UNKNOWN, NO, YES };
 #define WITHOUT_END 0xFFFF
@@ -36,7 +36,7 @@ enum { UNKNOWN, NO, YES };
 
 typedef const uint8_t *place;
 
-/* A run of characters that are in one set. */
+/* A run of characters of one set. */
 struct run {
     place begin, end;
     const uint8_t *class_of;
@@ -44,14 +44,14 @@ struct run {
 };
 
 #define RUNS 4
-/* A shorter run is looked through again sooner than it is found. */
+/* Scanning a shorter run again is faster than finding it among the known ones. */
 #define LONG 16
 
 struct text {
     place begin, end;
-    const uint8_t *class_of; /* of the expression that is looked for */
-    int way;                 /* in which the last match ended */
-    struct run runs[RUNS];   /* the last long ones */
+    const uint8_t *class_of; /* of the current expression */
+    int way;                 /* the result of the last match */
+    struct run runs[RUNS];   /* the most recent long ones */
 };
 
 static inline int
@@ -60,8 +60,8 @@ class_at(const struct text *text, place at)
     return at < text->end ? text->class_of[*at] : END_CLASS;
 }
 
-/* How many characters from a place on are in a set, at most so many. Names that stand close to one another ask this of the same
- * characters: a run that is known is not looked through again, so that the whole text is looked through once. */
+/* The number of characters from a place on that are in a set, up to `most`. Names close to one another ask for the same characters: known
+ * runs are not scanned again, so that a text is scanned once. */
 static size_t
 run_from(struct text *text, unsigned set, place at, size_t most)
 {
@@ -84,7 +84,7 @@ run_from(struct text *text, unsigned set, place at, size_t most)
     return count;
 }
 
-/* Where a match that begins at a place ends; NULL where there is none. The expressions are bounded, and so is the depth. */
+/* The end of the match that begins at a place, or NULL. The expressions are bounded, and so is the recursion. */
 static place
 matched(struct text *text, unsigned number, place at)
 {
@@ -159,7 +159,7 @@ matched(struct text *text, unsigned number, place at)
         case SWITCH:
             number = following[node->set][class_at(text, at)];
             continue;
-        case SECOND: /* what a way is left at that the next character allows */
+        case SECOND: /* leave the repeat at a character with which the rest may begin */
             if (text->end - at > 1 ? !member[node->set][text->class_of[at[1]]] : !member[node->set][END_CLASS]) {
                 return NULL;
             }
@@ -220,7 +220,7 @@ matched(struct text *text, unsigned number, place at)
     }
 }
 
-/* What a piece is looked at for once, when it is first asked for. */
+/* Properties of a piece, each computed when it is first needed. */
 struct about {
     int parameters, questions, field, at_sign;
 };
@@ -236,7 +236,7 @@ has(const struct text *text, const char *signs)
     return 0;
 }
 
-/* As secrets._is_parameter. */
+/* See secrets._is_parameter. */
 static int
 is_parameter(struct text *text, place start, place end)
 {
@@ -266,7 +266,7 @@ has_field(struct text *text)
     return 0;
 }
 
-/* What an expression needs elsewhere in the piece: the signs of parameters, and in bytes, which are whole values, that of a user. */
+/* Whether the piece has what an expression needs elsewhere: the signs of parameters, and in bytes, which are whole values, of a user. */
 static int
 stands_beside(const struct text *text, struct about *about, int beside, int texts)
 {
@@ -282,7 +282,7 @@ stands_beside(const struct text *text, struct about *about, int beside, int text
     return about->at_sign == YES;
 }
 
-/* As secrets._decides. */
+/* See secrets._decides. */
 static int
 decides(struct text *text, struct about *about, int way, place start, place end, int texts)
 {
@@ -301,7 +301,7 @@ decides(struct text *text, struct about *about, int way, place start, place end,
     return 1;
 }
 
-/* Places where an expression matches and what stands elsewhere decides so: its number, and where. */
+/* The matches found: the number of the expression, and the place. */
 struct places {
     size_t count, room;
     struct {
@@ -330,7 +330,7 @@ add_place(struct places *places, int number, Py_ssize_t at)
 
 #ifdef SIXTEEN
 
-/* In which groups of anchors these sixteen characters are, by their halves. */
+/* The groups of anchors to which each of sixteen characters belongs, looked up by its two halves. */
 __attribute__((target("ssse3"))) static inline __m128i
 groups_of(__m128i characters, const uint8_t halves[2][16])
 {
@@ -340,8 +340,8 @@ groups_of(__m128i characters, const uint8_t halves[2][16])
     return _mm_and_si128(low, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)halves[1]), high));
 }
 
-/* The next sixteen places, each before `last`, at one of which at least an anchor may be: `mask` has a bit for each of those. 0: there are
- * none up to the place that is returned, which has less than sixteen behind it. */
+/* Find the next sixteen places, all before `last`, of which at least one may be an anchor; `mask` gets a bit for each. If `mask` is 0,
+ * there is no anchor before the returned place, and fewer than sixteen places are left. */
 __attribute__((target("ssse3"))) static place
 next_sixteen(place at, place last, int texts, uint32_t *mask)
 {
@@ -360,11 +360,11 @@ next_sixteen(place at, place last, int texts, uint32_t *mask)
 
 #endif
 
-/* Where an anchor may be: the next place, from `at` on. */
+/* The state of a search for possible anchors. */
 struct candidates {
-    place block; /* sixteen places of which `mask` says which; NULL: none */
+    place block; /* the sixteen places to which `mask` refers, or NULL */
     uint32_t mask;
-    int sixteen; /* whether the processor looks at so many at once */
+    int sixteen; /* whether the processor can test sixteen at once */
 };
 
 static inline place
@@ -392,7 +392,7 @@ next_candidate(struct candidates *known, place at, place last, int texts)
     return at;
 }
 
-/* Whether there is such a place; with `places`, all of them. -1: no memory for them. */
+/* Whether an expression matches; with `places`, collects all matches. -1: out of memory. */
 static int
 looked(place begin, size_t size, int texts, int sixteen, struct places *places)
 {
@@ -451,7 +451,7 @@ looked_in_pieces(const char *data, Py_ssize_t size, int texts, int sixteen)
     return 0;
 }
 
-/* What is looked through so quickly that it is not worth the while to let another thread run. */
+/* Up to this size a search is too short for releasing the GIL to pay. */
 #define SHORT 32768
 
 static int
@@ -486,13 +486,13 @@ look_at_bytes(PyObject *module, PyObject *data)
     return answer(module, bytes, size, 0);
 }
 
-/* The characters of a text that is ASCII. NULL: it is not, or there is an exception. */
+/* The characters of an ASCII text. NULL if it is not ASCII, or with an exception set. */
 static const char *
 ascii_of(PyObject *text, Py_ssize_t *size)
 {
     const char *bytes = PyUnicode_AsUTF8AndSize(text, size);
     if (bytes == NULL) {
-        if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) { /* half of a surrogate pair */
+        if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) { /* a lone surrogate */
             PyErr_Clear();
         }
         return NULL;
@@ -535,10 +535,10 @@ places_in_text(PyObject *module, PyObject *text)
     return found;
 }
 
-/* A longer piece is looked at in Python. */
+/* Longer pieces are searched in Python. */
 #define ROOM 4096
 
-/* Whether a text begins at one of the places in `window`. */
+/* Whether one of the places in `window` begins with a text. */
 static int
 has_text(const char *window, size_t length, const char *text, size_t size)
 {

@@ -1,5 +1,5 @@
-/* SHA-256 by the instructions that x86-64 processors have for it. hashlib uses them, too, but the objects around a hash take longer than
- * the hash of an entry. Where there are none, or no compiler that knows them, hashlib is used. */
+/* SHA-256 with the SHA instructions of x86-64 processors. hashlib uses them, too, but creating its objects takes longer than hashing an
+ * entry. Without such instructions, or a compiler that knows them, hashlib is used. */
 
 #include "native.h"
 
@@ -38,12 +38,12 @@ tracekit_has_sha256(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & (1u << 29)) != 0;
 }
 
-/* Work `count` blocks into the state. */
+/* Process `count` blocks. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 compress(uint32_t state[8], const unsigned char *blocks, size_t count)
 {
     const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
-    /* The instructions want the words as ABEF and CDGH. */
+    /* The instructions expect the words as ABEF and CDGH. */
     __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)&state[0]), 0xb1);
     __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)&state[4]), 0x1b);
     __m128i abef = _mm_alignr_epi8(abcd, efgh, 8), cdgh = _mm_blend_epi16(efgh, abcd, 0xf0);
@@ -58,7 +58,7 @@ compress(uint32_t state[8], const unsigned char *blocks, size_t count)
             __m128i sum = _mm_add_epi32(w[i & 3], _mm_loadu_si128((const __m128i *)&K[4 * i]));
             cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
             abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
-            if (i < 12) { /* the words of the rounds after the next three */
+            if (i < 12) { /* the message schedule of later rounds */
                 __m128i last = w[(i + 3) & 3];
                 __m128i next = _mm_add_epi32(
                     _mm_sha256msg1_epu32(w[i & 3], w[(i + 1) & 3]), _mm_alignr_epi8(last, w[(i + 2) & 3], 4)
@@ -85,7 +85,7 @@ tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t s
     size_t left = first_size % BLOCK;
     compress(state, (const unsigned char *)first, first_size / BLOCK);
     memcpy(end, first + first_size - left, left);
-    if (left) { /* a block of both */
+    if (left) { /* a block with bytes of both texts */
         size_t both = size < BLOCK - left ? size : BLOCK - left;
         memcpy(end + left, rest, both);
         rest += both;
@@ -101,7 +101,7 @@ tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t s
         left = size % BLOCK;
         memcpy(end, rest + size - left, left);
     }
-    size_t ends = left + 9 > BLOCK ? 2 : 1; /* blocks: what is left, a bit, and the length */
+    size_t ends = left + 9 > BLOCK ? 2 : 1; /* blocks for the remaining bytes, the 1 bit and the length */
     end[left] = 0x80;
     memset(end + left + 1, 0, sizeof(end) - left - 1);
     for (int i = 0; i < 8; i++) {
