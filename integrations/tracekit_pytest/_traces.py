@@ -164,7 +164,7 @@ class TestRun:
         self.mode, self.failure, self.kept = mode, None, None
         self._block = self._run = self._scope = None
 
-    def anew(self) -> TestRun:
+    def rerecord(self) -> TestRun:
         """Return a copy that has not begun: pytest keeps its tests, but this one's trace and steps are freed with the
         caller of its run."""
         other = copy(self)
@@ -304,7 +304,7 @@ class TestRun:
         return sorted((self.place / "runs").glob(f"*{_SUFFIX}"))
 
     def _publish(self, own: Path) -> None:
-        if self.mode == "new_episodes" and self.path.exists() and not self._went_on(own):
+        if self.mode == "new_episodes" and self.path.exists() and not self._continued(own):
             shutil.rmtree(self.place, ignore_errors=True)
             self.recording = False
             return
@@ -328,7 +328,7 @@ class TestRun:
             before.unlink(missing_ok=True)
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def _went_on(self, file: Path) -> bool:
+    def _continued(self, file: Path) -> bool:
         with Trace(str(file)) as trace:
             kinds = [entry["type"] for entry in trace.entries(first=self._followed + 1)]
         return any(kind in SINGLES or kind in READS or family_of(kind) is not None for kind in kinds)
@@ -482,7 +482,7 @@ class Traces:
                 return (yield)
         finally:
             if run is not None:
-                item.stash[_RUN] = run.anew()
+                item.stash[_RUN] = run.rerecord()
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_runtest_protocol_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:

@@ -42,7 +42,7 @@ class Step:
         self.chunks: list[Any] = []
         self.state = "pending"
         self.values: list[Any] = []
-        self.went_on = False
+        self.continued = False
 
     @property
     def irreversible(self) -> bool:
@@ -101,7 +101,7 @@ class Log:
             for stream in self.steps.values():
                 inside = stream.seq in around or entry.get("step") == stream.seq
                 if stream.chunks and stream.state == "pending" and not inside and lane == stream.lane:
-                    stream.went_on = True
+                    stream.continued = True
         if kind in INTENTIONS:
             self.steps[seq] = step = Step(entry, end)
             step.around = around
@@ -177,6 +177,6 @@ class Log:
             ended = bool(step.around) and all(self.steps[seq].state in ("done", "failed") for seq in step.around)
             if step.state == "pending" and step.side_effect == "reversible" and ended:
                 against.append(f"{step.name} ({step.seq}) would be left half done")
-            if step.state == "pending" and step.went_on and not step.around:
+            if step.state == "pending" and step.continued and not step.around:
                 against.append(f"the program has gone on with pieces of {step.name} ({step.seq})")
         return Opinion("abort" if against else "resume", tuple(against), tuple(sorted(doubt)))

@@ -567,10 +567,10 @@ class _Names(dict[bytes, tuple[str, str] | None]):
         name = spelled.lower()
         matters = name in _TRAVEL or name in ("content-encoding", "content-length", "set-cookie")
         found = (name if matters else "", "" if spelled == _canonical(spelled) else spelled)
-        told = found if any(found) else None
+        known = found if any(found) else None
         if len(self) < 10_000:
-            self[raw] = told
-        return told
+            self[raw] = known
+        return known
 
 
 #: A cache; depends on the bytes alone.

@@ -642,7 +642,7 @@ class _Arrival:
         turn = self._turn
         if turn.comes:
             turn.from_thread()
-        if self._progress is not None and not (turn.live or turn.comes or self._never_came):
+        if self._progress is not None and not (turn.live or turn.comes or self._undelivered):
             queue_of_loop = self._progress.queue(self._loop)
             queue_of_loop.out += 1
             self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
@@ -650,7 +650,7 @@ class _Arrival:
         self._source.add_done_callback(self._done)
 
     @property
-    def _never_came(self) -> bool:
+    def _undelivered(self) -> bool:
         """Where the recording has no arrival: return whether the call had started, or was made by a library, and its
         result never arrived."""
         if self._cut_off is not None:
@@ -693,7 +693,7 @@ class _Arrival:
         elif turn.live and call is not None:
             turn.fired({"hop": call.number})
             self._copy()
-        elif not turn.live and self._never_came:
+        elif not turn.live and self._undelivered:
             turn.hold(lambda: self._soon(self._copy_unseen))
         else:
             if call is not None and call.by_user and not (turn.live or turn.pending):

@@ -1060,12 +1060,12 @@ class Trace:
         return self._complete(base._replace(end=kind), last)
 
     def _complete(self, base: Verdict, last: RawEntry) -> Verdict:
-        said, segments = _summary(last.data)
-        if type(said) is int and said != base.count:
-            problem = f"says that the run has {said} entries; there are {base.count}"
+        stated, segments = _summary(last.data)
+        if type(stated) is int and stated != base.count:
+            problem = f"says that the run has {stated} entries; there are {base.count}"
             self._error = Scan(self.path, self.limits).bad(last.line, problem)
             return base._replace(state="broken", problem=problem, line=last.line)
-        if type(said) is not int:
+        if type(stated) is not int:
             return base._replace(problem="the run's end does not say how many entries there are", line=last.line)
         return base._replace(state="complete", segments=segments, lost=_missing(last.data))
 
@@ -1282,8 +1282,8 @@ def _may_be_effect(line: bytes) -> bool:
 
 def _missing(last: Mapping[str, Any]) -> int:
     meta = last.get("meta")
-    said = meta.get("lost") if isinstance(meta, dict) else None
-    return said if type(said) is int and said > 0 else 0
+    stated = meta.get("lost") if isinstance(meta, dict) else None
+    return stated if type(stated) is int and stated > 0 else 0
 
 
 def _summary(end: dict[str, Any]) -> tuple[Any, tuple[dict[str, Any], ...]]:

@@ -410,9 +410,9 @@ def uncovered(verdict: Verdict, processes: Mapping[str, Verdict], listed: Sequen
     sealed = (verdict.seal or {}).get("segments", {})
     ends = {str(one.get("segment")): one for one in listed if not one.get("open")}
     for name, found in processes.items():
-        said = [one.get(name, {}) for one in (sealed, ends)]
+        stated = [one.get(name, {}) for one in (sealed, ends)]
         if (found.seal or {}).get("state") == "valid":
             continue
-        if all((one.get("count"), one.get("head")) != (found.count, found.head) for one in said):
+        if all((one.get("count"), one.get("head")) != (found.count, found.head) for one in stated):
             return name
     return None

@@ -565,12 +565,12 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
     for path in beside(trace.path):
         listed.setdefault(name_of(path), {"unlisted": True})
     judged = []
-    for name, said in sorted(listed.items()):
-        state, problem = _judged(trace, file_beside(trace.path, name), name, said, judge)
-        left_open = state == "incomplete" and bool(said.get("open"))
+    for name, stated in sorted(listed.items()):
+        state, problem = _judged(trace, file_beside(trace.path, name), name, stated, judge)
+        left_open = state == "incomplete" and bool(stated.get("open"))
         if left_open:  # the run's last entry says so itself: it is as it was
             problem = f"open: its process had not ended it when the run ended ({problem})"
-        judged.append({"segment": name, **said, "state": state, "problem": problem})
+        judged.append({"segment": name, **stated, "state": state, "problem": problem})
         ended_open = state == "incomplete" and verdict.state == "complete" and not left_open
         if verdict.state != "broken" and (state == "broken" or ended_open):
             verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}", line=None, lost_tail=False)
@@ -578,7 +578,7 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
 
 
 def _judged(
-    parent: Trace, path: str, name: str, said: dict[str, Any], judge: Callable[[Trace], Verdict]
+    parent: Trace, path: str, name: str, stated: dict[str, Any], judge: Callable[[Trace], Verdict]
 ) -> tuple[Any, str | None]:
     """Return state and problem of one segment, compared with what the run's last entry says about it."""
     from .reader import Trace
@@ -595,9 +595,9 @@ def _judged(
             return "broken", f"line {verdict.line}: {verdict.problem}" if verdict.line else verdict.problem
         if verdict.run_id not in (None, parent.status.run_id):
             return "broken", f"it belongs to run {verdict.run_id}"
-        count = said.get("count")
-        if type(count) is int and (verdict.count < count or trace.hash_of(count) != said.get("head")):
-            return "broken", _otherwise(verdict.count, count, said)
+        count = stated.get("count")
+        if type(count) is int and (verdict.count < count or trace.hash_of(count) != stated.get("head")):
+            return "broken", _otherwise(verdict.count, count, stated)
         first = trace.entry(1) if verdict.count else {}
         meta = first.get("meta")
         if isinstance(meta, dict) and meta.get("segment", name) != name:
@@ -607,9 +607,9 @@ def _judged(
         return verdict.state, verdict.problem
 
 
-def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
+def _otherwise(found: int, count: int, stated: dict[str, Any]) -> str:
     what = "it is empty" if not found else f"its last {count - found} of {count} entries were cut off"
-    return f"it differs from what the run's end says: {count} entries with tip hash {said.get('head')}" + (
+    return f"it differs from what the run's end says: {count} entries with tip hash {stated.get('head')}" + (
         f"; {what}" if found < count else ""
     )
 
@@ -1159,11 +1159,11 @@ class Store:
 def _with_sealed(verdict: Verdict) -> tuple[dict[str, Any], ...]:
     """Return what a run's end, and its seal, say about its segments. Those without an end at that time may be longer
     now, not shorter."""
-    said = {str(one.get("segment")): one for one in verdict.segments}
+    stated = {str(one.get("segment")): one for one in verdict.segments}
     for name, sealed in (verdict.seal or {}).get("segments", {}).items():
-        if name not in said or said[name].get("open"):
-            said[name] = {**said.get(name, {"segment": name, "unlisted": True}), **sealed}
-    return tuple(said.values())
+        if name not in stated or stated[name].get("open"):
+            stated[name] = {**stated.get(name, {"segment": name, "unlisted": True}), **sealed}
+    return tuple(stated.values())
 
 
 def _is_file(file: os.DirEntry[str]) -> bool:

@@ -161,7 +161,7 @@ class Account:
     def __init__(self, view: RunView, found: Verdict, actions: Mapping[str, str]) -> None:
         self.view: Final = view
         self.found: Final = found
-        self._meant: Final = actions
+        self._actions: Final = actions
         self._identities: Final = [*_identities(view.files)]
 
     @property
@@ -172,7 +172,7 @@ class Account:
     @cached_property
     def checks(self) -> Sequence[PolicyCheck]:
         """Every question to a policy, with its answer."""
-        return [_read_check(step, self._meant) for step in self.view.steps(kinds=("policy.check",))]
+        return [_read_check(step, self._actions) for step in self.view.steps(kinds=("policy.check",))]
 
     @cached_property
     def budget(self) -> Mapping[str, Any] | None:
@@ -339,13 +339,13 @@ _NAMED_IN: Final = ("action", "tool", "tool_name", "operation", "function")
 _ARGUMENTS_IN: Final = ("payload", "arguments", "args", "parameters", "params", "input")
 
 
-def _read_check(step: StepView, meant: Mapping[str, str]) -> PolicyCheck:
+def _read_check(step: StepView, actions: Mapping[str, str]) -> PolicyCheck:
     asked, answer = plain(step.input), plain(step.output)
     reason = None
     if isinstance(answer, Mapping):
         reason = next((str(answer[key]) for key in _REASONS if answer.get(key)), None)
     action = _action(asked)
-    return PolicyCheck(step, _answer(answer), reason, action if action is None else meant.get(action, action))
+    return PolicyCheck(step, _answer(answer), reason, action if action is None else actions.get(action, action))
 
 
 def _answer(answer: Any, depth: int = 0) -> Answer:

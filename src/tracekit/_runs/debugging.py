@@ -285,7 +285,7 @@ class RemoteDebugger:
 
     # -- stopping --------------------------------------------------------------------------------------------------------
 
-    def came_to(self, replay: Replay, scope: Scope, seq: int) -> None:
+    def reached(self, replay: Replay, scope: Scope, seq: int) -> None:
         """Handle that the calling thread makes the recorded step ``seq``; see
         :class:`~tracekit._runtime.replayer.StepDebugger`."""
         segment = segment_in(replay.trace.path)

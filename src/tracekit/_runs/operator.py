@@ -380,7 +380,7 @@ def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> 
         raise _refused(
             decision, f"{what} gave pieces of a model's answer, which cannot be supplied by hand: abort the run"
         )
-    if step.went_on and not done:
+    if step.continued_at and not done:
         raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
     if step.covered:
         around = log.steps[step.covered]

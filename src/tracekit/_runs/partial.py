@@ -282,7 +282,7 @@ class BranchedReplay(Replay):
             scope.lane.last = seq
             self._pass_outcome(seq)
         if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
+            self._debugger.reached(self, scope, seq)
         return seq
 
     def found(self, scope: Scope, request: Request) -> ReplayedStep:
@@ -448,11 +448,11 @@ class PartialReplay:
 
     def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
         replay = self.replay
-        anew = self.live.decides(type) and self._is_behind(scope, type)
-        if anew:
+        redecided = self.live.decides(type) and self._is_behind(scope, type)
+        if redecided:
             replay.may_leave = True
             replay.report.allow("live", f"{type} {name!r} was decided again")
-        other = anew or (type in _OUTCOMES and bool(replay.report.differences))
+        other = redecided or (type in _OUTCOMES and bool(replay.report.differences))
         same = (lambda seq: True) if other else replay.is_same_note(scope, type, name, fields)
         if self._leaves(scope, type, same):
             return self.new.note(self._mirrored(scope), type, name, **fields)

@@ -424,11 +424,11 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
         for outer in around:
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
             yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
-    if step.state == "pending" and step.went_on and not step.inner:
-        went = "running, and the program had continued in parallel"
+    if step.state == "pending" and step.continued_at and not step.inner:
+        state = "running, and the program had continued in parallel"
         if step.family != "process":
-            went = "being read, and the program had already used its first pieces"
-        text = f"was {went} (at entry {step.went_on})"
+            state = "being read, and the program had already used its first pieces"
+        text = f"was {state} (at entry {step.continued_at})"
         yield _reason("stream_in_progress", step, text)
     if step.hidden and not step.inner:
         if step.state == "done":
@@ -439,7 +439,7 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
 
 def _how_settled(log: RecoveredLog, step: RecoveredStep) -> str:
     if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
-        done = "it was done" if step.said_done else "it was not done"
+        done = "it was done" if step.declared_done else "it was not done"
         return f"{done}; the step around it has ended, so it is not made again"
     if step.state == "given_up":
         return f"it is made again{f' with step {step.inner} around it' if step.inner else ''}"
@@ -675,7 +675,7 @@ def inside_of(log: RecoveredLog, step: RecoveredStep) -> tuple[list[RecoveredSte
             continue
         # Open, or checked by a person who says that it was not done: saying so of the step says it of the inner step,
         # too.
-        undecided = inner.state == "pending" or (inner.state == "failed" and inner.said_done is not True)
+        undecided = inner.state == "pending" or (inner.state == "failed" and inner.declared_done is not True)
         together = undecided and any(around is step for around in log.settled_with(inner))
         (along if together else against).append(inner)
     return along, against

@@ -343,8 +343,9 @@ class RecoveredStep:
     """
 
     __slots__ = (
-        "attempt", "chunks", "covered", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "lost",
-        "name", "outcome", "passed", "said_done", "seq", "settled", "side_effect", "state", "type", "undeclared", "undoes", "went_on",
+        "attempt", "chunks", "continued_at", "covered", "declared_done", "duplicate", "family", "first_chunk", "hidden", "in_doubt",
+        "inner", "key_by", "lane", "lost", "name", "outcome", "passed", "seq", "settled", "side_effect", "state", "type", "undeclared",
+        "undoes",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -368,14 +369,14 @@ class RecoveredStep:
         self.outcome = 0
         self.settled = False
         #: What a person last declared: done or not done; ``None`` if nobody did.
-        self.said_done: bool | None = None
+        self.declared_done: bool | None = None
         #: The enclosing step that a person has settled together with this one, or 0.
         self.covered = 0
         self.in_doubt = False
         self.hidden: str | None = None
         self.chunks = 0
         self.first_chunk = 0
-        self.went_on = 0
+        self.continued_at = 0
         #: Whether it failed inconclusively: it timed out, or its response was lost.
         self.lost = False
         #: Whether the program went on after its failure, in the calling lane or around it.
@@ -571,7 +572,7 @@ class RecoveredLog:
     def _settle(self, step: RecoveredStep, done: bool) -> None:
         """A person has settled ``step``, and thereby whatever was open inside it, unless that is repeated with the
         step."""
-        step.settled, step.said_done = True, done
+        step.settled, step.declared_done = True, done
         for inner in self.steps.notable():
             if inner.duplicate or not any(around is step for around in self.settled_with(inner)):
                 continue
@@ -598,7 +599,7 @@ class RecoveredLog:
         found = family_of(kind)
         if found is not None or (kind in _NO_EFFECTS and not read_by_library(entry)):
             if lane in self._streams:
-                self._went_on(seq, entry.get("step", 0), inner, self._streams[lane])
+                self._continued(seq, entry.get("step", 0), inner, self._streams[lane])
             if lane in self._failed:
                 self._passed(inner, lane)
             if found is not None and found[0] != "span":
@@ -618,7 +619,7 @@ class RecoveredLog:
             self.crossed.append(entry)
         elif kind == "recovery.settled":
             if (step := self.steps.get(entry.get("step", 0))) is not None:
-                self._settle(step, _said_done(entry))
+                self._settle(step, _declared_done(entry))
         elif kind == "recovery.started":
             if "abort" in _meta(entry)[0]:
                 self.abort = self.abort or seq
@@ -744,14 +745,14 @@ class RecoveredLog:
         elif step.hidden is None and self._is_opaque(entry.get("output")):
             step.hidden = "opaque"
 
-    def _went_on(self, seq: int, step: int, inner: int, streams: set[int]) -> None:
+    def _continued(self, seq: int, step: int, inner: int, streams: set[int]) -> None:
         """Something happened in the lane of a stream whose pieces were read: note it, unless it belongs to the stream
         itself."""
         for stream in streams:
-            if step == stream or self.steps[stream].went_on:
+            if step == stream or self.steps[stream].continued_at:
                 continue
             if not self._inside(inner, stream):
-                self.steps[stream].went_on = seq
+                self.steps[stream].continued_at = seq
 
     def _may_pass(self, step: RecoveredStep) -> None:
         lane: int | None = step.lane if step.effect else None
@@ -829,7 +830,7 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
     return meta, info if isinstance(info, dict) else {}
 
 
-def _said_done(entry: Mapping[str, Any]) -> bool:
+def _declared_done(entry: Mapping[str, Any]) -> bool:
     settlement = _meta(entry)[1].get("settled")
     return isinstance(settlement, dict) and settlement.get("done") is True
 

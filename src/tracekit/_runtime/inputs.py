@@ -145,7 +145,7 @@ class ReplayedInputs:
         self._lock: Final = RLock()
         #: The values still to come, the current one first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
-        self._said: Final[set[tuple[str, str]]] = set()
+        self._reported: Final[set[tuple[str, str]]] = set()
 
     def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
         """Return what user code is given in place of ``value`` (``None``: it does not exist). ``own``: the program has
@@ -310,8 +310,8 @@ class ReplayedInputs:
             del rest[0]
 
     def _once(self, kind: str, name: str, say_so: Callable[..., None], **facts: Any) -> None:
-        if (kind, name) not in self._said:
-            self._said.add((kind, name))
+        if (kind, name) not in self._reported:
+            self._reported.add((kind, name))
             say_so(kind, name, caller(), **facts)
 
     def _unrecorded(self, kind: str, name: str, where: str | None) -> None:

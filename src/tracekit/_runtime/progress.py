@@ -691,11 +691,11 @@ class PlaceIndex:
         if hop:
             self._before[seq] = own
             # It may be skipped before its turn, so no earlier event may depend on it.
-            for other, (stood, _) in [item for item in loop.ready.items() if item[0] != lane]:
+            for other, (others_own, _) in [item for item in loop.ready.items() if item[0] != lane]:
                 self._close(loop, other)
-                self._append(other, seq, stood)
+                self._append(other, seq, others_own)
                 self._ends.setdefault(seq, []).append(other)
-                loop.ready[other] = stood, loop.number + 1
+                loop.ready[other] = others_own, loop.number + 1
         self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 

@@ -962,9 +962,9 @@ class Recording:
             tree = encoded.tree if type(encoded.tree) is dict else {}
             names = [name for name, item in tree.items() if not_serialisable(item) is not None]
             inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
-            said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
+            noted = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
             self.report.warn(
-                f"{said} It is compared by its type and description only; a replay that answers the call neither calls it nor takes "
+                f"{noted} It is compared by its type and description only; a replay that answers the call neither calls it nor takes "
                 "items from it.",
                 quiet=True,
             )
@@ -1232,14 +1232,14 @@ class Recording:
     # -- the run's own entries -----------------------------------------------------------------------------------------
 
     def validated(self, scope: Scope, spec: Spec) -> None:
-        said = self._validated
-        if said is None:
+        noted = self._validated
+        if noted is None:
             past = self.log.trace
             entries = () if past is None else past.entries()
-            said = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
+            noted = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
         name = spec.render(self.redactor).name
-        if name not in said and self.recording:
-            said.add(name)
+        if name not in noted and self.recording:
+            noted.add(name)
             about = self._tree(spec.render(self.redactor).meta)
             try:
                 self.append(scope, "contract.validated", b',"name":%b%b' % (orjson.dumps(name), about))

@@ -515,7 +515,7 @@ class RecordedLanes:
             else:
                 parent = self.of(lane.parent)
                 number = self._number(lane, lane.parent, parent)
-                if number is None and (parent is self._line or self._stood_around(lane, parent)):
+                if number is None and (parent is self._line or self._wraps_program(lane, parent)):
                     self._share_line(lane, parent)
                     return parent
             lane.id = -1 if number is None else number
@@ -564,7 +564,7 @@ class RecordedLanes:
             self._enter_line(parent)
         return number
 
-    def _stood_around(self, lane: Lane, parent: LaneCursor) -> bool:
+    def _wraps_program(self, lane: Lane, parent: LaneCursor) -> bool:
         """Return whether ``lane`` is wrapped around the program in the recording, or is its own lane there, but
         something precedes it now."""
         if lane.parent not in self._in_line or parent.lane != self._index.line:
@@ -610,7 +610,7 @@ _STANDS_STILL: Final = 100_000
 class StepDebugger(Protocol):
     """Called in the thread that makes a step, once the step has been matched and before it is answered."""
 
-    def came_to(self, replay: Replay, scope: Scope, seq: int) -> None: ...
+    def reached(self, replay: Replay, scope: Scope, seq: int) -> None: ...
 
 
 class Replay:
@@ -788,7 +788,7 @@ class Replay:
             for one in self._steps_of(path):
                 self._pass_outcome(one)
         if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
+            self._debugger.reached(self, scope, seq)
         return True
 
     @staticmethod
@@ -834,7 +834,7 @@ class Replay:
     def _made(self, scope: Scope, request: Request, seq: int) -> ReplayedStep:
         """The program has made the recorded step ``seq``."""
         if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
+            self._debugger.reached(self, scope, seq)
         if seq in self.index.refused:
             raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
         return ReplayedStep(self, scope, request, seq)
@@ -1193,7 +1193,7 @@ class Replay:
                 self.divergences.note(type, seq, facts, actual)
             self._consume(state, type, seq)
         if self._debugger is not None:
-            self._debugger.came_to(self, scope, seq)
+            self._debugger.reached(self, scope, seq)
         if self.schedule.signals is not None:
             self.schedule.signals.passed()
         return seq
@@ -1425,9 +1425,9 @@ class Replay:
         step = error.step
         if step is not None and self.index.role[step] == INTENT and not self.index.answer[step]:
             return True  # the very step in which it died; the steps of others were not asked for
-        return not self._unconsumed() and not any(self._never_came(one) for one in self.schedule.undelivered)
+        return not self._unconsumed() and not any(self._undelivered(one) for one in self.schedule.undelivered)
 
-    def _never_came(self, seq: int) -> bool:
+    def _undelivered(self, seq: int) -> bool:
         """Return whether the program lacks the event ``seq``, which was never handed out: not a hop, and not an outcome
         that nobody asked for."""
         step = self.index.answer[seq]
@@ -1515,7 +1515,7 @@ class Replay:
             if seq in self.index.hops:
                 self.skip_hop(seq)
         for seq in self.schedule.undelivered:
-            if not self._never_came(seq):
+            if not self._undelivered(seq):
                 continue
             step, entry = self.index.answer[seq], self.trace.entry(seq)
             if step:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 
-def _meant(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+def _actions(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     found = dict(one.split("=", 1) for one in value if "=" in one.strip("="))
     if len(found) < len(value):
         raise click.BadParameter("say which tool an action is, as in payments.write=pay, and each action once")
@@ -40,7 +40,7 @@ def _meant(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     "actions",
     multiple=True,
     metavar="ACTION=TOOL",
-    callback=_meant,
+    callback=_actions,
     help="The name that a policy has for calls of a tool.",
 )
 @click.option("--effects", is_flag=True, help="Show only what changed something, or was refused.")

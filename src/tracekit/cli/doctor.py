@@ -211,19 +211,19 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
             return replayed(next(numbers), hash_seed, instructions, directory, cwd, stdout=True)
 
         others = [once(one) for one in (1, 2, 3) if one != seed][:2]
-        seen = [_differences(did, first["run_id"]) for did in others]
+        seen = [_differences(execution, first["run_id"]) for execution in others]
         if not any(seen):
-            recordings = {name: Recorded(file) for did in others for name, file in did.runs.items()}
+            recordings = {name: Recorded(file) for execution in others for name, file in execution.runs.items()}
             expected = {one.about.run_id for one in siblings(store, path).values()} | {first["run_id"]}
             left = first_difference(others, recordings, expected=expected)
             if left is None:
                 return _Replays(len(others), [], _places(others), None)
             seen[1].append(_Difference(first["run_id"], left.step, left.where, left.text.partition("\n")[0]))
         same = [once(seed), once(seed)] if isinstance(seed, int) else []
-    by_chance = {one.key for did in same for one in _differences(did, first["run_id"])}
+    by_chance = {one.key for execution in same for one in _differences(execution, first["run_id"])}
     replays = [*others, *same]
     found = {one.key: one for one in (*seen[1], *seen[0])}
-    texts = {key: {one.text for did in seen for one in did if one.key == key} for key in found}
+    texts = {key: {one.text for differences in seen for one in differences if one.key == key} for key in found}
     findings = []
     for key, one in found.items():
         if one.blocked:
@@ -233,7 +233,7 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
             continue
         code = "order" if same and key not in by_chance else "chance" if len(texts[key]) > 1 or not same else "today"
         findings.append(Finding(code, one.text, one.where, _DIFFERS[code], one.run, one.step))
-    stopped = next((one for did in seen for one in did if one.blocked), None)
+    stopped = next((one for differences in seen for one in differences if one.blocked), None)
     at = None if stopped is None else f"{stopped.text} ({stopped.where})" if stopped.where else stopped.text
     return _Replays(len(replays), findings, _places(replays), at)
 
@@ -278,8 +278,8 @@ def _text(reason: Mapping[str, Any]) -> str:
 def _places(replays: Sequence[Transcript]) -> Places:
     """Return where each step is in the code, by its place in the run."""
     found: dict[int | str, str] = {}
-    for did in replays:
-        for name, steps in did.steps.items():
+    for execution in replays:
+        for name, steps in execution.steps.items():
             segment = name.partition(".")[2]
             for seq, (_, where) in steps.items():
                 if where:
@@ -455,13 +455,13 @@ def _print(found: _Examination, findings: Sequence[Finding]) -> None:
             console.print(
                 Text(f"recorded once (--again records it twice): {printable(found.once)}", style="dim"), soft_wrap=True
             )
-        did = f"{plural(len(found.executions), 'recording')}, {plural(found.replays, 'replay')}"
+        summary = f"{plural(len(found.executions), 'recording')}, {plural(found.replays, 'replay')}"
         if findings:
             console.print(
-                Text(f"{plural(len(findings), 'thing')} that a replay does not control ({did})", style="bold red")
+                Text(f"{plural(len(findings), 'thing')} that a replay does not control ({summary})", style="bold red")
             )
         else:
-            console.print(Text(f"nothing found: {did} under other hash seeds, all the same", style="green"))
+            console.print(Text(f"nothing found: {summary} under other hash seeds, all the same", style="green"))
 
 
 def _shown(file: str | None) -> str:

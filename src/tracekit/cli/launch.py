@@ -407,26 +407,26 @@ class FollowedRuns(ProcessRole):
 
     def __init__(self, program: str | None = None, command: Program | None = None) -> None:
         super().__init__(program, command)
-        self._told: Final[list[BaseException]] = []
-        self._went_on = False
+        self._reported: Final[list[BaseException]] = []
+        self._continued = False
 
     def tell_failure(self, failure: BaseException) -> bool:
         from .._runtime.divergence import headline
 
         say(f"{headline(failure)}\n{command_line_text(failure)}")
-        self._told.append(failure)
+        self._reported.append(failure)
         return True
 
     def program_ended(self, error: BaseException | None) -> None:
         """Note that the program has ended, with ``error`` or ``None``; its runs may still be open."""
-        self._went_on = error is None and bool(self._told)
+        self._continued = error is None and bool(self._reported)
 
     def report(self, failure: BaseException) -> None:
         """Report a failure at the end of the program, if that was not done before; else repeat its headline if other
         output followed."""
-        if not any(failure is one for one in self._told):
+        if not any(failure is one for one in self._reported):
             print(command_line_text(failure), file=sys.stderr)
-        elif self._went_on:
+        elif self._continued:
             from .._runtime.divergence import headline
 
             print(
