@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import tempfile
-import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -258,7 +257,6 @@ def test_a_short_text_of_several_lines_is_shown_as_a_diff() -> None:
 
 def test_a_lone_line_of_execution_is_no_matter_of_order() -> None:
     """A divergence of a program with one thread says nothing of threads."""
-    from tracekit import record
 
     @traced_tool(side_effect="read_only")
     def look(n: int) -> int:
@@ -269,34 +267,6 @@ def test_a_lone_line_of_execution_is_no_matter_of_order() -> None:
     with pytest.raises(DivergenceError) as caught, replay(run):
         look(2)
     assert "other threads" not in str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore:tracekit. the outcome", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_step_that_ran_on_when_the_run_ended_is_not_where_its_process_ended() -> None:
-    """A tool that was in a thread still when the recorded block ended: the recording has an end, and no outcome of it."""
-    begun, goes_on = threading.Event(), threading.Event()
-
-    @traced_tool(side_effect="read_only")
-    def slow() -> None:
-        begun.set()
-        goes_on.wait()
-
-    def program() -> threading.Thread:
-        thread = threading.Thread(target=slow)
-        thread.start()
-        return thread
-
-    with record("test") as run:
-        thread = program()
-        begun.wait()
-    goes_on.set()
-    thread.join()
-    with pytest.raises(TraceExhaustedError) as exhausted, replay(run):
-        program()
-    said = str(exhausted.value)
-    assert "the recorded run ended without an outcome of this step" in said
-    assert "still running" in said
-    assert "died" not in said
 
 
 def test_a_temporary_directory_that_was_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

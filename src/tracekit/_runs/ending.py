@@ -150,7 +150,19 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         meta["lost"] = session.log.journal.lost
     if (callbacks := session.progress.unplaced) is not None:
         meta["callbacks"] = callbacks
+    if lanes := _open_elsewhere(session):
+        meta["open_lanes"] = lanes
     return kind, fields, meta
+
+
+def _open_elsewhere(session: Recording) -> list[int]:
+    """Return the numbers of the lanes that go on while the calling thread or task ends the run."""
+    here = {get_ident()}
+    if (task := _reality.running_task()) is not None:
+        here.add(id(task))
+    root = session.state.root
+    lanes = session.open_lanes() if root is None else [root, *session.open_lanes()]
+    return sorted({lane.id for lane in lanes if lane.open and lane.owner not in here})
 
 
 @_reality.off_loop()

@@ -443,6 +443,16 @@ def _left(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     )
 
 
+def past_end(run_id: str, kind: str, name: str) -> TraceExhaustedError:
+    """A thread that was still running when the recorded run ended begins a step after that."""
+    return TraceExhaustedError(
+        f"the recorded run ended before its thread reached this step: {kind} {name!r}",
+        run_id=run_id,
+        location=caller(),
+        next_action="it was not executed: wait for the thread before the run ends, so that the recording has what it does",
+    )
+
+
 def _ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     """The recorded process died between this step's intent record and its outcome."""
     return TraceExhaustedError(

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from orjson import loads
 
@@ -116,6 +116,9 @@ class ReplayedStep(Step):
 
     def answer(self) -> Outcome:
         seq = self._outcome()
+        if seq is None:
+            self.session.schedule.wait(None)
+            raise self._left_running()
         self._note_arguments(seq)
         if self.seq in self.session.index.waited:
             self.session.let_others_go_on(seq)
@@ -124,6 +127,9 @@ class ReplayedStep(Step):
 
     async def answer_async(self) -> Outcome:
         seq = self._outcome()
+        if seq is None:
+            await self.session.schedule.wait_async(None)
+            raise self._left_running()
         self._note_arguments(seq)
         lane = self._reader() if self.session.index.next_chunk[self.seq] else self.scope.lane
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
@@ -173,6 +179,8 @@ class ReplayedStep(Step):
         def arrive() -> None:
             try:
                 session.failed.check()
+                if seq is None:
+                    raise self._left_running()
                 found = session.outcome(self, seq)
             except ReplayError as failure:
                 found = Outcome(None, failure, _NOTHING, _NOTHING)
@@ -183,17 +191,21 @@ class ReplayedStep(Step):
 
     def take_next(self) -> Outcome:
         seq = self._advance()
+        if seq is None:
+            self.session.schedule.wait(None)
+            raise self._left_running()
         self.session.schedule.skip(seq)
         return self.session.outcome(self, seq)
 
-    def _advance(self) -> int:
-        """Return the next chunk, else the outcome."""
-        seq = self._chunk
+    def _advance(self) -> int | None:
+        """Return the next chunk, else what ``_outcome`` returns."""
+        seq: int | None = self._chunk
         if seq:
             self._chunk = self.session.index.next_chunk[seq]
         else:
             seq = self._outcome()
-        self._note_arguments(seq)
+        if seq is not None:
+            self._note_arguments(seq)
         return seq
 
     def alike(self, recorded: object, actual: object) -> bool:
@@ -207,13 +219,24 @@ class ReplayedStep(Step):
         found = (session.trace.entry(seq).get("meta") or {}).get(key)
         return found if isinstance(found, str) else None
 
-    def _outcome(self) -> int:
+    def _outcome(self) -> int | None:
+        """Return the entry with the outcome; ``None`` if the recorded run ended while the lane was inside this step."""
         session = self.session
         seq = session.index.answer[self.seq]
-        if seq == 0:
-            run_id, spec = session.run_id, self.spec
-            raise session.failed.by(divergence.without_outcome(session.trace, run_id, self.seq, spec.family, spec.name))
-        return seq
+        if seq:
+            return seq
+        lane = self._reader() if session.index.next_chunk[self.seq] else self.scope.lane
+        if not session.holds_past_end(lane):
+            raise session.failed.by(self._without_outcome())
+        return None
+
+    def _without_outcome(self) -> ReplayError:
+        session, spec = self.session, self.spec
+        return divergence.without_outcome(session.trace, session.run_id, self.seq, spec.family, spec.name)
+
+    def _left_running(self) -> ReplayError:
+        """Return the error for a lane that was held inside this step to the end of the replay: no failure of it."""
+        return self.session.failure or self._without_outcome()
 
     def _suspended(self, seq: int) -> bool:
         trace = self.session.trace
@@ -741,6 +764,8 @@ class Replay:
         self._processes: dict[str, list[int]] | None = None
         #: The lanes of calls in threads, without a captured step, that the program has not made.
         self._missing_hops: Final[set[int]] = set()
+        #: The lanes that are held until the end, as they had not ended when the recorded run did.
+        self._held: Final[set[Lane]] = set()
         #: Whether the report says which events never happened.
         self._accounted = False
         # An attempt that a resumed run repeated is not a step of the replay.
@@ -812,6 +837,8 @@ class Replay:
         """Match a step with the next recorded one of its family in its lane, or fail."""
         spec = request.spec
         if self.state.ended:
+            if self._goes_past_end(scope.lane):
+                self._hold_past_end(spec)
             raise self.late(spec.family, spec.name, spec.effect)
         tail = self.comparison.tail(request, scope.agent)
         with self._lock:
@@ -884,12 +911,33 @@ class Replay:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
             seq = self._next(state, spec.family)
-            if seq is None:
+            if seq is None and not self._goes_past_end(scope.lane):
                 raise self.divergences.exhausted(scope.lane, spec.family, spec.name, data, state.lane)
+        if seq is None:
+            self._hold_past_end(spec)
+        with self._lock:
             entry = self.trace.entry(seq)
             if not self.comparison.is_step(entry, request, scope.agent, tree, data):
                 self.divergences.step(scope, spec, data, seq, entry)
         return seq
+
+    def _goes_past_end(self, lane: Lane) -> bool:
+        """Return whether ``lane``, which makes a step that the log lacks, has a thread of its own and has made all of its
+        recorded steps, but had not ended when the recorded run did."""
+        return (
+            not self.may_leave
+            and running_loop() is None
+            and self._next_of_any(self.lanes.of(lane)) is None
+            and self.holds_past_end(lane)
+        )
+
+    def _hold_past_end(self, spec: Spec) -> NoReturn:
+        name = spec.render(self.redactor).name
+        if not self.state.ended:
+            what = f"{spec.family} {name!r}, which the recorded thread had not reached when the run ended, was held"
+            self.report.remark("past_end", what, name=name, where=caller())
+            self.schedule.wait(None)
+        raise self.failure or divergence.past_end(self.run_id, spec.family, name)
 
     def _had(self, seq: int) -> bool:
         """Return whether the program has passed the entry ``seq``, or been given it."""
@@ -932,11 +980,22 @@ class Replay:
     # -- lanes and their windows ---------------------------------------------------------------------------------------
 
     def open_lanes(self) -> list[Lane]:
-        """Return the lanes whose task, thread or call has not ended."""
+        """Return the lanes whose task, thread or call has not ended, except for those that are held until the end."""
         with self._lock:
             for lane in self.threads.lanes.copy():
                 self.lanes.of(lane)
-            return [lane for lane in self.lanes.captured if lane.open]
+            return [lane for lane in self.lanes.captured if lane.open and lane not in self._held]
+
+    def holds_past_end(self, lane: Lane) -> bool:
+        """Return whether ``lane``, for which the log has nothing more, is to be held until the replay ends: it was still
+        running when the recorded run ended."""
+        last = self.trace.entry(len(self.trace))
+        open_lanes = (last.get("meta") or {}).get("open_lanes") if last["type"] in ENDS else None
+        with self._lock:
+            if not isinstance(open_lanes, list) or self.lanes.of(lane).lane not in open_lanes:
+                return False
+            self._held.add(lane)
+            return True
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
         """Return whether one of the ``lanes`` still has recorded steps to make or end, and something in the process can

@@ -51,6 +51,7 @@ _WORDS: Final = {
     "hops": ("hop more or fewer", "hops more or fewer"),
     "signal": ("handler called between two steps", "handlers called between two steps"),
     "other_signal": ("signal handled otherwise", "signals handled otherwise"),
+    "past_end": ("step past the recorded end", "steps past the recorded end"),
     "place": ("event whose place was passed", "events whose places were passed"),
     "undelivered": ("recorded event that never came", "recorded events that never came"),
     "unconsumed_steps": ("recorded step that was never requested", "recorded steps that were never requested"),
