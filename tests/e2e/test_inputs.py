@@ -506,8 +506,8 @@ print(repr(read()), open(os.devnull).read(), len(linecache.getlines("agent.py"))
 out, into = os.pipe()
 os.close(into)
 print(open(out).read())
-import wrapt
-print(len(open(wrapt.__file__).read()) > 3, len(open(os.__file__).read()) > 3, len(os.listdir(os.path.dirname(wrapt.__file__))) > 3)
+import click
+print(len(open(click.__file__).read()) > 3, len(open(os.__file__).read()) > 3, len(os.listdir(os.path.dirname(click.__file__))) > 3)
 """
     )
     done = place.cli("run", "agent.py")

@@ -29,6 +29,12 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 
 TELL = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
 FIRST = "from tracekit import record\nwith record('first'): pass\n"
+TOOL = """\
+from tracekit import record, traced_tool
+@traced_tool(side_effect="read_only")
+def look(order): return order
+with record("first"): look("a-17")
+"""
 JOINS = """\
 import subprocess, sys, tracekit
 tracekit.instrument()
@@ -158,7 +164,7 @@ print(seen)
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Python's own modules import others in each version")
 def test_what_is_imported() -> None:
-    """``from tracekit import record, replay, traced_tool`` imports no more than this: no asyncio, socket, subprocess, logging or wrapt."""
+    """``from tracekit import record, replay, traced_tool`` imports no more than this: no asyncio, socket, subprocess or logging."""
     found = set(python("-c", LIST, fresh=True).stdout.split())
     others = {name for name in found if not name.startswith(("tracekit", "_sysconfigdata_"))}
     assert "orjson" in others
@@ -195,13 +201,13 @@ def test_what_is_needed_later_is_imported_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Python's own modules import others in each version")
-@pytest.mark.parametrize("start", ["a first run", "a child process", "tracekit run"])
+@pytest.mark.parametrize("start", ["a first run", "a tool", "a child process", "tracekit run"])
 def test_what_a_process_imports_that_is_recorded(tmp_path: Path, start: str) -> None:
-    """A first ``record()``, a child process that joins a run, and a program under ``tracekit run`` import no more than this: no asyncio,
-    socket, subprocess, wrapt, click or importlib.metadata that the program does not import itself."""
+    """A first ``record()``, a first tool, a child process that joins a run, and a program under ``tracekit run`` import no more than
+    this: no asyncio, socket, subprocess, click or importlib.metadata that the program does not import itself."""
     environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
-    if start == "a first run":
-        done = python("-c", FIRST + TELL, fresh=True, env=environment)
+    if start in ("a first run", "a tool"):
+        done = python("-c", (FIRST if start == "a first run" else TOOL) + TELL, fresh=True, env=environment)
     elif start == "a child process":
         done = python("-c", JOINS, TELL, fresh=True, env=environment)
     else:

@@ -625,6 +625,71 @@ def test_callable_objects_partials_and_builtins_are_tools_too() -> None:
     assert names == ["Greeter", "LateGreeter", "add", "max", "<lambda>"]
 
 
+def test_a_callable_object_keeps_what_else_it_does() -> None:
+    """A tool made of an object with ``len``, ``[]``, ``with``, iteration and truth still has them; attributes are the object's."""
+
+    class Shelf:
+        def __init__(self) -> None:
+            self.items = [3, 1]
+
+        def __call__(self, more: int) -> int:
+            self.items.append(more)
+            return len(self.items)
+
+        def __len__(self) -> int:
+            return len(self.items)
+
+        def __getitem__(self, at: int) -> int:
+            return self.items[at]
+
+        def __bool__(self) -> bool:
+            return False
+
+        def __enter__(self) -> Shelf:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.items.clear()
+
+    shelf = tool(Shelf())
+    assert (len(shelf), shelf[0], list(shelf), sorted(shelf), bool(shelf)) == (2, 3, [3, 1], [1, 3], False)
+    with shelf as inside:
+        assert (shelf(5), inside.items) == (3, [3, 1, 5])
+    shelf.label = "top"
+    assert (shelf.items, inside.label, isinstance(shelf, Shelf)) == ([], "top", True)
+    del shelf.label
+    assert not hasattr(inside, "label")
+
+
+def test_attributes_set_on_a_tool_are_those_of_its_function() -> None:
+    """A tool's name, documentation, defaults and other attributes can be set and deleted, and equal those of the function."""
+
+    def look(order: int = 1) -> int:
+        return order
+
+    traced = tool(look)
+    traced.__name__, traced.__doc__, traced.__defaults__, traced.note = "seek", "Seeks.", (7,), "n"
+    assert (look.__name__, look.__doc__, look(), vars(look)) == ("seek", "Seeks.", 7, {"note": "n"})
+    assert (traced(), traced.note, vars(traced)) == (7, "n", {"note": "n"})
+    assert (traced == look, look == traced, {look: 1}[traced]) == (True, True, 1)
+    del traced.note
+    assert not hasattr(look, "note")
+    with pytest.raises(AttributeError):
+        Desk(4).book.note = "n"
+
+
+def test_a_method_taken_from_its_class_binds_to_another_object() -> None:
+    """A tool that is assigned to another class, or bound with ``__get__``, has its object as the first argument, as a function would."""
+
+    class Other:
+        number = 5
+        book = Desk.book
+
+    desk = Desk(4)
+    assert Desk.book.__get__(desk)(2) == desk.book(2) == Desk.book(desk, 2)
+    assert (Other().book(2), Other.book.__get__(desk)(2)) == ("5/2", "4/2")
+
+
 def test_a_plain_function_may_return_a_coroutine_or_a_generator() -> None:
     """What a plain function hands back unfinished is captured to its end: decorators and factories return such things."""
 

@@ -601,7 +601,7 @@ def shell_of(captured: Captured) -> Any:
 
 def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
     """Return the object that replaces ``wrapped``; its calls go to ``wrapper``."""
-    from .decorated import Tool  # wrapt imports asyncio and much else, which a program without tools does not need
+    from .decorated import Tool
 
     wrapper.captured = captured
     return Tool(wrapped, wrapper)

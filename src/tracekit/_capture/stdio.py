@@ -410,8 +410,7 @@ def capture_input() -> None:
 
 
 def _step(name: str, function: Any) -> Any:
-    """Wrap the function so that each call is a step. It needs no identity, unlike a tool, so a program without tools
-    does not import wrapt."""
+    """Wrap the function so that each call is a step; unlike a tool, it needs no identity."""
     shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
 
     def step(*args: Any, **kwargs: Any) -> Any:
