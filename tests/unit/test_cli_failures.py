@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import tracekit
 from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
-from tracekit import agent, record, recorded_failures, replay, traced_tool
+from tracekit import agent, record, recorded_failures, recovery, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunNotFoundError, TraceIntegrityError
 from tracekit.integration import Store
@@ -198,6 +198,46 @@ def test_a_run_that_died_is_a_crash(tmp_path: Path) -> None:
     assert crash["failure"]["recovery_strategy"] == "manual_intervention"
     assert (crash["name"], crash["family"]) == ("pay", "run")
     assert crash["failure"]["details"]["in_doubt"] == [crash["step"]]
+    assert crash["failure"]["reason"] == "the run has no end, and step 2 no outcome: it may have taken effect"
+
+
+LOSES = """
+import os, sys, tracekit
+
+@tracekit.traced_tool(side_effect="irreversible")
+def pay(order):
+    raise ConnectionResetError("the bank went away")
+
+with tracekit.record("shop"):
+    for order in ("o-1", "o-2"):
+        try:
+            pay(order)
+        except ConnectionResetError:
+            pass
+    if sys.argv[1] == "dies":
+        os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "dies"])
+def test_a_failure_that_a_person_has_settled_says_so(how: str, tmp_path: Path) -> None:
+    """What a person has found out about a failed step is listed with it, whether its run ended or died; others stay open."""
+    program = tmp_path / "loses.py"
+    program.write_text(LOSES)
+    assert python(str(program), how).returncode == (how == "dies")
+    first, second = (one.step for one in recorded_failures(tool="pay", settled=False))
+    (run_id,) = {one.run_id for one in recorded_failures()}
+    assert call("--settled").stderr == "No failure.\n"
+    assert type(first) is int
+    recovery.settle(run_id, first, not_done=True, reason="the bank says no", by="ann")
+    (settled,) = found("--settled", "--tool", "pay")
+    assert settled["step"] == first
+    assert (settled["settled"]["done"], settled["settled"]["by"]) == (False, "ann")
+    assert settled["settled"]["reason"] == "the bank says no"
+    assert [one["step"] for one in found("--not-settled", "--tool", "pay")] == [second]
+    table = call("--tool", "pay").stdout
+    assert table.count("irreversible_step_failed  settled: not done ") == 1
+    assert table.count("irreversible_step_failed  manual_intervention ") == 1
 
 
 def test_files_without_a_failure_are_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:

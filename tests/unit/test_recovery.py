@@ -274,7 +274,9 @@ def test_the_decision_is_a_function_of_the_log() -> None:
     code = "import json, sys; from tracekit import recovery; print(json.dumps(next(recovery.scan()).as_dict()))"
     again = python("-c", code)
     assert json.loads(again.stdout) == first == decision_on(log.path).as_dict()
-    assert list(first) == ["run_id", "state", "decision", "reasons", "in_doubt", "pending", "running", "undeclared"]
+    assert list(first) == [
+        "run_id", "state", "decision", "reasons", "in_doubt", "pending", "running", "undeclared", "name",
+    ]  # fmt: skip
     assert (first["run_id"], first["state"], first["decision"], first["in_doubt"]) == (
         "stable",
         "incomplete",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -35,7 +36,8 @@ class RecordedFailure(NamedTuple):
     ``path``.
 
     ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run,
-    or ``"run"``. ``ts_ns`` is the time in nanoseconds since the epoch.
+    or ``"run"``. ``ts_ns`` is the time in nanoseconds since the epoch. ``settled`` is what a person has stated about the
+    step since (``tracekit recovery settle``): ``{"done", "by", "reason", "at"}``; ``None`` if nobody has.
     """
 
     run_id: str
@@ -48,6 +50,7 @@ class RecordedFailure(NamedTuple):
     ts_ns: int
     path: str
     failure: StructuredFailure
+    settled: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the failure as JSON values."""
@@ -63,12 +66,14 @@ def recorded_failures(
     recoverable: bool | None = None,
     strategy: RecoveryStrategy | str | None = None,
     since: datetime | None = None,
+    settled: bool | None = None,
     on_damage: Callable[[TraceError], object] | None = None,
 ) -> Iterator[RecordedFailure]:
     """Yield the failures of ``runs`` (ids, prefixes of ids, paths), or of every run of the store, newest run first.
 
     Filters: ``type`` matches the failure or, for an irreversible step, its cause; ``tool`` is the name of the tool or
-    model that was called; ``agent``, ``recoverable``, ``strategy`` and ``since`` match the failure's fields and time.
+    model that was called; ``agent``, ``recoverable``, ``strategy`` and ``since`` match the failure's fields and time;
+    ``settled`` is whether a person has settled the step.
 
     A damaged trace is read up to its first bad line. ``on_damage`` is called with the error; without it, the first
     error is raised after everything readable has been yielded. Files without a failure are not verified, except those
@@ -110,6 +115,7 @@ def recorded_failures(
                 and (recoverable is None or failure.recoverable is recoverable)
                 and (how is None or failure.recovery_strategy is how)
                 and found.ts_ns >= after
+                and (settled is None or (found.settled is not None) is settled)
             ):
                 yield found
         if len(damage) == known and (problem := _of_segments(where, path)) is not None:
@@ -169,13 +175,50 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
             next_action="remove it, or name it after its run",
         )
     reading = FailureReader(path)
-    for raw in scan(path):
-        found = reading.take(raw.data)
-        if found is not None:
-            yield found
-    crashed = reading.crashed()
-    if crashed is not None:
-        yield crashed
+    found: list[RecordedFailure] = []
+    settled: dict[int, Mapping[str, Any]] = {}
+    damage: TraceError | None = None
+    try:
+        for raw in scan(path):
+            one = reading.take(raw.data)
+            if one is not None:
+                found.append(one)
+            elif (about := _settlement_in(raw.data)) is not None:
+                settled[raw.data.get("step", 0)] = about
+    except TraceError as error:
+        damage = error
+    crashed = None if damage is not None else reading.crashed()
+    yield from _with_settlements(path, found if crashed is None else [*found, crashed], settled)
+    if damage is not None:
+        raise damage
+
+
+def _with_settlements(
+    path: str, found: Iterable[RecordedFailure], settled: Mapping[int, Mapping[str, Any]]
+) -> Iterator[RecordedFailure]:
+    """Add to each failure of a step what a person has stated about it: in the log, or beside it if the run had ended."""
+    for one in found:
+        about = None
+        if one.failure.type is FailureType.IRREVERSIBLE_STEP_FAILED and type(one.step) is int:
+            about = settled.get(one.step) or _settled_beside(path, one.step)
+        if about is not None:
+            one = one._replace(settled={name: about[name] for name in ("done", "by", "reason", "at") if name in about})
+        yield one
+
+
+def _settlement_in(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, dict) else None
+    about = info.get("settled") if isinstance(info, dict) else None
+    return about if isinstance(about, dict) else None
+
+
+def _settled_beside(path: str, step: int) -> Mapping[str, Any] | None:
+    from .recovery import settlements
+
+    with suppress(TraceError, OSError, IndexError), Trace(path) as trace:
+        return settlements(trace)(step)
+    return None
 
 
 def _may_hold_one(path: str) -> bool:
@@ -231,9 +274,12 @@ class FailureReader:
             return None
         irreversible = [step for step in self._open.values() if step.side_effect == "irreversible"]
         inner = irreversible[-1] if irreversible else next(reversed(self._open.values()), None)
+        reason = f"the run has no end; its last entry is {entry['seq']} ({entry['type']})"
+        if irreversible:
+            reason = f"the run has no end, and step {irreversible[-1].seq} no outcome: it may have taken effect"
         failure = StructuredFailure(
             type=FailureType.AGENT_CRASHED,
-            reason=f"the run has no end; its last entry is {entry['seq']} ({entry['type']})",
+            reason=reason,
             details={"pending": list(self._open)[-32:], "in_doubt": [step.seq for step in irreversible][-32:]},
             recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION if irreversible else None,  # type: ignore[arg-type]
         )

@@ -107,6 +107,8 @@ class Decision(NamedTuple):
     pending: tuple[dict[str, Any], ...] = ()
     running: tuple[int | str, ...] = ()
     undeclared: tuple[int | str, ...] = ()
+    #: The run's name, if its log has one.
+    name: str | None = None
 
     @property
     def leaves_in_doubt(self) -> bool:
@@ -135,6 +137,7 @@ class LogOfSteps:
 
     def __init__(self, originals: Originals | None = None) -> None:
         self.log: Final = RecoveredLog(())
+        self.name: str | None = None
         self.imported_from: str | None = None
         self.writers: Final[list[Mapping[str, Any]]] = []
         self._originals: Final = originals
@@ -156,6 +159,8 @@ class LogOfSteps:
         if entry["type"] in ("run.started", "recovery.started"):
             if entry["seq"] == 1:
                 self.imported_from = imported_from(entry)
+                name = entry.get("name")
+                self.name = name if isinstance(name, str) else None
             about = (entry.get("meta") or {}).get("writer")
             self.writers.append(about if isinstance(about, Mapping) else {})
         self.log.add(entry if self._originals is None else self._originals.lacks(entry))
@@ -209,6 +214,7 @@ def decide(
             tuple(step.seq for step in left) + in_segments,
             running=running,
             undeclared=tuple(step.seq for step in left if step.undeclared) + undeclared,
+            name=read.name,
         )
     by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
     reasons = [*by]
@@ -233,6 +239,7 @@ def decide(
         tuple(step.about() for step in steps if step.state == "pending" and not step.duplicate),
         tuple(step.seq for step in steps if live and step.effect and step.state == "pending") + running,
         tuple(seq for seq in doubtful if seq in log.steps and log.steps[seq].undeclared) + undeclared,
+        read.name,
     )
 
 
@@ -310,7 +317,8 @@ def _of_the_log(
         )
         yield {"code": "abort_begun", "text": text, "entry": log.abort}
     if log.recoveries:
-        text = f"it was resumed {log.recoveries} times before and did not end"
+        times = "once" if log.recoveries == 1 else f"{log.recoveries} times"
+        text = f"it was resumed {times} before and did not end"
         yield {"code": "recovered_before", "text": text, "count": log.recoveries}
 
 
@@ -882,7 +890,9 @@ def decided(
     log = trace.collected(LogOfSteps)
     if log.imported_from is not None:
         text = f"the run was imported from {log.imported_from}: there is no program that could continue it"
-        return Decision(verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), ())
+        return Decision(
+            verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), name=log.name
+        )
     settlement_of = settlements(trace)
     decision = decide(
         log,

@@ -35,6 +35,9 @@ __all__ = ["failures"]
 @click.option(
     "--since", metavar="TIME", callback=moment, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
 )
+@click.option(
+    "--settled/--not-settled", default=None, help="Only those of steps that a person has (not) settled since."
+)
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def failures(
@@ -45,18 +48,21 @@ def failures(
     recoverable: bool | None,
     strategy: str | None,
     since: datetime | None,
+    settled: bool | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """List the failures of the named runs, by default of all runs in the store.
 
-    Each has a type, and says whether and how a program can recover from it. A trace that does not verify is reported on stderr and
-    read up to its first wrong line; the exit code is then 1.
+    Each has a type, and says whether and how a program can recover from it; for a step in doubt that a person has settled since,
+    what they found out. A trace that does not verify is reported on stderr and read up to its first wrong line; the exit code is
+    then 1.
 
     \b
     Examples:
       tracekit failures --since 1d
       tracekit failures --type timeout --tool search
+      tracekit failures --not-settled --strategy manual_intervention
       tracekit failures last --json
     """
     damaged: list[TraceError] = []
@@ -69,7 +75,7 @@ def failures(
         where = named(store)
         found = recorded_failures(
             *(located(run, where) for run in runs), store=where.root, type=kind, tool=tool, agent=agent, recoverable=recoverable,
-            strategy=strategy, since=since, on_damage=report,
+            strategy=strategy, since=since, settled=settled, on_damage=report,
         )  # fmt: skip
         if as_json:
             output.emit(each.as_dict() for each in found)
@@ -96,18 +102,21 @@ def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere:
         for number, row in enumerate(rows):
             cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, widths, strict=False)]
             if number:
-                cells[3].stylize("red")
+                cells[3].stylize("dim" if row[4].startswith("settled: ") else "red")
             console.print(Text.assemble(*cells, row[-1], style="" if number else "dim"), soft_wrap=True)
 
 
 def _row(found: RecordedFailure) -> tuple[str, ...]:
     failure = found.failure
     wait = "" if failure.retry_after_s is None else f" {failure.retry_after_s:g} s"
+    strategy = failure.recovery_strategy.value + wait
+    if found.settled is not None:
+        strategy = "settled: done" if found.settled.get("done") else "settled: not done"
     return (
         printable(found.run_id),
         "" if found.step is None else printable(str(found.step)),
         short(found.name or "", 24),
         failure.type.value,
-        failure.recovery_strategy.value + wait,
+        strategy,
         short(failure.reason, 80),
     )

@@ -478,6 +478,7 @@ def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
         # The decision on an ended run is not advice: it can't be aborted either.
         word, style = ("ended", "bold") if decision.state == "complete" else (decision.decision, style)
         line = Text(f"{word:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
+        line += Text(f"  {printable(decision.name)}" if decision.name else "")
         terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
         for reason in decision.reasons:
             mark = Text("  + ", style="green") if reason["code"] in FOR else Text("  - ", style="red")
