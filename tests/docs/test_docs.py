@@ -124,7 +124,12 @@ def every_command() -> dict[str, click.Command]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")}
+    names = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    }
     return names | {"--help", "-h"}
 
 
