@@ -434,6 +434,7 @@ def test_abort_refuses_and_says_why(shop: Path) -> None:
     refused = call("abort", "shop", "--reason", "x")
     assert (refused.exit_code, refused.stdout) == (4, "")
     assert "the run was aborted" in refused.stderr
+    assert "`tracekit show shop`" in refused.stderr
 
 
 def test_settle_takes_an_output_as_traces_write_it(tmp_path: Path) -> None:

@@ -228,8 +228,8 @@ def test_back_and_forth(tmp_path: Path, debug: Debug) -> None:
     )
     assert stops(out) == [one, two, four, three, two, one, two]
     assert "no step of this run is n; there are tool:look" in out
-    assert out.count("no step begins there; entry 12345 is not there") == 1
-    assert "no step begins there; entry 4711 is not there" in out
+    assert out.count("no step begins there: entry 12345 is past the last one") == 1
+    assert "no step begins there: entry 4711 is past the last one" in out
     assert "nothing: a condition knows step, kind," in out
 
 
@@ -413,7 +413,11 @@ def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:
     done = command("debug", "last", "--at", str(step + 1), cwd=tmp_path)
     assert done.returncode == 2
     assert f"entry {step + 1} is a tool.return, which belongs to step {step}" in done.stderr
-    assert "is not there" in command("debug", "last", "--at", "999", cwd=tmp_path).stderr
+    text = command("debug", "last", "--at", "999", cwd=tmp_path).stderr
+    assert "entry 999 is past the last one" in text
+    listed = re.search(r"next: +`tracekit (show .*?)`", text)  # the command that it names works as printed
+    assert listed is not None
+    assert f"{step} tool" in command(*listed[1].split(), cwd=tmp_path).stdout
 
 
 CHILDREN = """\
@@ -484,7 +488,7 @@ def test_steps_of_child_processes(tmp_path: Path, debug: Debug, how: tuple[str, 
     assert "(Pdb) 8" in out
     assert stops(debug("p 1/0", "c", options=["--at", f"{child.segment[:9]}:{number}"])) == [two]
     refused = command("debug", "last", "--at", f"{child.segment}:99", cwd=tmp_path)
-    assert (refused.returncode, f"entry {child.segment}:99 is not there" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"entry {child.segment}:99 is past the last one" in refused.stderr) == (2, True)
     assert "is no child process other in this run" in command("debug", "last", "--at", "other:2", cwd=tmp_path).stderr
 
 
@@ -536,6 +540,7 @@ def test_a_program_that_is_not_here_is_named(tmp_path: Path) -> None:
     done = command("replay", "last", cwd=tmp_path)
     assert done.returncode == 2
     assert "program.py, which is not here" in done.stderr
+    assert re.search(r"next: .*tracekit replay [0-9a-f-]{36} -- SCRIPT", done.stderr)
     assert "Traceback" not in done.stderr
     assert command("replay", "last", "--", "moved.py", cwd=tmp_path).returncode == 0
 

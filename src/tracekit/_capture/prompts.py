@@ -61,7 +61,7 @@ def _leave_replays() -> None:
                     "the replay was left in the debugger",
                     run_id=session.run_id,
                     location=caller(),
-                    next_action="leave it with c, or go back and forth with `tracekit debug RUN`",
+                    next_action=f"leave it with c, or go back and forth with `tracekit debug {session.run_id}`",
                 )
             )
 

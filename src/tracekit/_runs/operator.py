@@ -14,7 +14,7 @@ from .._capture.http import answer_problem
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SUFFIX, Store, beside, segment_state
+from .._journal.store import SUFFIX, Store, beside, segment_state, shown_as
 from .._policy.once import under_policies
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT
@@ -82,7 +82,7 @@ def reopened(
     def check(trace: Trace, verdict: Verdict) -> None:
         decision = decided(trace, verdict, accept_lost_tail=accept_lost_tail, original_is_dead=None)
         if reasons := [reason for reason in decision.reasons if reason["code"] in final]:
-            raise refused(decision, what, reasons, "`tracekit show` shows the run as it is")
+            raise refused(decision, what, reasons, f"`tracekit show {shown_as(path)}` shows the run as it is")
         if look is not None:
             look(trace, decision)
         found.append(decision)
@@ -153,8 +153,6 @@ def completed(session: Recording) -> None:
 #
 # A call that happens once in the whole store is settled beside its key, which answers other runs.
 
-_NEXT: Final = "`tracekit show` shows the run as it is"
-
 
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
     """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or if it was
@@ -169,7 +167,10 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
         def no(text: str, code: str = "not_settleable") -> RecoveryRefusedError:
             about: dict[str, object] = {"code": code, "text": text}
-            return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
+            decision = decided(trace, verdict, original_is_dead=None)
+            return refused(
+                decision, "settling it", (about,), f"`tracekit show {shown_as(path)}` shows the run as it is"
+            )
 
         log = RecoveredLog(trace.entries())
         found = log.steps.get(step)

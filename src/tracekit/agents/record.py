@@ -553,7 +553,10 @@ def place_of(
         return chosen[0][1:]
     ids = [one[0] for one in found]
     if not found:
-        what, next_action = f"no intent was routed in run {_shown(run)}", "`tracekit show` says what happened in it"
+        what, next_action = (
+            f"no intent was routed in run {_shown(run)}",
+            f"`tracekit show {_shown(run)}` says what happened in it",
+        )
     elif execution is not None:
         what, next_action = (
             f"there is no execution {execution!r} in run {_shown(run)}",

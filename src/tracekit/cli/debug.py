@@ -62,7 +62,7 @@ class Steps:
                 f"{shown_as(view.path)} has no step at which its replay could stop",
                 next_action="its steps were made by processes that a replay does not start"
                 if len(view.files) > 1
-                else "`tracekit show RUN --all` shows what it has",
+                else f"`tracekit show {shown_as(view.path)} --all` shows what it has",
             )
 
     def __getitem__(self, place: StepPlace) -> StepView:
@@ -94,9 +94,9 @@ class Steps:
                 if segment
                 else f"no step begins there; entry {text} is not there",
                 run_id=self.view.run_id,
-                next_action="`tracekit show RUN` lists the steps of each, `SEGMENT:NUMBER`"
+                next_action=f"`tracekit show {shown_as(self.view.path)}` lists the steps of each, `SEGMENT:NUMBER`"
                 if segment
-                else "`tracekit show RUN` shows the number of each step",
+                else self._where_to_look,
             )
         file = files[0]
         place = file.place(number)
@@ -104,10 +104,14 @@ class Steps:
             return place
         raise self._refusal(file, number)
 
+    @property
+    def _where_to_look(self) -> str:
+        return f"`tracekit show {shown_as(self.view.path)}` shows the number of each step"
+
     def _refusal(self, file: FileView, number: int) -> RunStateError:
         """Return why a replay can't stop at an entry of this file."""
         begun, known, place = file.steps.get(number), file.step_at(number), file.place(number)
-        hint = "`tracekit show RUN` shows the number of each step"
+        hint = self._where_to_look
         around = _around(begun)
         if not _is_started(self.view, file):
             what = f"step {place} was made by a process ({file.process}) that a replay does not start: what started it is answered"
@@ -116,8 +120,8 @@ class Steps:
             hint = f"stop at step {around.place}"
         else:
             there = 1 <= number <= file.found.count
-            kind = f"is a {file.trace.entry(number)['type']}" if there else "is not there"
-            what = f"no step begins there; entry {place} {kind}"
+            kind = f"is a {file.trace.entry(number)['type']}" if there else f"is past the last one, {file.found.count}"
+            what = f"no step begins there: entry {place} {kind}"
             if begun is None and known is not None and known.place in self._at:
                 what, hint = f"{what}, which belongs to step {known.place}", f"stop at step {known.place}"
         return RunStateError(what, run_id=self.view.run_id, next_action=hint)
@@ -983,11 +987,11 @@ class Shell(cmd.Cmd):
     # -- looking ---------------------------------------------------------------------------------------------------------
 
     def do_input(self, arg: str) -> None:
-        """input [N]: what this step, or step N, was given."""
+        """input [N]: the input of this step, or of step N."""
         print_input(console(), self._chosen(arg))
 
     def do_answer(self, arg: str) -> None:
-        """answer [N]: what came of this step, or of step N, in the recording; the replay gives it to the program next."""
+        """answer [N]: the recorded outcome of this step, or of step N; the replay gives it to the program next."""
         print_answer(console(), self._chosen(arg))
 
     def _chosen(self, arg: str) -> StepView:
@@ -1004,7 +1008,7 @@ class Shell(cmd.Cmd):
             out.print(line_of(step, out.width - 3), no_wrap=True, overflow="ellipsis")
 
     def do_where(self, arg: str) -> None:
-        """where: the lines of your program that led to this step, the innermost last, and which thread or task waits for it."""
+        """where: the lines of your program that led to this step, innermost last, and the threads or tasks that wait for it."""
         for number, frame in reversed([*enumerate(self._at.frames)]):
             mark = ">" if number == self._frame else " "
             waits = "" if frame.own else f"  [{frame.lane.rpartition('/')[2] or 'main'}]"
@@ -1012,11 +1016,11 @@ class Shell(cmd.Cmd):
             self._say(f"      {linecache.getline(frame.file, frame.line).strip()}")
 
     def do_up(self, arg: str) -> None:
-        """up [COUNT]: look at an outer line."""
+        """up [COUNT]: select the line that called this one."""
         self._move(_count(arg) + 1)
 
     def do_down(self, arg: str) -> None:
-        """down [COUNT]: look at an inner line."""
+        """down [COUNT]: select the line that this one called."""
         self._move(-_count(arg) - 1)
 
     def _move(self, count: int) -> None:
@@ -1028,7 +1032,7 @@ class Shell(cmd.Cmd):
             self._show_frame()
 
     def do_list(self, arg: str) -> None:
-        """list: the source around this line; again, what follows."""
+        """list: the source around this line; repeated, the lines that follow."""
         if not self._at.frames:
             return
         frame = self._at.frames[self._frame]
@@ -1039,11 +1043,11 @@ class Shell(cmd.Cmd):
         self._listed = first + 11
 
     def do_p(self, arg: str) -> None:
-        """p EXPRESSION: its value in this line. It may call what it likes, and reaches nothing live."""
+        """p EXPRESSION: evaluate it in this line. It may call functions; nothing reaches the outside world."""
         self._evaluate(arg, pretty=False)
 
     def do_pp(self, arg: str) -> None:
-        """pp EXPRESSION: its value, over several lines."""
+        """pp EXPRESSION: the same, printed over several lines."""
         self._evaluate(arg, pretty=True)
 
     def default(self, line: str) -> None:
@@ -1070,7 +1074,7 @@ class Shell(cmd.Cmd):
     # -- line by line, and what-if ---------------------------------------------------------------------------------------
 
     def do_pdb(self, arg: str) -> None:
-        """pdb: line by line from here, in pdb. Its `c` goes on to the next step, and comes back here."""
+        """pdb: step line by line in pdb from here. Its `c` continues to the next step and returns to this prompt."""
         if not self._at.frames:
             self._say("there is no line of your program here")
             return
@@ -1080,7 +1084,7 @@ class Shell(cmd.Cmd):
             self._arrive(stop)
 
     def do_what_if(self, arg: str) -> None:
-        """what-if KIND[:NAME][=MODEL]…: from here on, let llm, tool or http calls go live, or those of one name; writes a new run."""
+        """what-if KIND[:NAME][=MODEL]…: from here on, let llm, tool or http calls go live, or those of one name; this writes a new run."""
         try:
             kinds = kinds_that_go_live(live_kinds(shlex.split(arg) or ("llm",)))
         except ValueError as error:
@@ -1094,14 +1098,14 @@ class Shell(cmd.Cmd):
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def do_quit(self, arg: str) -> bool:
-        """quit: leave, and end the replay."""
+        """quit: end the replay and leave."""
         return True
 
     def emptyline(self) -> bool:
         return False
 
     def do_help(self, arg: str) -> None:
-        """help [COMMAND]: what there is, or one command of it."""
+        """help [COMMAND]: list the commands, or explain one."""
         if arg.strip() == "conditions":
             self._say(_CONDITIONS)
             return

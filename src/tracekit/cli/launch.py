@@ -696,7 +696,7 @@ def _refuse(target: Sibling, code: str, text: str) -> None:
         f"resuming run {target.about.run_id} by running its program again is refused: {text}",
         run_id=target.about.run_id,
         reasons=[{"code": code, "text": text}],
-        next_action="resume this run alone: tracekit recovery resume RUN --entry module:function",
+        next_action=f"resume this run alone: tracekit recovery resume {target.about.run_id} --entry module:function",
     )
 
 

@@ -15,7 +15,7 @@ import click
 
 from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
-from .._journal.store import SUFFIX, Store, before_last
+from .._journal.store import SUFFIX, Store, before_last, shown_as
 from .._runs.environment import Program
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
@@ -88,19 +88,19 @@ def program_of(
         raise RunStateError(
             f"{path} is not a run of your own store, so the program that it names is not run",
             next_action=_of_test(trace, path, verb)
-            or f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
+            or f"name the program: tracekit {verb} {shown_as(path)} -- SCRIPT [ARGS…], or --entry module:function",
         )
     program = Program.of(Originals(trace.path).first(trace).get("meta", {}).get("program_command") or {})
     if program is None:
         raise RunStateError(
             f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
-            next_action=f"name it: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
+            next_action=f"name it: tracekit {verb} {shown_as(path)} -- SCRIPT [ARGS…], or --entry module:function",
         )
     missing = next((name for name in (program.cwd, program.script) if name and not os.path.exists(name)), None)
     if missing is not None:
         raise RunStateError(
             f"the run was recorded at {missing}, which is not here",
-            next_action=f"name the program: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
+            next_action=f"name the program: tracekit {verb} {shown_as(path)} -- SCRIPT [ARGS…], or --entry module:function",
         )
     return program, program.cwd
 

@@ -306,7 +306,7 @@ def _usable(replays: Sequence[Transcript], run: str) -> None:
         printed = replays[0].stderr.decode("utf-8", "replace").strip()
         raise RunStateError(
             f"the program never opened the run {run}; it says:\n{printed[-2000:]}",
-            next_action="name the program that made it: tracekit verify-determinism RUN -- SCRIPT [ARGS…]",
+            next_action=f"name the program that made it: tracekit verify-determinism {run} -- SCRIPT [ARGS…]",
         )
 
 
