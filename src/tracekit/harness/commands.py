@@ -85,6 +85,11 @@ def vcr(path: str, to: str | None, run_id: str | None, as_json: bool, store: str
         problems = 0
         for cassette, target in _targets(path, to, store):
             try:
+                if to is not None and target is not None and os.path.exists(target):
+                    raise RunStateError(
+                        f"{cassette} was not imported: {target} exists",
+                        next_action="remove that trace to import the cassette again, or name another place with -o",
+                    )
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # they are reported below
                     found = import_cassette(cassette, target, run_id=run_id)

@@ -154,6 +154,9 @@ def _read(path: str) -> list[_Interaction]:
 
 
 def _load(path: str) -> Any:
+    if not os.path.exists(path):
+        action = "name a cassette (.yaml, .json), or the directory that contains the cassettes"
+        raise _unusable(path, "does not exist", action)
     if not path.endswith(_SUFFIXES):
         raise _unusable(path, "is neither a .yaml nor a .json file")
     try:
