@@ -139,6 +139,50 @@ def test_forks(family: Family) -> None:
     ]  # fmt: skip
 
 
+KILLED_EARLY = """
+import multiprocessing
+
+def stand(who, how, ready):
+    if how == "waits":
+        ready.wait()
+    elif how == "ends itself":
+        os.kill(os.getpid(), signal.SIGKILL)
+    pay(who)
+
+def start(who, how, ready):
+    if METHOD == "os.fork":
+        pid = os.fork()
+        if not pid:
+            stand(who, how, ready)
+            os._exit(0)
+        if how == "waits":
+            os.kill(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    child = context.Process(target=stand, args=(who, how, ready))
+    child.start()
+    if how == "waits":
+        child.kill()
+    child.join()
+    return child.exitcode
+
+def main():
+    global context
+    context = multiprocessing.get_context(None if METHOD == "os.fork" else METHOD)
+    ready = context.Event()
+    return [start("a", "waits", ready), start("b", "", ready), start("c", "ends itself", ready), start("d", "", ready)]
+"""
+
+
+@pytest.mark.parametrize("method", ["os.fork", "fork", "spawn"])
+def test_a_child_that_is_killed_before_its_first_step_is_not_taken_for_the_next_one(
+    family: Family, method: str
+) -> None:
+    """A child that is gone before it has made a step leaves no file: it is started, and killed, in a replay, too."""
+    family.exact(KILLED_EARLY.replace("METHOD", repr(method)), ["b", "d"])
+    assert family.result == [-9, 0, -9, 0]
+    assert family.warnings == []
+
+
 def test_a_pool_of_another_kind_is_told(family: Family) -> None:
     """Which of its processes makes a call is chance, and nobody knows: the run says so."""
     family.program("""

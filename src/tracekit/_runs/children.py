@@ -76,8 +76,8 @@ Report = dict[str, Any]
 
 
 class ReplayedChild:
-    """A child process of a replay, one of ``all``. ``segment`` is the file that answers it, ``None`` for a pool's
-    worker."""
+    """A child process of a replay, one of ``all``. ``segment`` is the file that answers it, ``None`` for a pool's worker
+    and for a process that was gone before it had written anything."""
 
     live: Final = False
 
@@ -609,6 +609,8 @@ class RecordedChild:
         self._started: Final = started
         # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
         self._lane: Final = "" if pool or "@" in lane.path else lane.path
+        #: Whether it runs this very program, and joins the run before anything else: by a fork, or ``multiprocessing``.
+        self._is_copy: Final = words is None
         self.ticket: Final = json.dumps(
             {
                 "mode": "record",
@@ -637,7 +639,7 @@ class RecordedChild:
 
     def started(self, pid: int) -> None:
         if self._lane and not self.is_step:
-            self._started.invited.append(self._lane)
+            self._started.invited[self._lane] = self._is_copy
 
     def not_started(self, scope: Scope, error: OSError) -> None:
         if not scope.live and error.errno is not None:
@@ -670,8 +672,10 @@ class RecordedChildren:
 
     def __init__(self, session: Recording) -> None:
         self.session: Final = session
-        #: The lanes of the processes that were started with a ticket.
-        self.invited: Final[list[str]] = []
+        #: The lanes of the processes that were started with a ticket, and whether each runs this very program.
+        self.invited: Final[dict[str, bool]] = {}
+        #: The lanes of those that run this program and were gone before they had written anything.
+        self.without_segment: Final[list[str]] = []
         #: The budget under which each process was started, by its path.
         self._budgets: Final[dict[str, Spending]] = {}
         #: The paths of processes that are not counted yet.
@@ -728,6 +732,10 @@ class RecordedChildren:
     def conclude(self) -> None:
         self.count()
         self._find_joined()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the last entry of the run says about them."""
+        return {"without_segment": self.without_segment} if self.without_segment else {}
 
     # -- what they spend -------------------------------------------------------------------------------------------------
 
@@ -815,13 +823,19 @@ class RecordedChildren:
 
     @_reality.off_loop()
     def _find_joined(self) -> None:
-        """Tell the boundary of the run which processes started by its program have joined it."""
+        """Tell the boundary of the run which processes started by its program have joined it.
+
+        A copy of this process writes a segment before its first step, or when it ends: one without a segment was killed
+        before, and has done nothing.
+        """
         boundary = self.session.state.boundary
         if not self.invited or boundary is None:
             return
         joined = segments_of(self.session.log.journal.path)
-        for lane in self.invited:
-            if lane in joined and not joined[lane].indirect:
+        for lane, is_copy in self.invited.items():
+            if lane not in joined and is_copy:
+                self.without_segment.append(lane)
+            if (lane not in joined and is_copy) or (lane in joined and not joined[lane].indirect):
                 boundary.captured(lane)
             elif lane in joined:
                 self.session.report.warn(
@@ -929,6 +943,9 @@ class ReplayedChildren:
         self._children: list[ReplayedChild] = []
         #: The paths of processes that are answered from the log although something that they started had joined.
         self._answered: Final[list[str]] = []
+        last = session.trace.entry(len(session.trace))
+        #: The paths of recorded processes that were gone before they had written anything.
+        self._without_segment: Final = frozenset((last.get("meta") or {}).get("without_segment") or ())
         self._concluded = False
         #: How this process is seen to rest, and since when (s) it waits for others.
         self._look: object = None
@@ -973,9 +990,8 @@ class ReplayedChildren:
                 self._answered.append(path)
                 return None
             raise self.session.fail(self._indirect(path))
-        child = ReplayedChild(
-            self, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
-        )
+        ticket = self._ticket(scope, path) | {"without_segment": path in self._without_segment}
+        child = ReplayedChild(self, path, None if segment is None else segment.path, pool, reports, ticket)
         child.is_step = not pool and not scope.live and self.session.leave_process(scope, path, self.recorded)
         self._children.append(child)
         self.session.threads.processes()
@@ -1008,10 +1024,13 @@ class ReplayedChildren:
     def _recorded_path(self, path: str, arguments: list[str]) -> str | None:
         """Return the path of the recorded process that this one replays; ``None`` if there is none.
 
-        That is the next one with the same program and arguments started by this lane, whatever the present order; else
-        the one with this number.
+        That is the one with this number; if it has another program or arguments, or is not known, the next one of this
+        lane with the same ones, whatever the present order.
         """
         taken = {*(child.path for child in self._children), *self._answered}
+        known = self.recorded.get(path)
+        if path not in taken and (path in self._without_segment or (known and known.arguments == arguments)):
+            return path
         same = path.rpartition("#")[0] + "#"
         alike = [
             other

@@ -404,6 +404,7 @@ class RecordBlock(Block[Run]):
         meta: dict[str, Any] = {"steps": session.steps, "segments": [segment_state(path) for path in segments]}
         if session.state.children is not None:
             session.state.children.conclude()
+            meta.update(session.state.children.as_dict())
         ending.warn(session, error)
         spending = session.state.spending
         if spending is not None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
+from .. import _reality
 from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
@@ -836,6 +837,12 @@ def _in_child() -> None:
         _really_exit(1)
 
 
+def _never_return(family: str, name: str) -> NoReturn:
+    """Hold the calling thread until the process is killed."""
+    while True:
+        _reality.sleep(60)
+
+
 class _SegmentReplay(ReplayBlock):
     """The replay of one segment, in its process."""
 
@@ -908,6 +915,8 @@ class ReplayedProcess(JoinedProcess):
             instrumentation.instrument()
         if os.path.exists(path):
             self._play(path, ticket["agent"])
+        elif ticket.get("without_segment"):
+            self._stop_before_first_step()
         else:
             self._watch(ticket["pool"])
         at_process_end(self.end, self.failed)
@@ -941,6 +950,12 @@ class ReplayedProcess(JoinedProcess):
                 _report_on(None, (f"the process {self._lane} ended itself by a signal, where its log ends",)),
             )
 
+    def _stop_before_first_step(self) -> None:
+        """Let this process get no further than its first step: the recorded one was killed before it had made any."""
+        self._engage_guard()
+        process.refuse_outside(_never_return)
+        IdleReporter(self._report, list, set, list, lambda: False)
+
     def _watch(self, pool: bool) -> None:
         """Guard a pool's worker. It has no segment itself: each call it receives is answered from that call's own
         segment."""
@@ -949,6 +964,10 @@ class ReplayedProcess(JoinedProcess):
                 f"the recorded run has no process {self._lane}",
                 next_action="look at what decides whether it is started; record again if the change is meant",
             )
+        self._engage_guard()
+        process.refuse_outside(self._outside)
+
+    def _engage_guard(self) -> None:
         options = self._options
         guards.Guard(
             options["guard"],
@@ -957,7 +976,6 @@ class ReplayedProcess(JoinedProcess):
             failed=self._refused,
             writes=options["writes"],
         ).engage()
-        process.refuse_outside(self._outside)
 
     def _refused(self, error: LiveCallBlockedError) -> None:
         self._blocked = self._blocked or error

@@ -312,6 +312,7 @@ def _how_it_ends(session: Recording, error: BaseException | None) -> ending.End:
     meta: dict[str, Any] = {"steps": session.steps, "segments": []}
     if session.state.children is not None:
         session.state.children.conclude()
+        meta.update(session.state.children.as_dict())
     if session.state.spending is not None:
         meta["budget"] = ending.account(session.state.spending)
     return ending.End(meta, error)
