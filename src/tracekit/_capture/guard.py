@@ -1681,16 +1681,16 @@ def warm(*, files: bool = False) -> None:
 
 
 def activate() -> None:
-    """A run is active: observe what leaves the process from now on. Each call needs a ``deactivate``."""
+    """A run is active: observe what leaves the process from now on, until ``deactivate``."""
     with _engaged.lock:
-        _engaged.observers += 1
+        _engaged.observing = True
         _engaged.set(_engaged.guards)
 
 
 def deactivate() -> None:
-    """A run has ended: with the last one, and no guard, everything is restored."""
+    """The last run has ended: without a guard, everything is restored."""
     with _engaged.lock:
-        _engaged.observers -= 1
+        _engaged.observing = False
         _engaged.set(_engaged.guards)
 
 
@@ -1823,8 +1823,8 @@ class _Engagement:
         self.lock: Final = _reality.free_in_forks(RLock())
         self.guards: tuple[Guard, ...] = ()
         self.seams: Final = _Seams(self._note)
-        #: The number of active runs, which observe what leaves the process.
-        self.observers = 0
+        #: Whether a run is active, so that what leaves the process is observed.
+        self.observing = False
         #: The audit events that are examined, with the function that interprets each.
         self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
         self._tables: tuple[bool, ...] = ()
@@ -1844,8 +1844,7 @@ class _Engagement:
             self._hear()
         self.guards = guards  # before the table: an event found in the table must find its guards
         self._listen_to(live or watched, files or watched, watched)
-        observed = self.observers > 0
-        self.seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
+        self.seams.use(live=live or closely, observed=self.observing, files=files or closely, acts=closely)
         self._forbid_bytecode(dry)
         if not guards and self._hook is not None:
             self._hook.restore()

@@ -170,7 +170,8 @@ class _Collections:
         gc.callbacks.append(self._noticed)
 
     def deactivate(self) -> None:
-        gc.callbacks.remove(self._noticed)
+        if self._noticed in gc.callbacks:
+            gc.callbacks.remove(self._noticed)
         self._here = _Here()
 
     def _noticed(self, phase: str, _info: object) -> None:

@@ -113,14 +113,17 @@ class AttributePatch:
         found = self._found = self._own()
         if found is not self._like:
             self.value, self._like = looking_like(self.value, found, self.owner), found
+        self.applied = True  # first: a signal handler may raise right after the replacement
         setattr(self.owner, self.name, self.value)
-        self.applied = True
 
     def restore(self) -> bool:
         if not self.applied:
             return True
         self.applied = False
-        if self._own() is not self.value:
+        there = self._own()
+        if there is self._found:
+            return True
+        if there is not self.value:
             return False
         if self._found is MISSING:
             delattr(self.owner, self.name)
@@ -197,15 +200,15 @@ class PatchStack:
         """Apply ``patches`` on top. If one fails, those before it are restored and its error propagates."""
         with self._lock:
             new = [patch for patch in patches if patch not in self._applied] if self._applied else patches
-            done: list[Patch] = []
+            before = len(self._applied)
             try:
                 for patch in new:
+                    self._applied.append(patch)  # first: a signal handler may raise right after it is applied
                     patch.apply()
-                    done.append(patch)
             except BaseException:
+                done, self._applied[before:] = self._applied[before:], []
                 _restore(done)
                 raise
-            self._applied += done
 
     def restore(self) -> list[str]:
         """Restore everything in reverse order. Return the targets where somebody else's patch was on top."""
@@ -293,12 +296,18 @@ class Switch:
     def activate(self) -> None:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
-            if not self._holders:
-                there = _loaded_of(self._modules)
-                if self._known_for != there:
-                    self._known_for, self._known = there, self._patches()
-                self.stack.apply(*self._known)
             self._holders += 1
+            try:
+                if self._holders == 1:
+                    there = _loaded_of(self._modules)
+                    if self._known_for != there:
+                        self._known_for, self._known = there, self._patches()
+                    self.stack.apply(*self._known)
+            except BaseException:
+                self._holders -= 1
+                if not self._holders:
+                    self.stack.restore()
+                raise
         if [module for module in [*self._modules] if module in sys.modules and _awaited(module)]:
             self._more()
 

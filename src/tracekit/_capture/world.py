@@ -30,8 +30,8 @@ def _of_event_loops() -> list[Patch]:
 event_loops: Final = Switch(_of_event_loops, ("asyncio", "uvloop", "anyio._backends._asyncio"))
 
 
-#: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()`` and
-#: ``deactivate()``.
+#: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()``, and
+#: ``deactivate()``, which also removes what an interrupted ``activate()`` has installed, and otherwise does nothing.
 _PARTS: Final[tuple[Any, ...]] = (
     collecting,  # which thread is collecting garbage
     clock,  # readings of clocks
@@ -61,11 +61,19 @@ class _Hooks:
         return self._runs > 0
 
     def enter(self) -> None:
-        """Count a starting run; the first one installs the hooks: all of them, or none if one fails."""
-        with self._lock:
-            if self._runs == 0:
-                _install()
-            self._runs += 1
+        """Count a starting run; the first one installs the hooks: all of them, or none if one fails, or if a signal handler
+        raises meanwhile."""
+        counted = False
+        try:
+            with self._lock:
+                self._runs, counted = self._runs + 1, True  # first: a signal handler may raise after any call
+                if self._runs == 1:
+                    for part in _PARTS:
+                        part.activate()
+        except BaseException:
+            if counted:
+                self.leave()
+            raise
 
     def leave(self) -> None:
         """Count an ending run; the last one removes the hooks: all of them, even if one fails."""
@@ -73,17 +81,6 @@ class _Hooks:
             self._runs -= 1
             if self._runs == 0:
                 _remove(_PARTS)
-
-
-def _install() -> None:
-    installed: list[Any] = []
-    try:
-        for part in _PARTS:
-            part.activate()
-            installed.append(part)
-    except BaseException:
-        _remove(installed)
-        raise
 
 
 def _remove(parts: Sequence[Any]) -> None:
