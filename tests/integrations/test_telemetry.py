@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -332,6 +333,20 @@ def test_what_it_asks_for_belongs_to_the_run(package: Any, servers: Servers) -> 
     assert [one["name"].partition(" ")[0] for one in entries(run, *STEPS)] == ["GET"]
     servers.stop()
     assert replayed(run, program) == saw == "/echo"
+
+
+def test_ids_that_it_makes_belong_to_the_run(instrumented: None) -> None:
+    """The program may print or send the id of its trace, so a replay returns the recorded one. If the telemetry makes no id
+    in the replay, because it has been switched off, the replay is exact, too."""
+    on = True
+
+    def program() -> Any:
+        return str(RunTree(name="turn", inputs={}).id) if on else "none", str(uuid.uuid4())
+
+    run, saw = recorded(program)
+    assert replayed(run, program) == saw
+    on = False
+    assert replayed(run, program) == ("none", saw[1])
 
 
 def test_what_it_wraps_belongs_to_the_run(package: Any, servers: Servers) -> None:

@@ -48,6 +48,7 @@ __all__ = [
     "installed",
     "is_telemetry",
     "is_user_frame",
+    "library",
     "mover",
     "own_code",
     "packaged",
@@ -266,6 +267,24 @@ def _reader(depth: int) -> Literal[True] | str | None:
                 _readers[file] = _THROUGH
         if who is not _THROUGH:
             return who  # type: ignore[no-any-return]
+        frame = frame.f_back
+    return None
+
+
+def library(depth: int = 2) -> str | None:
+    """Return the installed package that called the calling function, even one whose reads do not count; ``None`` for
+    others.
+
+    ``depth`` is counted as in ``reader``.
+    """
+    frame = _frame(depth)
+    while frame is not None:
+        path = _abspath(frame.f_code.co_filename)
+        if packaged(path) and not _under(path, {_OWN}):
+            name = os.path.basename(_package_of(path)).removesuffix(".py")
+            return None if name in _RUNNERS else name
+        if _kind_of(frame) is not PASS and not _under(path, {_OWN}):
+            return None
         frame = frame.f_back
     return None
 

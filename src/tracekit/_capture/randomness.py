@@ -17,7 +17,7 @@ from typing import Any, Final
 from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here, in_own_lane, outside_the_run
-from .callers import importing, pass_through, reader, walk
+from .callers import importing, library, pass_through, reader, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -88,7 +88,8 @@ def _urandom(real: Any, _flags: int) -> Hook:
         who = reader()
         if who is True:
             return _answer(scope, "os.urandom", partial(real, size))
-        if who is None or not _makes_an_id(sys._getframe(1)):
+        who = (who or library()) if _makes_an_id(sys._getframe(1)) else None
+        if who is None:
             return real(size)
         return bytes.fromhex(_drawn_by(who, scope, "uuid.uuid4", lambda: real(size).hex()))
 
@@ -110,6 +111,8 @@ def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any],
     def call(_proxy: object, *args: Any, **kwargs: Any) -> Any:
         scope = _scope()
         who = None if scope is None or scope.live else reader()
+        if who is None and makes_ids and scope is not None and not scope.live:
+            who = library()  # telemetry: the program may print the id of its trace
         if scope is None or who is None or not (makes_ids or who is True):
             return real(*args, **kwargs)
         value = _drawn_by(who, scope, name, lambda: _alone(freeze, real, args, kwargs))
