@@ -106,7 +106,9 @@ PROGRAMS = {
     "a Unix socket": ("s = socket.socket(socket.AF_UNIX); s.connect_ex('nowhere.sock'); s.close()\n", "connect"),
     "a datagram": ("s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('127.0.0.1', PORT)); s.close()\n", "send"),
     "listening": ("s = socket.create_server(('127.0.0.1', 0)); s.close()\n", "listen"),
+    "a Unix datagram socket": ("s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind('here.sock'); s.close()\n", "listen"),
     "a look-up": ("socket.gethostbyname('localhost')\n", "lookup"),
+    "a name of an address": ("socket.getnameinfo(('127.0.0.1', 9), 0)\n", "lookup"),
     "asyncio": ("asyncio.run(asyncio.wait_for(asyncio.open_connection('127.0.0.1', PORT), None))\n", "connect"),
     "uvloop": ("__import__('uvloop').run(asyncio.open_connection('127.0.0.1', PORT))\n", "connect"),
     "a fork that is killed at once": ("pid = os.fork()\nif not pid:\n    os.kill(os.getpid(), 9)\nos.waitpid(pid, 0)\n", "fork"),
@@ -187,6 +189,45 @@ subprocess.run([sys.executable, "child.py"], check=True)
     noted = [json.loads(line) for line in path.read_bytes().splitlines() if b'"type":"boundary"' in line]
     assert (noted, last["meta"].get("boundary")) == ([], None)
     assert [one["code"] for one in why(place)["can_be_replayed"]["reasons"]] == ["nothing_lacking"]
+
+
+@pytest.mark.parametrize("options", [[], ["--isolate", "off"]], ids=["isolated", "guarded in Python"])
+def test_a_free_port_is_the_recorded_one(options: list[str], place: Place, server: Server) -> None:
+    """Binding a socket to find a free port, or to see that one is taken, has the recorded result in a replay, where what
+    used the port may be gone. So has a look-up of the name of this host. Listening is still refused."""
+    place.program("""
+import asyncio, socket, sys
+def free(kind):
+    with socket.socket(socket.AF_INET, kind) as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+print(free(socket.SOCK_STREAM), free(socket.SOCK_DGRAM))
+try:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(sys.argv[1])))
+except OSError as error:
+    print(type(error).__name__, error)
+print(socket.gethostbyaddr("127.0.0.1"), socket.getfqdn())
+try:
+    socket.gethostbyaddr("host.invalid")
+except OSError as error:
+    print(type(error), error)
+if len(sys.argv) > 2:
+    print("listening")
+    with socket.create_server(("127.0.0.1", 0)):
+        pass
+""")
+    recording = place.cli("run", "agent.py", str(server.port))
+    assert recording.returncode == 0, recording.stderr
+    assert "not captured" not in recording.stderr
+    assert "Address already in use" in recording.stdout
+    server.close()
+    replay = place.cli("replay", "last", *options)
+    assert (replay.returncode, replay.stdout) == (0, recording.stdout), replay.stderr
+    assert place.cli("run", "agent.py", str(server.port), "listen").returncode == 0
+    replay = place.cli("replay", "last", *options)
+    assert replay.returncode == 1
+    assert "was about to listen on" in replay.stderr
 
 
 def test_a_connection_from_before_the_run_counts_when_it_is_used(place: Place, server: Server) -> None:

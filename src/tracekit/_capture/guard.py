@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
-from errno import ECONNREFUSED, ENOENT
+from errno import ECONNREFUSED, EINVAL, ENOENT
 from functools import cache, partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -209,6 +209,8 @@ class Attempt:
 #: Families that never leave the kernel: routing tables, ciphers.
 _LOCAL_FAMILIES: Final = frozenset({16, 38}) if sys.platform == "linux" else frozenset()
 _UNIX: Final = 1
+_STREAM: Final = 1
+_DATAGRAM: Final = 2
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _UNNAMED: Final = getattr(os, "O_TMPFILE", 0)
 _SHARED: Final = ("/dev/shm/", "/dev/mqueue/")
@@ -749,6 +751,9 @@ def _of_socket(socket: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, M
         yield socket.socket, name, _sending(name)
     for name in ("listen", "accept"):
         yield socket.socket, name, _listening(name)
+    yield socket.socket, "bind", _binding
+    yield socket, "gethostbyaddr", _reverse_lookup
+    yield socket, "getnameinfo", _naming
     yield socket, "gethostbyname", _noting("gethostbyname", note, lambda found: (found,))
     yield socket, "gethostbyname_ex", _noting("gethostbyname_ex", note, lambda found: found[2])
 
@@ -827,6 +832,65 @@ def _listening(name: str) -> Make:
         return listening
 
     return make
+
+
+def _binding(original: Any) -> Any:
+    """Record the port that an address is bound to, which the system may have chosen, and give a replay the same one.
+
+    Binding alone reaches nobody: programs do it to find a free port for another process. ``listen`` is refused.
+    """
+
+    def bind(self: Any, address: Any) -> Any:
+        scope = None if _idle() else here()
+        if scope is None or scope.live or Caller().passes("listen"):
+            return original(self, address)
+        if not _is_internet(self, address):
+            if self.type & _DATAGRAM and _number_of_family()(self) == _UNIX:  # it receives without listening
+                observe(Attempt("listen", "socket.bind", address))
+            return original(self, address)
+        failed: list[OSError] = []
+        port: list[int] = []
+
+        def bound() -> int:
+            """Return the port, or the number of the system's error below zero."""
+            check(Attempt("listen", "socket.bind", address, self))
+            try:
+                original(self, address)
+            except OSError as error:
+                failed.append(error)
+                return -(error.errno or EINVAL)
+            port.append(self.getsockname()[1])
+            return port[0]
+
+        found = scope.session.question(scope, "socket.bind", bound, lambda _: None)
+        if failed:
+            raise failed[0]
+        if found < 0:
+            raise OSError(-found, os.strerror(-found))
+        if not port:
+            if self.type & _STREAM:
+                process.role.listen()  # a server's tasks are in the log
+            _bind_again(original, self, address, found)
+        return None
+
+    return bind
+
+
+def _is_internet(sock: Any, address: Any) -> bool:
+    family = _number_of_family()(sock)
+    if family in _LOCAL_FAMILIES or family == _UNIX or not isinstance(address, tuple) or len(address) < 2:
+        return False
+    return isinstance(address[0], str) and type(address[1]) is int
+
+
+def _bind_again(original: Any, sock: Any, address: Any, port: int) -> None:
+    """Bind a socket of a replay to the recorded port; to another one, or not at all, if that is not possible here."""
+    anywhere = "::" if ":" in address[0] else "0.0.0.0"  # a network namespace of its own may have no other address
+    wanted = [(host, port, *address[2:]) for host in dict.fromkeys((address[0], anywhere))]
+    for one in (*wanted, *([address] if address[1] == 0 else [])):
+        with suppress(OSError), allow():
+            original(sock, one)
+            return
 
 
 def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
@@ -915,6 +979,46 @@ def _noting(name: str, note: Note, addresses: Callable[[Any], Iterable[object]])
         return looked_up
 
     return make
+
+
+def _reverse_lookup(original: Any) -> Any:
+    """Record the name of an address, with which servers and ``getfqdn`` name this host."""
+    from socket import gaierror, herror
+
+    types = {"gaierror": gaierror, "herror": herror}
+
+    def gethostbyaddr(host: Any) -> Any:
+        scope = None if _idle() else here()
+        if scope is None or scope.live or not isinstance(host, str):
+            return original(host)
+        failed: list[OSError] = []
+
+        def found() -> Any:
+            check(Attempt("lookup", "socket.gethostbyaddr", host))
+            try:
+                return [*original(host)]
+            except (gaierror, herror) as error:
+                failed.append(error)
+                return {"type": type(error).__name__, "errno": error.errno, "text": error.strerror}
+
+        answer = scope.session.question(scope, "socket.gethostbyaddr", found, lambda _: None)
+        if failed:
+            raise failed[0]
+        if isinstance(answer, dict):
+            raise types.get(answer["type"], herror)(answer["errno"], answer["text"])
+        return tuple(answer)
+
+    return gethostbyaddr
+
+
+def _naming(original: Any) -> Any:
+    def getnameinfo(address: Any, flags: int) -> Any:
+        if not accounted_for() and process.sessions:
+            with suppress(Exception):  # the operation itself rejects wrong arguments
+                observe(Attempt("lookup", "socket.getnameinfo", address[0]))
+        return original(address, flags)
+
+    return getnameinfo
 
 
 def _asyncio_lookup(original: Any) -> Any:
