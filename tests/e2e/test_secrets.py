@@ -257,3 +257,21 @@ def test_the_whole_program(tmp_path: Path, token: str) -> None:
     done = python("-m", "tracekit", "run", "agent.py", name, *rest, input=told, cwd=place, env=environment)
     assert done.returncode == 0, done.stderr
     no_canary(tmp_path / "store")
+
+
+def test_many_redacted_outputs_take_few_lines(tmp_path: Path) -> None:
+    """A service that sets a cookie has one in every answer: `run` and `replay` name three of the outputs, and count the
+    others."""
+    (tmp_path / "agent.py").write_text(
+        "from tracekit import traced_tool\n"
+        "for n in range(9):\n"
+        '    @traced_tool(side_effect="read_only", name=f"look{n}")\n'
+        "    def look():\n"
+        f"        return {key('LINE')!r}\n"
+        "    look()\n"
+    )
+    for command in (("run", "agent.py"), ("replay", "last")):
+        done = python("-m", "tracekit", *command, cwd=tmp_path, env=dict(os.environ))
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("was redacted: ") == 3
+        assert "  6 more outputs were redacted: `tracekit show " in done.stderr

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from hashlib import sha256
@@ -936,8 +936,7 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
         print("tracekit: the program ended before its log had; the run is as it was", file=sys.stderr)
         return ended.status or 1
     print(f"tracekit: resumed run {block.run.id}", file=sys.stderr)
-    for warning in block.run.warnings:
-        print(plain(f"tracekit:   {warning}"), file=sys.stderr)
+    _print_warnings(block.run.id, block.run.warnings)
     return ended.status
 
 
@@ -950,6 +949,9 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
 
 #: The most reasons of a verdict that are printed.
 _MAX_REASONS = 20
+#: How many warnings of redacted outputs are printed.
+_MAX_REDACTED = 3
+_REDACTED = " was redacted: "
 
 
 #: The additional modules of each mode.
@@ -1079,12 +1081,23 @@ def _without_run_warnings() -> Iterator[None]:
         yield
 
 
+def _print_warnings(run_id: str, warnings: Iterable[str]) -> None:
+    """Print them, of redacted outputs only a few: a service that sets a cookie has one in every answer."""
+    redacted = 0
+    for warning in warnings:
+        redacted += _REDACTED in warning
+        if _REDACTED not in warning or redacted <= _MAX_REDACTED:
+            print(plain(f"tracekit:   {warning}"), file=sys.stderr)
+    if redacted > _MAX_REDACTED:
+        text = f"{redacted - _MAX_REDACTED} more outputs were redacted: `tracekit show {run_id} --why` counts them"
+        print(f"tracekit:   {text}", file=sys.stderr)
+
+
 def _print_recorded(block: RecordBlock) -> None:
     if block.kept:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
-        for warning in run.warnings:
-            print(plain(f"tracekit:   {warning}"), file=sys.stderr)
+        _print_warnings(run.id, run.warnings)
         if not block.captured:
             print(
                 "tracekit: no model call, tool or HTTP call was captured in it: decorate the program's tools with @traced_tool; "
@@ -1424,8 +1437,7 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
         if taken:
             paid = "" if report.verdict.of("live") else "this replay cost nothing; "
             print(f"tracekit:   {paid}the recorded run took {taken}", file=sys.stderr)
-        for warning in report.warnings:
-            print(plain(f"tracekit:   {warning}"), file=sys.stderr)
+        _print_warnings(report.run_id, report.warnings)
     network = f"tracekit: network: {reports[0].isolation}; "
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)
