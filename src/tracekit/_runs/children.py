@@ -1088,6 +1088,9 @@ class ReplayedChildren:
         """Return the processes that have not ended yet, without the workers of pools."""
         return [child for child in self.started() if child.report() is None and child.runs()]
 
+    def as_dict(self) -> dict[str, Any]:
+        return {}
+
     @_reality.off_loop()
     def conclude(self) -> None:
         """End all processes at the end of the replay; their failures, warnings and verdicts become its own. Idempotent."""

@@ -521,6 +521,10 @@ class Children(Protocol):
         """Report how the children ended: the run, or this part of it, is about to end. Idempotent."""
         ...
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the last entry of the log says about the children; nothing in a replay, which writes none."""
+        ...
+
 
 #: Whether the running code is a compensation.
 undoing: Final[ContextVar[bool]] = ContextVar("tracekit.undoing", default=False)
