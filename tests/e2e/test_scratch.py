@@ -352,6 +352,71 @@ def test_the_first_temporary_file_of_a_program(place: Place) -> None:
     assert done.returncode == 0, done.stderr
 
 
+TEMPORARY = """
+import tempfile
+
+def make(**where):
+    directory = tempfile.mkdtemp(**where)
+    open(os.path.join(directory, "x"), "w").write("x")
+    with tempfile.NamedTemporaryFile(delete=False, suffix=".txt", **where) as file:
+        file.write(b"y")
+    for name in (directory, file.name):
+        look(os.path.relpath(name))
+    return sorted(os.listdir(directory)), open(file.name).read()
+
+print(make(), make(dir="."))
+if os.fork() == 0:
+    print(make(prefix="child-"), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.usefixtures("layered")
+def test_temporary_files_that_were_left_behind_do_not_change_a_replay(place: Place) -> None:
+    """A program that leaves its temporary files behind replays, repeatedly: it gets the recorded names, and the files of the
+    recording stay as they are."""
+    place.program(BEGIN + TEMPORARY)
+    recorded = cli(place, "run", "agent.py")
+    assert recorded.returncode == 0, recorded.stderr
+    temporary = place.directory.parent / "temporary"
+
+    def left() -> set[tuple[str, bytes | None]]:
+        here = [
+            path for where in (temporary, place.directory) for path in where.rglob("*") if ".tracekit" not in path.parts
+        ]
+        return {
+            (str(path), path.read_bytes() if path.is_file() else None)
+            for path in here
+            if "__pycache__" not in path.parts
+        }
+
+    before = left()
+    for _ in range(2):
+        replayed = cli(place, "replay", "last")
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+        assert "(removed)" not in replayed.stderr
+        assert left() == before
+    for path in temporary.iterdir():  # what a replay that finds none leaves behind does not matter to the next one
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for _ in range(2):
+        replayed = cli(place, "replay", "last")
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
+@pytest.mark.usefixtures("layered")
+def test_a_store_in_a_temporary_directory_that_was_left_behind_is_kept(place: Place) -> None:
+    """A directory that the recorded run left behind is not hidden if the store is in it: the replay names it instead."""
+    place.program(BEGIN + "import tempfile\nprint(look(tempfile.mkdtemp()))\n")
+    made = Path(cli(place, "run", "agent.py").stdout.strip())
+    shutil.move(place.store, made / "store")
+    place.store = made / "store"
+    kept = {path: path.read_bytes() for path in place.store.rglob("*") if path.is_file()}
+    replayed = cli(place, "replay", "last")
+    assert (replayed.returncode, f"{made} is still there" in replayed.stderr) == (1, True), replayed.stderr
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
 def test_a_block_changes_no_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a directory for temporary files a replay in the same process refuses to open what was there for writing, to remove, rename
     or replace it, and an existing database; what is new is written, and listed. To make a directory that is there, or to

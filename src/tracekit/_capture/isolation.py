@@ -318,6 +318,11 @@ class ScratchLayer:
         covered = max((len(one.path) for one in self._covered if _is_in(path, one.path)), default=-1)
         return covered > max((len(one) for one in self._passes if _is_in(path, one)), default=-1)
 
+    def may_hide(self, path: str) -> bool:
+        """Return whether this (real) path can be removed in the layer alone: it is covered, and neither the current directory
+        nor anything that is passed through is below it."""
+        return self.covers(path) and not any(_is_in(one, path) for one in (*self._passes, os.getcwd()))
+
     def show(self, directory: str, place: str) -> bool:
         """Make ``directory`` visible at ``place``, too, for this process and its children, hiding whatever is there;
         return whether that worked."""

@@ -29,7 +29,7 @@ from .._capture.instrumentation import instrument
 from .._journal.entry import FAMILIES
 from .._journal.keys import Keys
 from .._journal.reader import Trace
-from .._journal.store import RunSummary, Store, first_entry, summary
+from .._journal.store import RunSummary, Store, beside, first_entry, summary
 from .._lazy import expression
 from .._runs import block as served
 from .._runs import ending
@@ -1495,6 +1495,10 @@ def isolate(mode: str, reaches: list[str]) -> str:
     return in_force
 
 
+#: The random part of the name of a temporary file.
+_RANDOM_NAME: Final = expression(r"[a-z0-9_]{8}")
+
+
 class _Files:
     """Where a replayed program's files are written, and what it has written."""
 
@@ -1526,8 +1530,9 @@ class _Files:
         if self._kept_in is not None:
             os.makedirs(self._kept_in, exist_ok=True)
             passes.append(self._kept_in)
+        left = _temporary_files_left_by(instructions["path"])
         if there is not None:
-            if there.is_for(passes):
+            if not left and there.is_for(passes):
                 self._layer = there
                 return
             there.leave()
@@ -1537,9 +1542,14 @@ class _Files:
         transcript = instructions.get("transcript")
         if transcript is not None:
             passes.append(os.path.dirname(transcript["path"]))
-        found = isolation.ScratchLayer.enter(passes, temporary=transcript is not None)
+        found = isolation.ScratchLayer.enter(passes, temporary=bool(left) or transcript is not None)
         if isinstance(found, isolation.ScratchLayer):
             self._layer = found
+            for path in left:  # the recorded run found these names free
+                if found.may_hide(path):
+                    self._unborn.add(path)
+                    with suppress(OSError):
+                        _remove(path)
             return
         self._why_not = found
         if self._kept_in is not None:
@@ -1609,6 +1619,26 @@ class _Files:
         """Leave the layer if a tool observes this process: it writes its own files when the process ends."""
         if self._layer is not None and self._observed:
             self._layer.leave()
+
+
+def _temporary_files_left_by(trace: str) -> list[str]:
+    """Return the temporary files and directories that the recorded run, or a replay of it, has left behind, by their random
+    names: in the directory for temporary files and the current one."""
+    import tempfile
+
+    names: set[str] = set()
+    for file in (trace, *beside(trace)):
+        with suppress(OSError), open(file, "rb") as lines:
+            for line in lines:
+                if b'"name":"tempfile.name"' in line:
+                    with suppress(ValueError, KeyError, TypeError):
+                        names.update(name for name in json.loads(line)["values"] if _RANDOM_NAME.fullmatch(name))
+    found: list[str] = []
+    for directory in {os.path.realpath(tempfile.gettempdir()), os.getcwd()} if names else ():
+        with suppress(OSError):
+            entries = os.listdir(directory)
+            found += (os.path.join(directory, one) for one in entries if any(name in one for name in names))
+    return found
 
 
 def _lay(path: str, value: Any) -> bool:
