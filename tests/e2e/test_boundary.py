@@ -111,7 +111,6 @@ PROGRAMS = {
     "a name of an address": ("socket.getnameinfo(('127.0.0.1', 9), 0)\n", "lookup"),
     "asyncio": ("asyncio.run(asyncio.wait_for(asyncio.open_connection('127.0.0.1', PORT), None))\n", "connect"),
     "uvloop": ("__import__('uvloop').run(asyncio.open_connection('127.0.0.1', PORT))\n", "connect"),
-    "a fork that is killed at once": ("pid = os.fork()\nif not pid:\n    os.kill(os.getpid(), 9)\nos.waitpid(pid, 0)\n", "fork"),
     "a thread's socket": ("threading.Thread(target=lambda: socket.create_connection(('127.0.0.1', PORT)).close()).start()\n", "connect"),
 }  # fmt: skip
 
