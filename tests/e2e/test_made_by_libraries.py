@@ -110,6 +110,25 @@ def test_names_of_temporary_files(tmp_path: Path) -> None:
     assert session.report.exact
 
 
+def test_names_of_a_packages_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package hands the path of its file to a process, as jupyter_client does to a kernel: a replay has the recorded one."""
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "connecting.py").write_text(
+        "import os, subprocess, tempfile\n"
+        "def made():\n"
+        "    file, path = tempfile.mkstemp('.json')\n"
+        "    os.close(file)\n"
+        "    try:\n"
+        "        return subprocess.run(['echo', path], capture_output=True, text=True).stdout\n"
+        "    finally:\n"
+        "        os.unlink(path)\n"
+    )
+    monkeypatch.syspath_prepend(str(package))
+    connecting = importlib.import_module("connecting")
+    replayed(tmp_path, connecting.made)
+
+
 def test_column_defaults(tmp_path: Path) -> None:
     """``default=datetime.utcnow`` of a column is called by the package, for the program."""
     sqlalchemy = pytest.importorskip("sqlalchemy")

@@ -49,6 +49,7 @@ __all__ = [
     "is_telemetry",
     "is_user_frame",
     "library",
+    "library_at",
     "mover",
     "own_code",
     "packaged",
@@ -277,7 +278,11 @@ def library(depth: int = 2) -> str | None:
 
     ``depth`` is counted as in ``reader``.
     """
-    frame = _frame(depth)
+    return library_at(_frame(depth))
+
+
+def library_at(frame: FrameType | None) -> str | None:
+    """Return the installed package that ``frame``, or the nearest one behind transparent frames, belongs to."""
     while frame is not None:
         path = _abspath(frame.f_code.co_filename)
         if packaged(path) and not _under(path, {_OWN}):

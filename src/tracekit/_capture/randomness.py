@@ -17,7 +17,7 @@ from typing import Any, Final
 from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here, in_own_lane, outside_the_run
-from .callers import importing, library, pass_through, reader, walk
+from .callers import importing, library, library_at, pass_through, reader, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -285,9 +285,10 @@ def _tempfile_patches() -> list[Patch]:
             return str(original(self))
         while frame is not None and frame.f_globals.get("__name__") in _NAMING:
             frame = frame.f_back
-        if not walk(frame):
+        who = walk(frame) or library_at(frame)  # packages hand the paths of their files to processes
+        if not who:
             return str(original(self))
-        return str(_answer(scope, "tempfile.name", lambda: _alone(None, original, (self,), {})))
+        return str(_drawn_by(who, scope, "tempfile.name", lambda: _alone(None, original, (self,), {})))
 
     return [AttributePatch(names, "__next__", next_name)]
 

@@ -1630,7 +1630,7 @@ def _temporary_files_left_by(trace: str) -> list[str]:
     for file in (trace, *beside(trace)):
         with suppress(OSError), open(file, "rb") as lines:
             for line in lines:
-                if b'"name":"tempfile.name"' in line:
+                if b'"name":"tempfile.name' in line:
                     with suppress(ValueError, KeyError, TypeError):
                         names.update(name for name in json.loads(line)["values"] if _RANDOM_NAME.fullmatch(name))
     found: list[str] = []
