@@ -440,3 +440,10 @@ def test_a_segment_removed_exchanged_or_cut(store: Store) -> None:
     other.append(json.loads(lines(other)[0]) and entry("run.completed", meta={"count": 8}))
     write(parent, other)
     assert "another entry" in str(store.verify(RUN).problem)
+
+
+def test_a_store_that_is_a_link_to_nothing(tmp_path: Path) -> None:
+    """A run whose store is a link to a missing directory is refused with an error that names the store."""
+    (tmp_path / "store").symlink_to(tmp_path / "missing" / "store")
+    with pytest.raises(LogWriteError, match="store/runs"):
+        Store(tmp_path / "store").create(RUN)

@@ -112,10 +112,14 @@ def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
 
 def _new_directory(path: str, sync: bool, mode: int) -> bool:
     try:
-        system.mkdir(path, mode)
-    except FileNotFoundError:
-        make_directory(os.path.dirname(path), sync=sync, mode=0o777)
-        return _new_directory(path, sync, mode)
+        try:
+            system.mkdir(path, mode)
+        except FileNotFoundError:
+            parent = os.path.dirname(path)
+            if not parent:  # the current directory was removed
+                raise
+            make_directory(parent, sync=sync, mode=0o777)
+            system.mkdir(path, mode)
     except FileExistsError:
         return False
     return True
