@@ -90,6 +90,52 @@ def test_a_replay_leaves_files_as_they_were(place: Place) -> None:
         assert files(place) == before
 
 
+#: Runs tracekit with a file system of its own mounted at ``data`` and a file mounted at ``one.json``.
+MOUNTED = """
+import subprocess, sys
+from pathlib import Path
+from tracekit._capture import isolation as i
+reason = i._unshare(i._NEW_NS)[1] or i._mount("none", "/", "", i._RECURSIVE | i._PRIVATE)
+reason = reason or i._mount("tmpfs", "data", "tmpfs", 0) or i._mount("other.json", "one.json", "", i._BIND)
+if reason:
+    sys.exit("no mounts: " + reason)
+
+def tracekit(*arguments):
+    line = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True)
+    print(done.returncode, done.stdout, done.stderr if done.returncode else "")
+    print(Path("state.json").read_text(), Path("data/state.json").read_text())
+
+tracekit("run", "agent.py")
+tracekit("replay", "last")
+"""
+
+
+@pytest.mark.usefixtures("layered")
+@pytest.mark.parametrize("temporary", [False, True])
+@pytest.mark.parametrize("store", [".tracekit", "data/store"])
+def test_a_file_system_mounted_below_the_working_directory(place: Place, temporary: bool, store: str) -> None:
+    """A replay keeps its writes in the layer, and finds its store, where a file system or a file is mounted below the working directory."""
+    place.program(
+        BEGIN
+        + """
+for name in ("state.json", "data/state.json"):
+    path = Path(name)
+    number = int(path.read_text()) if path.exists() else 0
+    path.write_text(str(number + 1))
+    print(look(number), path.read_text(), Path("one.json").read_text())
+"""
+    )
+    (place.directory / "data").mkdir()
+    (place.directory / "one.json").write_text("below")
+    (place.directory / "other.json").write_text("mounted")
+    (place.directory / "mounted.py").write_text(MOUNTED)
+    where = place.directory.parent if temporary else place.directory.parent / "temporary"
+    done = place.python("mounted.py", fresh=True, TMPDIR=str(where), TRACEKIT_DIR=store)
+    expected = "0 0 1 mounted\n0 1 mounted\n \n1 1\n"
+    assert done.stdout == expected * 2, done.stdout + done.stderr
+
+
 @pytest.mark.usefixtures("layered")
 def test_what_a_replay_writes_can_be_kept(place: Place) -> None:
     """It is said what was written; ``--writes-to DIRECTORY`` has it, by its path; ``--writes real`` changes the user's files."""

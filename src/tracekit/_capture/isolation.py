@@ -146,10 +146,10 @@ def _loopback_up() -> bool:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 #
-# Each directory on which no other file system is mounted gets an overlay: reads come from the lower directory, writes
-# go to an upper directory in memory, which vanishes with the last process in the namespace. Where another file system
-# is mounted below a directory, its subdirectories are covered one by one, since an unprivileged process may not look
-# below a mount point.
+# Each directory of the root gets an overlay: reads come from the lower directory, writes go to an upper directory in
+# memory, which vanishes with the last process in the namespace. A file system that is mounted below a directory is not
+# visible in the overlay, so it is mounted there again and gets an overlay of its own. An unprivileged process may not
+# look below a mount point: for it, the subdirectories are covered one by one.
 
 _BIND: Final = 0x1000
 _RECURSIVE: Final = 0x4000
@@ -192,6 +192,8 @@ class ScratchLayer:
         self._covered: Final[list[_Covered]] = []
         #: Directories that could not be covered: writes there are real.
         self.open: Final[list[str]] = []
+        #: Mount points in covered directories without an overlay of their own: writes there are real.
+        self._uncovered: Final[list[str]] = []
         #: A second place at which a directory is visible, and that directory; see ``show``.
         self._shown: tuple[str, str] | None = None
         #: What the layer was created for, and its state at that time; see ``is_for`` and ``untouched``.
@@ -266,10 +268,11 @@ class ScratchLayer:
                     if self._under(path):
                         _umount(memory)
                     self._passes.discard(temporary)
-                    if not self._lay(temporary, _notes()):
+                    self._cover(temporary, mounted, _notes())
+                    if not self.covers(temporary):
                         return f"{temporary} can't be covered"
                 elif cwd.startswith(temporary + os.sep) and not any(_is_in(cwd, one) for one in others):
-                    self._lay(cwd, _notes())
+                    self._cover(cwd, mounted, _notes())
         os.chdir(cwd)
         if self.open and not self.covers(cwd) and not self._passing(cwd):
             self.leave()
@@ -280,10 +283,14 @@ class ScratchLayer:
         below = directory.rstrip(os.sep) + os.sep
         if directory in self._passes or directory in _OF_THE_SYSTEM:
             return
-        if not any(one.startswith(below) for one in mounted if one != directory) and directory != "/":
-            if (len(self._covered) >= _MAX_COVERED or not self._lay(directory, more)) and os.access(directory, os.X_OK):
-                self.open.append(directory)
-            return
+        inside = sorted(one for one in mounted if one.startswith(below) and one != directory)
+        if directory != "/":
+            if len(self._covered) < _MAX_COVERED and self._lay_below(directory, inside, mounted, more):
+                return
+            if not inside:
+                if os.access(directory, os.X_OK):
+                    self.open.append(directory)
+                return
         try:
             with os.scandir(directory) as found:
                 children = sorted(one.path for one in found if one.is_dir(follow_symlinks=False))
@@ -292,9 +299,42 @@ class ScratchLayer:
         for child in children:
             self._cover(child, mounted, more)
 
+    def _lay_below(self, directory: str, inside: list[str], mounted: set[str], more: str) -> bool:
+        """Cover a directory and the file systems mounted ``inside`` it; return whether that worked."""
+        passes = [one for one in self._passes if _is_in(one, directory)]
+        roots: dict[str, int] = {}
+        try:
+            for one in inside:
+                if not any(_is_in(one, other) for other in (*passes, *roots)):
+                    with suppress(FileNotFoundError):  # hidden by another file system mounted above it
+                        roots[one] = os.open(one, os.O_PATH | os.O_CLOEXEC)
+            if not self._lay(directory, more):
+                return False
+            for root, fd in roots.items():
+                if _mount(f"/proc/self/fd/{fd}", root, "", _BIND | _RECURSIVE):
+                    self._remove(self._covered.pop())
+                    return False
+        except OSError:
+            return False
+        finally:
+            for fd in roots.values():
+                os.close(fd)
+        for root in roots:
+            if os.path.isdir(root):
+                self._cover(root, mounted, more)
+            if all(one.path != root for one in self._covered):
+                self._uncovered.append(root)
+        return True
+
+    @staticmethod
+    def _remove(covered: _Covered) -> None:
+        _umount(covered.path)
+        os.close(covered.below)
+        os.close(covered.above)
+
     def _lay(self, directory: str, more: str) -> bool:
         below = os.open(directory, os.O_PATH | os.O_CLOEXEC)
-        own = os.path.join(self._memory, str(len(self._covered)))
+        own = os.path.join(self._memory, str(len(os.listdir(self._memory))))
         for name in ("above", "work"):
             os.makedirs(os.path.join(own, name), exist_ok=True)
         about = os.stat(directory)
@@ -316,7 +356,8 @@ class ScratchLayer:
         if self._shown is not None and _is_in(path, self._shown[0]):
             path = self._shown[1] + path[len(self._shown[0]) :]
         covered = max((len(one.path) for one in self._covered if _is_in(path, one.path)), default=-1)
-        return covered > max((len(one) for one in self._passes if _is_in(path, one)), default=-1)
+        uncovered = (*self._passes, *self.open, *self._uncovered)
+        return covered > max((len(one) for one in uncovered if _is_in(path, one)), default=-1)
 
     def may_hide(self, path: str) -> bool:
         """Return whether this (real) path can be removed in the layer alone: it is covered, and neither the current directory
