@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,9 @@ def test_a_run_that_captured_nothing_says_so(place: Place) -> None:
     assert done.stdout == "hello\n"
     assert "no model call, tool or HTTP call was captured" in done.stderr
     assert "@traced_tool" in done.stderr
+    named = re.search(r"`tracekit (show .*? --why)`", done.stderr)
+    assert named is not None
+    assert "can be replayed" in place.cli(*named[1].split()).stdout
 
 
 def test_a_program_that_only_read_replays(place: Place) -> None:

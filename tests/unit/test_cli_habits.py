@@ -96,6 +96,25 @@ def test_an_empty_store_says_how_to_record(tmp_path: Path, monkeypatch: pytest.M
     assert f"There is no run in {tmp_path / '.tracekit'}." in done.stderr
 
 
+def test_an_answer_without_a_run_says_why(store: Path, tmp_path: Path) -> None:
+    """A filter that no run passes is not an empty store; the one names the command without it, the other how to record."""
+    done = call("list", "--name", "nightly")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"No run in {store} matches; without these options, `tracekit list` shows all." in done.stderr
+    (tmp_path / "other").mkdir()
+    done = call("list", "--store", tmp_path / "other")
+    assert "`tracekit run SCRIPT` records one" in done.stderr
+
+
+def test_a_seal_without_a_key_says_where_keys_come_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option, the variable, and the command that makes one."""
+    monkeypatch.delenv("TRACEKIT_SEAL_KEY_FILE", raising=False)
+    done = call("seal", "last")
+    assert done.exit_code == 2
+    for words in ("--key FILE", "TRACEKIT_SEAL_KEY_FILE", "`tracekit keygen FILE` makes one"):
+        assert words in done.stderr
+
+
 def test_the_run_before_the_only_one(store: Path) -> None:
     """``last~1`` of a store with one run: it is counted, and the list of runs named."""
     done = call("diff", "last~1", "last")

@@ -13,7 +13,7 @@ import orjson
 from .._journal.durable import sync_directory
 from .._journal.packing import is_packed, pack_file, unpack_file
 from .._journal.reader import Trace
-from .._journal.store import SUFFIX, Store, beside, live_writer, summary
+from .._journal.store import SUFFIX, Store, beside, live_writer, shown_as, summary
 from ..errors import RunStateError, TracekitError
 from .recovery import decision_on
 
@@ -119,7 +119,7 @@ def compress(store: Store, path: str) -> tuple[int, int]:
         raise RunStateError(
             f"{verdict.run_id or path} is {verdict.state} ({verdict.problem}); only complete runs are compressed",
             path=path,
-            next_action="`tracekit verify` says what is wrong with it",
+            next_action=f"`tracekit verify {shown_as(path)}` says what is wrong with it",
         )
     for file in (path, *beside(path)):
         with live_writer(file) as written, open(file, "rb") as source, Trace(file) as trace:

@@ -402,7 +402,7 @@ def _check_inside(log: RecoveredLog, step: RecoveredStep, decision: Decision, wh
         raise _refused(
             decision,
             f"inside {what} something was done that can't be taken back ({named(over)}), and making the step again would do that again. "
-            "State with --done what the step returned, or abandon the run with `tracekit recovery abort`",
+            f"State with --done what the step returned, or abandon the run: `tracekit recovery abort {decision.run_id} --reason TEXT`",
         )
     if against:
         first = ", ".join(

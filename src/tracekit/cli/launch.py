@@ -1101,7 +1101,7 @@ def _print_recorded(block: RecordBlock) -> None:
         if not block.captured:
             print(
                 "tracekit: no model call, tool or HTTP call was captured in it: decorate the program's tools with @traced_tool; "
-                "`tracekit show --why` names what it reached otherwise",
+                f"`tracekit show {run.id} --why` names what it reached otherwise",
                 file=sys.stderr,
             )
 

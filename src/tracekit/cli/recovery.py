@@ -400,7 +400,8 @@ def abort(
             ("not undone", done.uncompensated),
         ):
             if steps:
-                console.print(f"  {what}: steps {', '.join(map(str, steps))}", markup=False, soft_wrap=True)
+                label = "step" if len(steps) == 1 else "steps"
+                console.print(f"  {what}: {label} {', '.join(map(str, steps))}", markup=False, soft_wrap=True)
 
 
 @recovery.command("settle", short_help="Record whether a step in doubt was done.")

@@ -172,9 +172,12 @@ def list_(
         if as_json:
             output.emit(row.as_dict() for row in shown)
         elif not rows:
-            which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
-            chosen = " that you ask for" if names or states or since or before else ""
-            output.message(f"There is {which}{chosen} in {where.root}. TRACEKIT_DIR or --store names another store.")
+            if names or states or since or before:
+                text = f"No run in {where.root} matches; without these options, `tracekit list` shows all."
+            else:
+                which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
+                text = f"There is {which} in {where.root}. `tracekit run SCRIPT` records one; TRACEKIT_DIR or --store names another store."
+            output.message(text)
         else:
             _print(shown)
         if len(shown) < len(rows) and limit is None:

@@ -169,11 +169,10 @@ def _breaches(path: str) -> list[dict[str, Any]]:
     type=click.Path(),
     envvar=KEY_VARIABLE,
     show_envvar=True,
-    required=True,
     help="The private key (Ed25519).",
 )
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
+def seal(runs: tuple[str, ...], key: str | None, store: str | None) -> None:
     """Sign the traces of runs, so that `tracekit verify --key` detects any later change.
 
     The seal is beside the trace, as RUN.seal, and covers every existing entry, including those of child processes. A run without an
@@ -186,6 +185,10 @@ def seal(runs: tuple[str, ...], key: str, store: str | None) -> None:
       tracekit seal last --key seal.key
       tracekit verify last --key seal.key.pub
     """
+    if key is None:
+        raise click.UsageError(
+            "name the private key: --key FILE, or TRACEKIT_SEAL_KEY_FILE; `tracekit keygen FILE` makes one"
+        )
     with output.reported():
         where, signing = output.local(store), SigningKey.of(key)
         assert signing is not None

@@ -17,7 +17,7 @@ import click
 from .._capture.isolation import ScratchLayer
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
-from .._journal.store import Store, first_entry, segment_of
+from .._journal.store import Store, first_entry, segment_of, shown_as
 from .._runs.determinism import Difference, Recorded, Transcript, first_difference
 from .._runs.environment import Program, cores_here
 from ..errors import RunStateError, TraceError, TracekitError
@@ -60,7 +60,7 @@ def served(path: str, form: str, hash_seed: int) -> list[bytes]:
         raise TraceError(
             f"{path} could not be served: {done.stderr.decode('utf-8', 'replace').strip()}",
             path=path,
-            next_action="read its message; `tracekit verify` checks a trace",
+            next_action=f"read its message; `tracekit verify {shown_as(path)}` checks the trace",
         )
     return done.stdout.splitlines(keepends=True)
 
