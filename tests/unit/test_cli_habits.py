@@ -106,6 +106,30 @@ def test_an_answer_without_a_run_says_why(store: Path, tmp_path: Path) -> None:
     assert "`tracekit run SCRIPT` records one" in done.stderr
 
 
+def test_an_empty_store_has_no_run_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the run is called, the answer names the command that records one, and how to name another store."""
+    monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / "nothing"))
+    for run in ("last", "01a2"):
+        done = call("show", run)
+        assert done.exit_code == 2
+        assert f"there is no run{'' if run == 'last' else f' {run!r}'} in {tmp_path / 'nothing'}" in done.stderr
+        assert "`tracekit run SCRIPT` records one" in done.stderr
+
+
+def test_a_file_that_does_not_exist_is_named_with_what_was_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script with the directory in which it was looked for; a subject of an estimate with the options for a history."""
+    monkeypatch.chdir(tmp_path)
+    done = call("run", "nope.py")
+    assert done.exit_code == 2
+    assert f"there is no script 'nope.py' in {tmp_path}" in done.stderr
+    done = call("estimate", "nightly")
+    assert done.exit_code == 2
+    assert "nightly can't be read: No such file or directory" in done.stderr
+    assert "--run-name" in done.stderr
+
+
 def test_a_seal_without_a_key_says_where_keys_come_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option, the variable, and the command that makes one."""
     monkeypatch.delenv("TRACEKIT_SEAL_KEY_FILE", raising=False)

@@ -728,6 +728,12 @@ def shown_as(path: str) -> str:
     )
 
 
+#: What to do about a run that is not in the store: if the store has others, and if it has none.
+_OF_OTHERS: Final = "`tracekit list` shows the runs of a store; --store or TRACEKIT_DIR names another"
+_OF_NONE: Final = (
+    "`tracekit run SCRIPT` records one; go to the directory that your program runs in, or name its store with "
+    "--store or TRACEKIT_DIR"
+)
 #: The newest run, or an earlier one.
 _LAST: Final = expression(r"last(?:~([0-9]{1,9}))?")
 
@@ -818,10 +824,7 @@ class Store:
         raise RunNotFoundError(
             f"{count} in {self.root}",
             store=self.root,
-            next_action="`tracekit list` shows the runs of a store; TRACEKIT_DIR names another"
-            if runs
-            else "`tracekit run SCRIPT` records one; go to the directory that your program runs in, or name its store "
-            "with --store or TRACEKIT_DIR",
+            next_action=_OF_OTHERS if runs else _OF_NONE,
         )
 
     def segments(self, run_id: str) -> tuple[str, ...]:
@@ -898,9 +901,7 @@ class Store:
         if near:
             next_action = "say which: " + ", ".join(near)
         else:
-            next_action = (
-                "`tracekit list` shows the runs of a store; TRACEKIT_DIR names another" if ids else "the store is empty"
-            )
+            next_action = _OF_OTHERS if ids else _OF_NONE
         return RunNotFoundError(what, store=self.root, run=run, close=near, next_action=next_action)
 
     # -- writing -------------------------------------------------------------------------------------------------------

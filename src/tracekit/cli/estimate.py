@@ -27,7 +27,7 @@ def _limit(context: click.Context, option: click.Parameter, value: float | None)
 
 
 @click.command()
-@click.argument("subject", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("subject", required=False, type=click.Path(allow_dash=True))
 @click.option("--agent", metavar="NAME", help="Use the history of runs with this agent.")
 @click.option("--run-name", metavar="NAME", help="Use the history of runs of this name.")
 @click.option("--budget", metavar="UNITS", type=float, callback=_limit, help="Fail if it would take more cost units.")
@@ -102,6 +102,10 @@ def _read(path: str) -> Any:
     try:
         with click.open_file(path, "rb") as file:
             return orjson.loads(file.read())
+    except OSError as error:
+        raise click.UsageError(
+            f"{path} can't be read: {error.strerror}. SUBJECT is a JSON file; --run-name or --agent names the history of runs"
+        ) from None
     except ValueError as error:
         raise click.UsageError(f"{path} is not JSON: {error}") from None
 
