@@ -248,6 +248,7 @@ unit/test_fallbacks.py
 unit/test_guard.py
 unit/test_guard_hosts.py
 unit/test_guard_isolation.py
+unit/test_interrupted_hooks.py
 unit/test_journal_intern.py
 unit/test_journal_reader.py
 unit/test_journal_runs.py
