@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import named, watch
+from tests.support.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and each program of a test would ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

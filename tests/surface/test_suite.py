@@ -69,6 +69,30 @@ def test_a_failure_is_named_when_it_happens(tmp_path: Path, workers: list[str]) 
     assert "1 failed, 1 passed" in rest
 
 
+DIES = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(8))
+def test_one(number):
+    if number == 3:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_worker_that_dies_fails_one_test(tmp_path: Path) -> None:
+    """When a worker dies, the test that it ran fails, and all other tests are run: those of its file, and those that it still had."""
+    (tmp_path / "conftest.py").write_text("from tests.support.distribution import pytest_xdist_make_scheduler")
+    (tmp_path / "test_dies.py").write_text(DIES)
+    for name in ("test_a.py", "test_b.py", "test_c.py", "test_d.py"):
+        (tmp_path / name).write_text("def test_one(): pass")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "loadfile"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    assert "1 failed, 11 passed" in done.stdout
+    assert re.search(r"FAILED test_dies.py::test_one\[3\] - worker 'gw\d' crashed", done.stdout)
+
+
 def test_checks_side_by_side(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Checks that run at the same time are all run and shown in order; the status is that of the first that failed."""
     environment = Environment(Path(sys.executable))
