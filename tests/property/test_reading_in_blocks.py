@@ -8,6 +8,7 @@ import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -393,15 +394,22 @@ def changed(whole: list[bytes], changes: list[tuple[Any, ...]]) -> bytes:
 
 
 def facts(value: Any) -> Any:
-    """All that an object is, to be compared."""
+    """Everything that an object holds, in a form that can be compared."""
+    kind = type(value)
+    if kind in (str, int, bool, float, bytes, NoneType):
+        return value
+    if kind is dict:
+        return {key: facts(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [facts(item) for item in value]
     if isinstance(value, array):
         return value.typecode, value.tolist()
     if isinstance(value, Mapping):
         return {key: facts(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [facts(item) for item in value]
-    if type(value).__module__.startswith("tracekit."):
-        names = getattr(type(value), "__slots__", None) or vars(value)
+    if kind.__module__.startswith("tracekit."):
+        names = getattr(kind, "__slots__", None) or vars(value)
         return {name: facts(getattr(value, name)) for name in names if name not in ("_originals", "_load", "_last")}
     return value
 
