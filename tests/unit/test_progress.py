@@ -239,6 +239,35 @@ def test_a_cancelled_call_ends_in_its_turn(tmp_path: Path, loop: Loop) -> None:
         twice(tmp_path, loop, program)
 
 
+@LOOPS
+def test_tasks_that_are_done_are_completed_in_the_order_given(tmp_path: Path, loop: Loop) -> None:
+    """``asyncio.as_completed`` yields tasks that are done already in the order in which the program names them, and those
+    that are not after them, in a recording and in a replay."""
+
+    async def failing() -> None:
+        raise ValueError("failed")
+
+    async def program() -> list[Any]:
+        tasks = [asyncio.create_task(on_loop(i, 0)) for i in range(20)]
+        failed = asyncio.create_task(failing())
+        await asyncio.wait([*tasks, failed])
+        late = asyncio.create_task(on_loop("late", 0.001))
+        found: list[Any] = []
+        for one in asyncio.as_completed([late, *reversed(tasks), failed, tasks[0]]):
+            try:
+                found.append(await one)
+            except ValueError as error:
+                found.append(str(error))
+        assert found == [*[await task for task in reversed(tasks)], "failed", await late]
+        if sys.version_info >= (3, 13):
+            async for task in asyncio.as_completed(tasks):
+                assert task is tasks[len(found) - 22]
+                found.append(task.result())
+        return found
+
+    twice(tmp_path, loop, program)
+
+
 def test_a_group_cancels_its_tasks_in_order(tmp_path: Path) -> None:
     """A group that fails cancels its tasks in the order in which they were started, in the recording and in the replay."""
 

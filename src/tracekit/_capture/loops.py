@@ -48,10 +48,12 @@ __all__ = ["patches"]
 def patches(switch: Switch) -> list[Patch]:
     """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
     once = switch.once
+    iterator = getattr(tasks, "_AsCompletedIterator", None)  # from Python 3.13 on
     found = [
         once(BaseEventLoop, "create_task", _create_task),
         # The modules have no global named ``set``: this one shadows the built-in.
         *switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)]),
+        *([once(iterator, "_wait_for_one", _iterator_of_done)] if iterator is not None else ()),
         once(BaseEventLoop, "call_soon", _call_soon),
         once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
         once(BaseEventLoop, "call_at", _call_at),
@@ -90,7 +92,65 @@ def patches(switch: Switch) -> list[Patch]:
 
 def _set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
     """Replacement of ``set`` in ``asyncio.tasks``: ordered inside a run."""
-    return set(*elements) if current.get() is None else InOrder(*map(in_order, elements))
+    if current.get() is None:
+        return set(*elements)
+    ordered = InOrder(*map(in_order, elements))
+    return _done_in_order(ordered) if _getframe(1).f_code is _AS_COMPLETED else ordered
+
+
+def _code_of_as_completed() -> Any:
+    """Return the code that makes the set of ``asyncio.as_completed``: from Python 3.13 on, that of its iterator."""
+    iterator: Any = getattr(tasks, "_AsCompletedIterator", None)
+    return tasks.as_completed.__code__ if iterator is None else iterator.__init__.__code__
+
+
+_AS_COMPLETED: Final = _code_of_as_completed()
+
+
+class _Done(asyncio.Future[Any]):
+    """Stands in ``asyncio.as_completed`` for ``future``, which is done already.
+
+    ``as_completed`` puts its futures into a set of its own before it asks each to report: those that are done would report
+    in the order of their addresses. These report in the order of ``group``, once the last of them has been asked.
+    """
+
+    def __init__(self, future: Any, group: list[_Done]) -> None:
+        super().__init__(loop=future.get_loop())
+        self.future: Final = future
+        self._group: Final = group
+        self._asked = False
+        group.append(self)
+
+    def add_done_callback(self, callback: Any, *, context: Context | None = None) -> None:
+        super().add_done_callback(callback, context=context)
+        self._asked = True
+        if all(one._asked for one in self._group):
+            for one in self._group:
+                if not one.done():
+                    one.set_result(None)
+
+    def result(self) -> Any:
+        return self.future.result()
+
+
+def _done_in_order(ordered: InOrder) -> InOrder:
+    """Return the futures with each that is done replaced, if there are several of those."""
+    done = [one for one in ordered if isfuture(one) and one.done()]
+    if len(done) < 2:
+        return ordered
+    group: list[_Done] = []
+    return InOrder([_Done(one, group) if one in done else one for one in ordered])
+
+
+def _iterator_of_done(original: Any) -> Any:
+    """Return the iterator of ``asyncio.as_completed`` such that it yields the program's own futures."""
+
+    async def _wait_for_one(self: Any, resolve: bool = False) -> Any:
+        found = await original(self)
+        found = found.future if type(found) is _Done else found
+        return found.result() if resolve else found
+
+    return _wait_for_one
 
 
 def _create_task(original: Any) -> Any:
