@@ -16,7 +16,7 @@ import sys
 import time as _time
 from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Mapping
-from contextlib import ContextDecorator, suppress
+from contextlib import ContextDecorator, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -179,6 +179,10 @@ def running_task() -> Any:
     return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
 
 
+#: What ``off_loop`` does to a decorated function if there is no loop to hide.
+_NO_LOOP: Final = nullcontext()
+
+
 class off_loop(ContextDecorator):
     """Hide the running event loop of this thread inside the block or decorated function; for tracekit's own file
     operations.
@@ -193,9 +197,9 @@ class off_loop(ContextDecorator):
 
     __slots__ = ("_loop",)
 
-    def _recreate_cm(self) -> off_loop:
-        """A separate manager for each call of a decorated function."""
-        return off_loop()
+    def _recreate_cm(self) -> Any:
+        """A separate manager for each call of a decorated function, or none if no loop is running."""
+        return _NO_LOOP if running_loop() is None else off_loop()
 
     def __enter__(self) -> None:
         self._loop = running_loop()

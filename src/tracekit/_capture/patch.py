@@ -110,7 +110,8 @@ class AttributePatch:
     def apply(self) -> None:
         if self.applied:
             return
-        found = self._found = self._own()
+        # Not getattr: it would run lazy attributes and descriptors, and find inherited attributes.
+        found = self._found = getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
         if found is not self._like:
             self.value, self._like = looking_like(self.value, found, self.owner), found
         self.applied = True  # first: a signal handler may raise right after the replacement
@@ -120,7 +121,7 @@ class AttributePatch:
         if not self.applied:
             return True
         self.applied = False
-        there = self._own()
+        there = getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
         if there is self._found:
             return True
         if there is not self.value:
@@ -131,10 +132,6 @@ class AttributePatch:
             setattr(self.owner, self.name, self._found)
         self._found = MISSING
         return True
-
-    def _own(self) -> object:
-        # Not getattr: it would run lazy attributes and descriptors, and find inherited attributes.
-        return getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
 
 
 class LatePatch(AttributePatch):
@@ -245,12 +242,16 @@ def _restore(patches: list[Patch]) -> list[str]:
 class Switch:
     """A stack of patches that is applied while at least one session holds it.
 
-    ``patches()`` returns the patches, and more of them once one of ``modules`` has been imported. It creates each patch
-    only once (``once``, ``made``), from the genuine function.
+    ``patches()`` returns the patches, and more of them once one of ``modules`` has been imported; a function that
+    returns these is called once, before the first activation. Each patch is created only once (``once``, ``made``), from
+    the genuine function.
     """
 
-    def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:
+    def __init__(
+        self, patches: Callable[[], list[Patch]], modules: Iterable[str] | Callable[[], Iterable[str]] = ()
+    ) -> None:
         self._patches: Final = patches
+        self._to_watch: Callable[[], Iterable[str]] | None = modules if callable(modules) else None
         self._modules: Final[list[str]] = []
         #: The result of ``patches()``, and the modules that were loaded at that time.
         self._known: list[Patch] = []
@@ -258,7 +259,7 @@ class Switch:
         self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
         self._made: Final[dict[object, list[Patch]]] = {}
-        self.watch(modules)
+        self._watch(() if callable(modules) else modules)
         self.stack: Final = PatchStack()
         #: What could not be replaced in place on this interpreter, and the consequences.
         self.degraded: Final[list[str]] = []
@@ -267,9 +268,8 @@ class Switch:
     def active(self) -> bool:
         return self._holders > 0
 
-    def watch(self, modules: Iterable[str]) -> None:
-        """Look for more patches once one of these modules is imported, too. Called before anything is active, so that
-        no import is missed."""
+    def _watch(self, modules: Iterable[str]) -> None:
+        """Look for more patches once one of these modules is imported."""
         for module in modules:
             if module not in self._modules:
                 self._modules.append(module)
@@ -299,6 +299,9 @@ class Switch:
             self._holders += 1
             try:
                 if self._holders == 1:
+                    if self._to_watch is not None:
+                        self._watch(self._to_watch())
+                        self._to_watch = None
                     there = _loaded_of(self._modules)
                     if self._known_for != there:
                         self._known_for, self._known = there, self._patches()

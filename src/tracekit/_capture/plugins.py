@@ -312,17 +312,14 @@ class Scheduler:
     called only if the package of the first of ``starts`` has been imported. ``instead`` says what to do instead.
     """
 
-    __slots__ = ("instead", "name", "running", "starts")
+    __slots__ = ("instead", "name", "package", "running", "starts")
 
     def __init__(self, name: str, starts: Sequence[str], running: Callable[[], bool], instead: str) -> None:
         self.name: Final = name
         self.starts: Final = tuple(tuple(start.split(":", 1)) for start in starts)
         self.running: Final = running
         self.instead: Final = instead
-
-    @property
-    def package(self) -> str:
-        return self.starts[0][0].partition(".")[0]
+        self.package: Final = self.starts[0][0].partition(".")[0]
 
     def __repr__(self) -> str:
         return f"Scheduler({self.name!r})"

@@ -259,9 +259,10 @@ def _queues() -> list[QueueClass]:
     return [kind for integration in discover().values() for kind in integration.queues]
 
 
-def handed_over_in() -> Iterator[str]:
-    """Yield the modules with classes by which threads of a library hand things to one another."""
-    return (library.module for library in _queues())
+def handed_over_in() -> list[str]:
+    """Return the modules with classes by which threads hand things to one another."""
+    standard = ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
+    return [*standard, *(library.module for library in _queues())]
 
 
 # -- a replay that has failed ------------------------------------------------------------------------------------------
@@ -1076,18 +1077,13 @@ _TAKES_ASSIGNMENT: Final = 1 << 9
 # thread or call is *started*; it is entered innermost, around the program's own callable, because libraries run that in
 # a copy of an older context.
 
-_switch: Final = Switch(lambda: _patches(), ("concurrent.futures.thread",))
+
+def _modules() -> list[str]:
+    return ["concurrent.futures.thread", *(module for scheduler in _schedulers() for module, _ in scheduler.starts)]
 
 
-def activate() -> None:
-    """Put the hooks in place; each call needs a ``deactivate``."""
-    _switch.watch(module for scheduler in _schedulers() for module, _ in scheduler.starts)
-    _switch.activate()
-
-
-def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Return what others have patched since."""
-    return _switch.deactivate()
+_switch: Final = Switch(lambda: _patches(), _modules)
+activate, deactivate = _switch.activate, _switch.deactivate
 
 
 def _patches() -> list[Patch]:

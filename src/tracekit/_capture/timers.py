@@ -513,16 +513,8 @@ def _is_owned(original: Any, locked: Any) -> Any:
 # has ended passes in real time, since the recorded program waited on, too. Timers armed inside a live step (a tool's
 # own back-off) are not the run's.
 
-_switch: Final = Switch(
-    lambda: _patches(), ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
-)
-deactivate = _switch.deactivate
-
-
-def activate() -> None:
-    """Put the hooks in place; each call needs a ``deactivate``."""
-    _switch.watch(handover.handed_over_in())
-    _switch.activate()
+_switch: Final = Switch(lambda: _patches(), handover.handed_over_in)
+activate, deactivate = _switch.activate, _switch.deactivate
 
 
 def scope_of_timers() -> Scope | None:
