@@ -100,6 +100,20 @@ def _interpreter(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     return "a sub-interpreter"
 
 
+def _zmq(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    text = _endpoint(args, kwargs)
+    return _of_url(text) if text.startswith("tcp:") else text
+
+
+def _within_the_process(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return _endpoint(args, kwargs).startswith("inproc:")
+
+
+def _endpoint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    found = args[1] if len(args) > 1 else kwargs.get("addr", "")
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+
 _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _METHODS = ("request", "get", "head", "options", "delete", "post", "put", "patch")
 _PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy_expert")
@@ -149,6 +163,10 @@ integration = Integration(
         *(
             Native("confluent_kafka.cimpl", f"Consumer.{name}", keeps=True)
             for name in ("subscribe", "assign", "poll", "consume")
+        ),
+        *(
+            Native("zmq.sugar.socket", f"Socket.{name}", _zmq, inside=_within_the_process)
+            for name in ("connect", "bind")
         ),
         *(Native("temporalio.bridge.client", f"Client.{name}") for name in ("connect", "call")),
         # A sub-interpreter has modules of its own, in which nothing is captured: what it does is unknown.

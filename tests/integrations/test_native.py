@@ -118,6 +118,20 @@ def _pyreqwest(port: int) -> object:
         return client.get(f"http://127.0.0.1:{port}/").build().send()
 
 
+def _zmq(port: int) -> object:
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.PAIR) as here, context.socket(zmq.PAIR) as there:
+        here.bind("inproc://within")
+        there.connect("inproc://within")
+        there.send(b"x")
+        assert here.recv() == b"x"
+        with context.socket(zmq.REQ) as out:
+            out.linger = 0
+            out.connect(f"tcp://127.0.0.1:{port}")
+            return out.recv(zmq.NOBLOCK)
+
+
 #: By client: the module, and a call that fails where nobody listens.
 CLIENTS: dict[str, tuple[str, Callable[[int], object]]] = {
     "grpc": ("grpc", _grpc),
@@ -134,6 +148,7 @@ CLIENTS: dict[str, tuple[str, Callable[[int], object]]] = {
     "primp, async": ("primp", _primp_async),
     "rnet": ("rnet", _rnet),
     "pyreqwest": ("pyreqwest", _pyreqwest),
+    "pyzmq, but for what stays in the process": ("zmq", _zmq),
 }
 
 

@@ -269,11 +269,12 @@ class Native:
 
     - ``target``: returns what a call reaches, given its arguments, as ``(host, port)`` or a text.
     - ``keeps``: the first argument is a connection or client, and only its first call is reported.
+    - ``inside``: returns, given the arguments, whether the call reaches nothing outside the process.
     - ``nothing``: returns, given the arguments, the empty response that telemetry gets in a replay, where it is not
       sent; without it an ordinary connection error is raised.
     """
 
-    __slots__ = ("attribute", "keeps", "module", "nothing", "target")
+    __slots__ = ("attribute", "inside", "keeps", "module", "nothing", "target")
 
     def __init__(
         self,
@@ -282,12 +283,14 @@ class Native:
         target: Callable[[tuple[Any, ...], Mapping[str, Any]], object] | None = None,
         *,
         keeps: bool = False,
+        inside: Callable[[tuple[Any, ...], Mapping[str, Any]], bool] | None = None,
         nothing: Callable[[tuple[Any, ...], Mapping[str, Any]], object] | None = None,
     ) -> None:
         self.module: Final = module
         self.attribute: Final = attribute
         self.target: Final = target
         self.keeps: Final = keeps
+        self.inside: Final = inside
         self.nothing: Final = nothing
 
     def target_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
