@@ -237,6 +237,7 @@ crash/test_copies.py
 crash/test_power.py
 e2e/test_commands.py
 e2e/test_guard_sdks.py
+e2e/test_scratch.py
 golden/test_golden.py
 integrations/test_http.py
 property/test_canonical.py
