@@ -316,30 +316,27 @@ _KEPT: Final = _Names(_kept)
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
     """Return a complete response in the form of the log."""
-    return _message(status, headers, content, value, None)[0]
-
-
-def _message(
-    status: int, headers: Headers, content: bytes, value: Any, data: bytes | None
-) -> tuple[dict[str, Any], bytes | None]:
-    """Like ``message``, and also return the JSON of its body, as ``encode`` does."""
-    shown, content_type = response_headers(headers)
-    body, format, data = encode(content, value, data, text=textual(content_type))
-    return {"status": status, "headers": shown, "body": body, "format": format}, data
+    return whole(status, headers, content, value, None, {})[0]
 
 
 def whole(
     status: int, headers: Headers, content: bytes, value: Any, data: bytes | None, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
-    """Like ``message``, with ``also`` added; and also return its JSON as logged, if available."""
-    output, body = _message(status, headers, content, value, data)
-    format, shown, more = output["format"], quick(output["headers"]), quick(also)
-    output.update(also)
-    if body is None or shown is None or more is None:
+    """Like ``message``, with ``also`` added; and also return its JSON as logged, if available.
+
+    ``value`` and ``data`` are the result of ``_parsed``.
+    """
+    kept, content_type = response_headers(headers)
+    body, format, data = encode(content, value, data, text=textual(content_type))
+    output = {"status": status, "headers": kept, "body": body, "format": format, **also}
+    if data is None:
         return output, None
-    end = b"," + more[1:] if also else b"}"
+    shown, more = quick(kept), quick(also) if also else b"}"
+    if shown is None or more is None:
+        return output, None
+    end = b"," + more[1:] if also else more
     return output, b'{"status":%d,"headers":%b,"body":%b,"format":"%b"%b' % (
-        status, shown, body, format.encode(), end,
+        status, shown, data, format.encode(), end,
     )  # fmt: skip
 
 

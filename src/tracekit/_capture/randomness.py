@@ -91,7 +91,8 @@ def _urandom(real: Any, _flags: int) -> Hook:
         who = (who or library()) if _makes_an_id(sys._getframe(1)) else None
         if who is None:
             return real(size)
-        return bytes.fromhex(_drawn_by(who, scope, "uuid.uuid4", lambda: real(size).hex()))
+        drawn = scope.session.library_draw(in_own_lane(scope), "uuid.uuid4", who, lambda: real(size).hex())
+        return bytes.fromhex(drawn)
 
     return urandom
 

@@ -87,12 +87,11 @@ class Encoded:
     """One value as it goes into the log.
 
     ``data`` is its JSON, ``tree`` the value before interning. ``whole`` is false if parts of it are in ``blob``
-    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are. ``places`` is
-    for ``Encoder.remember``, once the entry is written. ``hashed`` is the hash of the canonical form up to the tree's
-    end, if known.
+    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are. ``hashed`` is
+    the hash of the canonical form up to the tree's end, if known.
     """
 
-    __slots__ = ("data", "hashed", "notes", "places", "redacted", "tree", "whole")
+    __slots__ = ("data", "hashed", "notes", "redacted", "tree", "whole")
 
     def __init__(
         self,
@@ -101,7 +100,6 @@ class Encoded:
         notes: list[str],
         redacted: list[Mark],
         whole: bool,
-        places: Places | None = None,
         hashed: Any = None,
     ) -> None:
         self.data: Final = data
@@ -109,7 +107,6 @@ class Encoded:
         self.notes: Final = notes
         self.redacted: Final = redacted
         self.whole: Final = whole
-        self.places: Final = places
         self.hashed: Final = hashed
 
 
@@ -153,6 +150,8 @@ class Encoder:
     def __init__(self, redactor: Redactor, write_blob: Callable[[bytes], int]) -> None:
         self.redactor: Final = redactor
         self._interner = Interner(write_blob)
+        #: Remembers the strings at places of an entry, which has been written, for references: ``remember(places, seq)``.
+        self.remember: Final = self._interner.remember
 
     def plain(self, value: Any, seen: list[Any]) -> bytes | None:
         """Return the encoding of a small value that needs nothing special, or ``None``: the hot path.
@@ -190,7 +189,7 @@ class Encoder:
                 notes = _without_classes(notes, returns)
         if len(data) > _CERTAIN and oversized(tree, data):
             tree = stand_in(value, data, notes)
-            return Encoded(dumps_in_order(tree), tree, notes, [], True, places)
+            return Encoded(dumps_in_order(tree), tree, notes, [], True)
         redacted: list[Mark] = []
         suspicious = own is not None or self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
@@ -206,8 +205,8 @@ class Encoder:
         if large:
             interned = self._interner.intern(tree, lists=lists, places=places, at=at)
             if interned is not tree:
-                return Encoded(dumps_in_order(interned), tree, notes, redacted, False, places)
-        return Encoded(data, tree, notes, redacted, True, places)
+                return Encoded(dumps_in_order(interned), tree, notes, redacted, False)
+        return Encoded(data, tree, notes, redacted, True)
 
     def encode_continued(
         self, value: Any, data: bytes, continued: Continuation, places: Places | None
@@ -269,11 +268,7 @@ class Encoder:
             data = dumps_in_order(interned)
             hashed = hashed.copy()
             hashed.update(b"]" + after)
-        return Encoded(data, tree, [], redacted, whole, places, None if whole else hashed)
-
-    def remember(self, places: Places, seq: int) -> None:
-        """Remember the strings of the entry ``seq``, which has been written, for references."""
-        self._interner.remember(places, seq)
+        return Encoded(data, tree, [], redacted, whole, None if whole else hashed)
 
     def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
         # ``__repr__`` is the program's own code: what it does is not part of the run.

@@ -200,6 +200,9 @@ class RecordedStep(Step):
     _hides = False
     #: Whether it arrived in pieces; then its end is the last of them.
     _in_pieces = False
+    #: Its arguments before the call, if the call may change them.
+    watched: WatchedArguments | None = None
+    _inside: Spending
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
@@ -207,9 +210,6 @@ class RecordedStep(Step):
         self.request: Final = request
         self.spec: Final = request.spec
         self.seq = seq
-        #: Its arguments before the call, if the call may change them.
-        self.watched: WatchedArguments | None = None
-        self._inside: Spending
 
     def body(self) -> Scope:
         scope, spec, seq = self.scope, self.spec, self.seq
@@ -297,10 +297,10 @@ class RecordedStep(Step):
         return in_own_lane(scope).lane
 
     def _comes_to(self, meta: Mapping[str, Any]) -> Lane:
-        """Return the lane that receives the outcome. Code that abandons a stream, or has it collected, reads no more of
-        it, but may wait for its close."""
+        """Return the lane that receives the outcome of a stream. Code that abandons it, or has it collected, reads no
+        more of it, but may wait for its close."""
         left = meta.get("abandoned") and not meta.get("suspended")
-        if not self._in_pieces or left or meta.get("collected"):
+        if left or meta.get("collected"):
             return self.scope.lane
         lane = self._reader()
         if lane.id < 0:
@@ -471,7 +471,8 @@ class RecordedStep(Step):
         known: bool = True,
     ) -> int:
         """Write the outcome. ``known``: it settles whether an effect happened."""
-        session, lane = self.session, self._comes_to(meta)
+        session = self.session
+        lane = self._comes_to(meta) if self._in_pieces else self.scope.lane
         if "suspended" in meta and not (
             self.scope.live or self.spec.structural
         ):  # a span is ended by the program itself
