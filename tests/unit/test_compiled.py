@@ -486,25 +486,38 @@ TREES = st.recursive(
     tree=st.dictionaries(st.sampled_from(["body", "url", "n"]), TREES, max_size=3),
     sizes=st.sampled_from([(256, 64, 512, 1 << 18), (256, 0, 512, 1 << 18), (4, 8, 16, 1 << 18), (256, 64, 512, 1000)]),
 )
-def test_known_by(tree: dict[str, Any], sizes: tuple[int, int, int, int]) -> None:
-    """What the large parts of a tree are known by, and where they are; ``None`` where a text is too large."""
-    kept: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+def test_unknown(tree: dict[str, Any], sizes: tuple[int, int, int, int]) -> None:
+    """The large texts of a tree and where they are, unless a digest in it is known or a text is too large; large elements of lists are
+    known from then on."""
     before = repr(tree)
-    assert compiled.known_by(tree, ("input",), sizes, kept[0]) == pure.known_by(tree, ("input",), sizes, kept[1])
-    assert kept[0] == kept[1]
+    digests: dict[int, Any] = {}
+    texts, large, every = list[Any](), list[bytes](), list[bytes]()
+    fits = pure._known_in(tree, ("input",), sizes, digests, texts, large, every)
+    for young, old in (({}, {}), (dict.fromkeys(every[:1], 1), {}), ({}, dict.fromkeys(every[-1:], 1))):
+        shares = bool(young or old) or len(set(large)) < len(large)
+        expected = texts if fits and not shares else None
+        for form in (compiled, pure):
+            kept: dict[int, Any] = {}
+            added = dict(young)
+            assert form.unknown(tree, ("input",), sizes, kept, added, old) == expected
+            assert kept == digests
+            assert added == young | (dict.fromkeys(large, 0) if expected is not None else {})
     assert repr(tree) == before
 
 
-def test_known_by_refuses() -> None:
+def test_unknown_refuses() -> None:
     """What is not JSON is a mistake of the caller's."""
     sizes = (4, 8, 16, 1 << 18)
     for tree in ({"a": "\ud800" * 9}, {"a": [{"b": object()}]}):
         for form in (compiled, pure):
             with pytest.raises((TypeError, UnicodeEncodeError)):
-                form.known_by(tree, ("input",), sizes, {})
-    for wrong in (([], (), sizes, {}), ({}, "", sizes, {}), ({}, (), (1, 2), {}), ({}, (), sizes, []), ({}, (), sizes)):
+                form.unknown(tree, ("input",), sizes, {}, {}, {})
+    for wrong in (
+        ([], (), sizes, {}, {}, {}), ({}, "", sizes, {}, {}, {}), ({}, (), (1, 2), {}, {}, {}), ({}, (), sizes, [], {}, {}),
+        ({}, (), sizes, {}, None, {}), ({}, (), sizes, {}, {}, None), ({}, (), sizes),
+    ):  # fmt: skip
         with pytest.raises(TypeError):
-            compiled.known_by(*wrong)
+            compiled.unknown(*wrong)
 
 
 class Taken:
@@ -924,6 +937,126 @@ def test_lines_of_several_entries(base: Any, tmp_path: Path) -> None:
     for wrong in ([("one", 0, 2)], [("one", "0", 2, b"")], [("one", 0, 2, "tail")], ["one"]):
         with pytest.raises((TypeError, ValueError)):
             log._lines(end, wrong)
+
+
+READS = [("random", 0, 1, "uuid.uuid4", "ab"), ("clock", 0, 1, "time.time", 1.5), ("clock", 0, 1, "time.time", 2.5)]
+
+
+def log_with_reads(base: Any, path: Path) -> Any:
+    """A log for which ``READS`` wait; what is given back waits again, and is noted in ``returned``."""
+    log = log_of(base, path)
+    log._reads, log._encode_read, log.returned = deque(READS), lambda values: json.dumps(values).encode(), []
+
+    def give_back(reads: list[Any]) -> None:
+        log.returned.append(list(reads))
+        log._reads.extendleft(reversed(reads))
+
+    log._give_back = give_back
+    return log
+
+
+def test_reads_are_written_with_the_entry_after_them(base: Any, tmp_path: Path) -> None:
+    """One write puts them into the file, those of one function and lane as one entry; without anything to write none is made."""
+    log = log_with_reads(base, tmp_path / "log")
+    sizes: list[int] = []
+
+    def write(fd: int, data: bytes) -> int:
+        sizes.append(os.write(fd, data))
+        return sizes[-1]
+
+    log._os_write = write
+    assert log._write_with_reads(("one", 2, 3, b',"a":1')) == 3
+    assert (list(log._reads), sizes) == ([], [(tmp_path / "log").stat().st_size])
+    assert log._write_with_reads() == 3
+    assert (log._end[0], log._end[3], log._in_flight, len(sizes), log.returned) == (3, sizes[0], None, 1, [])
+    log._reads.append(READS[0])
+    assert log._write_with_reads() == 4
+    found = entries_of(tmp_path / "log")
+    assert [(one["seq"], one["type"], one.get("name"), one.get("values")) for one in found] == [
+        (1, "random", "uuid.uuid4", ["ab"]),
+        (2, "clock", "time.time", [1.5, 2.5]),
+        (3, "one", None, None),
+        (4, "random", "uuid.uuid4", ["ab"]),
+    ]
+    log._stopped = True
+    for entries in ((), (("one", 0, 0, b""),)):
+        with pytest.raises(Gone):
+            log._write_with_reads(*entries)
+    for missing in ("_reads", "_encode_read"):
+        delattr(log, missing)
+        with pytest.raises(AttributeError):
+            log._write_with_reads()
+
+
+def test_reads_that_were_not_written_wait_again(base: Any, tmp_path: Path) -> None:
+    """Whatever went wrong, in their order; the next entry is written after them."""
+    log = log_with_reads(base, tmp_path / "log")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "full")
+
+    def interrupted(values: list[Any]) -> bytes:
+        raise KeyboardInterrupt
+
+    log._os_write = full
+    with pytest.raises(Gone):
+        log._write_with_reads(("one", 0, 0, b""))
+    log._encode_read = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        log._write_with_reads(("one", 0, 0, b""))
+    log._encode_read = lambda values: json.dumps(values).encode()
+    with pytest.raises(TypeError):
+        log._write_with_reads(("one", 0, 0, "no bytes"))
+    assert log.returned == [READS] * 3
+    assert (list(log._reads), log._end[0], log._in_flight) == (READS, 0, None)
+    del log._os_write
+    assert log._write_with_reads(("one", 0, 0, b"")) == 3
+    assert [entry["type"] for entry in entries_of(tmp_path / "log")] == ["random", "clock", "one"]
+
+
+def test_reads_in_flight_do_not_wait_again(base: Any, tmp_path: Path) -> None:
+    """After a Ctrl-C while the system writes they may be in the file: they are not written twice."""
+    log = log_with_reads(base, tmp_path / "log")
+
+    def interrupted(fd: int, data: bytes) -> int:
+        os.write(fd, data)
+        raise KeyboardInterrupt
+
+    log._os_write = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        log._write_with_reads(("one", 0, 0, b""))
+    assert (list(log._reads), log.returned, log._in_flight[0]) == ([], [], 3)
+    del log._os_write
+    assert log._write("one", 0, 0, b"") == 4
+    assert [entry["seq"] for entry in entries_of(tmp_path / "log")] == [1, 2, 3, 4]
+
+
+def test_an_entry_within_a_write_of_reads_comes_after_it(base: Any, tmp_path: Path) -> None:
+    """A signal handler that runs while the values are encoded writes before them, one that runs while the system writes after them."""
+    log = log_with_reads(base, tmp_path / "log")
+
+    def encode(values: list[Any]) -> bytes:
+        if len(values) == 1:
+            log._write("encoding", 0, 0, b"")
+        return json.dumps(values).encode()
+
+    def interrupted(fd: int, data: bytes) -> int:
+        written = os.write(fd, data)
+        if b"encoding" not in data:
+            del log._os_write
+            log._write("inner", 0, 0, b"")
+        return written
+
+    log._encode_read, log._os_write = encode, interrupted
+    assert log._write_with_reads(("outer", 0, 0, b"")) == 4
+    assert [entry["type"] for entry in entries_of(tmp_path / "log")] == [
+        "encoding",
+        "random",
+        "clock",
+        "outer",
+        "inner",
+    ]
+    assert (log._end[0], log._in_flight, log.returned) == (5, None, [])
 
 
 def test_entries_are_written(base: Any, tmp_path: Path) -> None:

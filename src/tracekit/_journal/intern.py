@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from .._native import digest, elements, known_by, parts
+from .._native import digest, elements, parts, unknown
 from .._native.pure import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
@@ -29,7 +29,7 @@ _SHORT: Final = 256
 _ELEMENT: Final = 64
 #: A shorter list that extends no other stays inline (pieces of a stream, a short answer).
 _LIST: Final = 512
-#: All of them for ``known_by``, where lists are asked for, and where texts alone are.
+#: All of them for ``unknown``, for lists and texts, and for texts alone.
 _SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE)
 _SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE)
 #: Containers.
@@ -72,13 +72,15 @@ class _Pass:
 
     __slots__ = ("digests", "known", "lists", "places")
 
-    def __init__(self, lists: bool, places: Places | None, known: Iterable[KnownList]) -> None:
+    def __init__(
+        self, lists: bool, places: Places | None, known: Iterable[KnownList], digests: dict[int, Any] | None = None
+    ) -> None:
         self.lists: Final = lists
         self.places: Final = places
         #: By the identity of the list.
         self.known: Final = {id(one.items): one for one in known} if known else {}
         #: Of lists that nothing was known of, what ``elements`` says.
-        self.digests: Final[dict[int, Any]] = {}
+        self.digests: Final[dict[int, Any]] = {} if digests is None else digests
 
     def digest(self, text: str) -> bytes:
         """Return the digest of ``text``; that of a long text is computed once."""
@@ -116,42 +118,30 @@ class Interner:
         ``places`` is filled with the strings that can be referred to in the entry that will hold the tree under its key
         ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``.
         """
-        job = _Pass(lists, places, known)
         if type(tree) is not dict:
-            return self._node(tree, job, (at,))
+            return self._node(tree, _Pass(lists, places, known), (at,))
         rest = tree
+        digests: dict[int, Any] = {}
         if lists:
             for key, child in tree.items():
                 if type(child) in _NESTED:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
-        if not known and places is not None and self._shares_nothing(rest, job, at):
-            return rest
-        return self._inside(rest, job, (at,))
+        if not known and places is not None:  # most trees share nothing: all of it in one call
+            self._make_room()
+            sizes = _SIZES if lists else _SIZES_OF_TEXTS
+            texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
+            if texts is not None:
+                places += texts
+                return rest
+        return self._inside(rest, _Pass(lists, places, known, digests), (at,))
 
     def remember(self, places: Places, seq: int) -> None:
         """Remember the strings at ``places`` of the entry ``seq``, which has been written."""
+        self._make_room()
         for key, path in places:
-            self._keep(key, (seq, list(path)))
-
-    def _shares_nothing(self, tree: dict[str, Any], job: _Pass, at: str) -> bool:
-        """Whether no part of a tree is known, nor too large to stay where it is: so are most trees. Then its parts are remembered.
-
-        What the parts are known by is worked out here, at one go, also for a tree that goes on to be looked at part by part.
-        """
-        found = known_by(tree, (at,), _SIZES if job.lists else _SIZES_OF_TEXTS, job.digests)
-        if found is None or job.places is None or not self._all_new(found[2]):
-            return False
-        places, keys, _ = found
-        if keys:
-            new = dict.fromkeys(keys, 0)
-            if len(new) < len(keys):  # one list may share with another one
-                return False
-            self._make_room()
-            self._young.update(new)
-        job.places.extend(places)
-        return True
+            self._young[key] = seq, path
 
     def _again(self, node: Any) -> Any:
         """Intern headers and the like, which are equal in every call: as a blob at their second occurrence, so that
@@ -341,7 +331,10 @@ def _size(text: str) -> int:
 
 
 def _reference(found: Any) -> dict[str, Any]:
-    return {"$ref": found} if type(found) is int else {"$ref": found[0], "at": found[1]}
+    if type(found) is int:
+        return {"$ref": found}
+    seq, at = found
+    return {"$ref": seq, "at": at if type(at) is int else list(at)}
 
 
 def _flat(node: Any) -> bool:

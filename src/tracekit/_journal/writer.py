@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import orjson
@@ -22,7 +21,7 @@ import orjson
 from .. import _reality
 from .._native import Chain, grouped
 from .._native import line as _line
-from .._native.pure import PENDING
+from .._native.pure import PENDING, take
 from .._reality import OwnThread, system
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION
@@ -212,6 +211,7 @@ class Journal(Chain):
     #: Methods of ``Chain``, named here as well because crash tests wrap them on this class.
     append = Chain.append
     _write = Chain._write
+    _write_with_reads = Chain._write_with_reads
 
     def _look(self) -> None:
         """Raise unless the file is unchanged, so that nobody relies on an entry written to a lost file."""
@@ -311,7 +311,7 @@ class Journal(Chain):
         written any more.
         """
         with self._lock:
-            for entry in (*grouped(self._take_reads(), self._encode_read), (kind, lane, parent, tail)):
+            for entry in (*grouped(take(self._reads), self._encode_read), (kind, lane, parent, tail)):
                 seq = self._keep(entry)
             with suppress(LogWriteError):
                 self._settle()
@@ -366,57 +366,16 @@ class Journal(Chain):
         middle = b',"run_id":%b,"type":%b,"ts_ns":' % (self._run, orjson.dumps(kind))
         return self._middles.setdefault(kind, middle)
 
-    def _write_with_reads(self, *after: _Entry) -> int:
-        """Write the pending reads of all lanes and the entries after them in one call; return the ``seq`` of the last."""
-        taken = self._take_reads()
-        entries = [*grouped(taken, self._encode_read), *after]
-        entry = None
-        try:
-            if self._stopped:
-                self._settle()
-            while entries:
-                if self._in_flight is not None or self._stopped:
-                    self._settle()
-                end = self._end
-                data, entry = self._lines(end, entries)
-                fd = self._fd
-                if self._end is not end:
-                    continue
-                self._in_flight = entry  # as in ``_write``
-                try:
-                    written = self._os_write(fd, data)
-                except OSError as error:
-                    self._give_up(0, error)
-                if written != len(data):
-                    self._complete(data, written)
-                if self._in_flight is entry:
-                    self._end = entry
-                    self._in_flight = None
-                return entry[0]
-            return self.seq
-        except BaseException:
-            there = entry is not None and (entry is self._end or entry is self._in_flight)
-            if not there:
-                if len(taken) <= PENDING:
-                    self._reads.extendleft(reversed(taken))
-                else:  # a log that can't be written would let them grow without bound
-                    self.lost += len(taken)
-            raise
+    def _give_back(self, reads: list[_Read]) -> None:
+        if len(reads) <= PENDING:
+            self._reads.extendleft(reversed(reads))
+        else:  # a log that can't be written would let them grow without bound
+            self.lost += len(reads)
 
     def _line(self, entry: _Entry, seq: int, ts: int, head: bytes) -> tuple[bytes, bytes]:
         """Return an entry as written, and its hash; ``head`` is the previous hash."""
         kind, lane, parent, tail = entry
         return _line(head, seq, self._middles.get(kind) or self._middle(kind), ts, lane, parent, tail)
-
-    def _take_reads(self) -> list[_Read]:
-        reads = self._reads
-        taken: list[_Read] = []
-        # What other threads add meanwhile waits: a thread that reads without pause would keep this loop going forever.
-        try:
-            taken.extend(starmap(reads.popleft, repeat((), len(reads))))
-        except IndexError:  # a signal handler has written them meanwhile
-            pass
-        return taken
 
     # -- errors --------------------------------------------------------------------------------------------------------
 

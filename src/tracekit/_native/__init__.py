@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         fields,
         grouped,
         header_values,
-        known_by,
         line,
         nearest,
         noted,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         quick_look,
         read_json,
         spaced,
+        unknown,
     )
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "fields",
     "grouped",
     "header_values",
-    "known_by",
     "line",
     "nearest",
     "noted",
@@ -61,6 +60,7 @@ __all__ = [
     "quick_look",
     "read_json",
     "spaced",
+    "unknown",
 ]
 
 _FUNCTIONS: Final = tuple(name for name in __all__ if name != "FORM")

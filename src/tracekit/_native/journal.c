@@ -205,7 +205,7 @@ elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return elements_of(PyModule_GetState(module), args[0], least, args[2], args[3]);
 }
 
-/* What known_by() looks for, and has found. Nothing in it is owned. */
+/* What unknown() looks for, and has found. Nothing in it is owned. */
 typedef struct {
     Py_ssize_t text, element, list, most;
     PyObject *digests;                 /* by the identity of a text or list */
@@ -295,18 +295,47 @@ known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way)
     return done;
 }
 
-PyDoc_STRVAR(known_by_doc, "known_by(tree, way, sizes, digests, /)\n--\n\nSee pure.known_by.");
+/* Whether any of a list's keys is in a dictionary. */
+static int
+is_any_in(PyObject *keys, PyObject *dict)
+{
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyList_Size(keys); i++) {
+        found = PyDict_Contains(dict, PyList_GetItem(keys, i));
+    }
+    return found;
+}
+
+/* Add the digests of large elements to `young`: 0 if one is there twice, -1 with an exception. */
+static int
+add_elements(PyObject *elements, PyObject *young)
+{
+    PyObject *new = PyDict_New(), *nothing = PyLong_FromLong(0);
+    Py_ssize_t size = PyList_Size(elements);
+    int done = new == NULL || nothing == NULL ? -1 : 1;
+    for (Py_ssize_t i = 0; done > 0 && i < size; i++) {
+        done = PyDict_SetItem(new, PyList_GetItem(elements, i), nothing) < 0 ? -1 : 1;
+    }
+    if (done > 0) {
+        done = PyDict_Size(new) < size ? 0 : PyDict_Update(young, new) < 0 ? -1 : 1;
+    }
+    Py_XDECREF(new);
+    Py_XDECREF(nothing);
+    return done;
+}
+
+PyDoc_STRVAR(unknown_doc, "unknown(tree, way, sizes, digests, young, old, /)\n--\n\nSee pure.unknown.");
 
 static PyObject *
-known_by(PyObject *module, PyObject *const *args, Py_ssize_t count)
+unknown(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    KnownBy known = {.digests = count == 4 ? args[3] : NULL};
-    if (count != 4 || !PyDict_CheckExact(args[0]) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyDict_CheckExact(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "known_by() takes a dictionary, two tuples and a dictionary");
+    if (count != 6 || !PyDict_CheckExact(args[0]) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
+        || !PyDict_CheckExact(args[3]) || !PyDict_CheckExact(args[4]) || !PyDict_CheckExact(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "unknown() takes a dictionary, two tuples and three dictionaries");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args[2], "nnnn:known_by", &known.text, &known.element, &known.list, &known.most)) {
+    KnownBy known = {.digests = args[3]};
+    if (!PyArg_ParseTuple(args[2], "nnnn:unknown", &known.text, &known.element, &known.list, &known.most)) {
         return NULL;
     }
     known.texts = PyList_New(0);
@@ -314,7 +343,14 @@ known_by(PyObject *module, PyObject *const *args, Py_ssize_t count)
     known.keys = PyList_New(0);
     int done = known.texts == NULL || known.elements == NULL || known.keys == NULL ? -1
         : known_in(PyModule_GetState(module), &known, args[0], args[1]);
-    PyObject *result = done < 0 ? NULL : done ? PyTuple_Pack(3, known.texts, known.elements, known.keys) : Py_NewRef(Py_None);
+    for (int i = 4; done > 0 && i < 6; i++) {
+        int found = is_any_in(known.keys, args[i]);
+        done = found < 0 ? -1 : !found;
+    }
+    if (done > 0) {
+        done = add_elements(known.elements, args[4]);
+    }
+    PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known.texts : Py_None);
     Py_XDECREF(known.texts);
     Py_XDECREF(known.elements);
     Py_XDECREF(known.keys);
@@ -595,6 +631,68 @@ middle_of(NativeState *state, Chain *chain, PyObject *kind)
     return PyErr_Occurred() ? NULL : PyObject_CallMethodObjArgs((PyObject *)chain, state->method[MIDDLE], kind, NULL);
 }
 
+/* Makes the lines of `what` after `end`: a new reference to the end of the log with them, and one in `data`. */
+typedef PyObject *(*Maker)(NativeState *state, Chain *chain, PyObject *end, void *what, PyObject **data);
+
+static PyObject *
+one_line(NativeState *state, Chain *Py_UNUSED(chain), PyObject *end, void *entry, PyObject **line)
+{
+    return next_end(state, end, entry, line);
+}
+
+static int
+settle(NativeState *state, Chain *chain)
+{
+    PyObject *settled = PyObject_CallMethodObjArgs((PyObject *)chain, state->method[SETTLE], NULL);
+    Py_XDECREF(settled);
+    return settled == NULL ? -1 : 0;
+}
+
+/* Write what `make` makes of `what`, at the end of the log. Returns the `seq` of the last entry. */
+static PyObject *
+write_made(NativeState *state, Chain *chain, Maker make, void *what)
+{
+    PyObject *result = NULL, *write = NULL;
+    for (;;) {
+        if ((chain->in_flight != Py_None || chain->stopped) && settle(state, chain) < 0) {
+            break;
+        }
+        Py_XDECREF(write);
+        if ((write = PyObject_GetAttr((PyObject *)chain, state->method[OS_WRITE])) == NULL) {
+            break;
+        }
+        PyObject *data = NULL, *end = Py_NewRef(chain->end);
+        PyObject *after = make(state, chain, end, what, &data);
+        /* To make those may run the garbage collector, and so a finalizer that writes an entry: this one comes after it then. */
+        int moved = chain->end != end;
+        Py_DECREF(end);
+        if (after == NULL) {
+            break;
+        }
+        if (!moved && write_line(state, chain, write, data, after) == 0) {
+            result = Py_NewRef(PyTuple_GetItem(after, 0));
+        }
+        Py_DECREF(data);
+        Py_DECREF(after);
+        if (!moved) {
+            break;
+        }
+    }
+    Py_XDECREF(write);
+    return result;
+}
+
+/* Whether what is needed to write is there. */
+static int
+can_write(Chain *chain)
+{
+    if (chain->fd == NULL || chain->end == NULL || chain->in_flight == NULL || chain->middles == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a Chain needs _fd, _end, _in_flight and _middles");
+        return 0;
+    }
+    return 1;
+}
+
 PyDoc_STRVAR(write_doc, "_write($self, kind, lane, parent, tail, /)\n--\n\nSee pure.Chain._write.");
 
 static PyObject *
@@ -609,8 +707,7 @@ chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
         PyErr_SetString(PyExc_TypeError, "_write() takes kind, lane, parent and tail");
         return NULL;
     }
-    if (chain->fd == NULL || chain->end == NULL || chain->in_flight == NULL || chain->middles == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "a Chain needs _fd, _end, _in_flight and _middles");
+    if (!can_write(chain)) {
         return NULL;
     }
     Entry entry = {.tail = args[3]};
@@ -623,37 +720,7 @@ chain_write(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
         return NULL;
     }
     entry.middle = middle;
-    PyObject *result = NULL, *write = NULL;
-    for (;;) {
-        if (chain->in_flight != Py_None || chain->stopped) {
-            PyObject *settled = PyObject_CallMethodObjArgs(self, state->method[SETTLE], NULL);
-            if (settled == NULL) {
-                break;
-            }
-            Py_DECREF(settled);
-        }
-        Py_XDECREF(write);
-        if ((write = PyObject_GetAttr(self, state->method[OS_WRITE])) == NULL) {
-            break;
-        }
-        PyObject *line = NULL, *end = Py_NewRef(chain->end);
-        PyObject *after = next_end(state, end, &entry, &line);
-        /* To make those may run the garbage collector, and so a finalizer that writes an entry: this one comes after it then. */
-        int moved = chain->end != end;
-        Py_DECREF(end);
-        if (after == NULL) {
-            break;
-        }
-        if (!moved && write_line(state, chain, write, line, after) == 0) {
-            result = Py_NewRef(PyTuple_GetItem(after, 0));
-        }
-        Py_DECREF(line);
-        Py_DECREF(after);
-        if (!moved) {
-            break;
-        }
-    }
-    Py_XDECREF(write);
+    PyObject *result = write_made(state, chain, one_line, &entry);
     Py_DECREF(middle);
     return result;
 }
@@ -753,17 +820,11 @@ entry_of(NativeState *state, PyObject *read, PyObject *values, PyObject *encode)
     return entry;
 }
 
-PyDoc_STRVAR(grouped_doc, "grouped(reads, encode, /)\n--\n\nSee pure.grouped.");
-
+/* The entries of a list of reads. */
 static PyObject *
-grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
+entries_of(NativeState *state, PyObject *list, PyObject *encode)
 {
-    if (count != 2 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "grouped() takes a list of reads, and what encodes their values");
-        return NULL;
-    }
-    NativeState *state = PyModule_GetState(module);
-    PyObject *reads = PyList_GetSlice(args[0], 0, PY_SSIZE_T_MAX), *entries = PyList_New(0);
+    PyObject *reads = PyList_GetSlice(list, 0, PY_SSIZE_T_MAX), *entries = PyList_New(0);
     Py_ssize_t at = 0, size = reads == NULL ? 0 : PyList_Size(reads);
     int right = reads != NULL && entries != NULL;
     while (right && at < size) {
@@ -778,7 +839,7 @@ grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
                 read = at < size ? PyList_GetItem(reads, at) : NULL;
             }
         }
-        PyObject *entry = same < 0 ? NULL : entry_of(state, first, values, args[1]);
+        PyObject *entry = same < 0 ? NULL : entry_of(state, first, values, encode);
         Py_XDECREF(values);
         right = entry != NULL && PyList_Append(entries, entry) == 0;
         Py_XDECREF(entry);
@@ -790,22 +851,23 @@ grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return entries;
 }
 
-PyDoc_STRVAR(lines_doc, "_lines($self, end, entries, /)\n--\n\nSee pure.Chain._lines.");
+PyDoc_STRVAR(grouped_doc, "grouped(reads, encode, /)\n--\n\nSee pure.grouped.");
 
 static PyObject *
-chain_lines(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    Chain *chain = (Chain *)self;
-    NativeState *state = PyType_GetModuleState(type);
-    if (state == NULL) {
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "grouped() takes a list of reads, and what encodes their values");
         return NULL;
     }
-    if (count != 2 || (names != NULL && PyTuple_Size(names)) || !PyList_Check(args[1]) || chain->middles == NULL) {
-        PyErr_SetString(PyExc_TypeError, "_lines() takes an end and a list of entries");
-        return NULL;
-    }
-    PyObject *entries = PyList_GetSlice(args[1], 0, PY_SSIZE_T_MAX), *end = Py_NewRef(args[0]);
-    PyObject *lines = PyList_New(0), *result = NULL;
+    return entries_of(PyModule_GetState(module), args[0], args[1]);
+}
+
+/* The lines of a list of entries after `before`, in `data`; returns the end of the log with them. */
+static PyObject *
+lines_after(NativeState *state, Chain *chain, PyObject *before, void *list, PyObject **data)
+{
+    PyObject *entries = PyList_GetSlice(list, 0, PY_SSIZE_T_MAX), *end = Py_NewRef(before), *lines = PyList_New(0);
     Py_ssize_t size = entries == NULL ? 0 : PyList_Size(entries);
     int right = entries != NULL && lines != NULL;
     Entry entry = {.ts = 0};
@@ -830,17 +892,139 @@ chain_lines(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_
             end = after;
         }
     }
-    if (right) {
-        PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
-        PyObject *data = nothing == NULL ? NULL : PyObject_CallMethodObjArgs(nothing, state->method[JOIN], lines, NULL);
-        result = data == NULL ? NULL : PyTuple_Pack(2, data, end);
-        Py_XDECREF(nothing);
-        Py_XDECREF(data);
-    }
+    PyObject *nothing = right ? PyBytes_FromStringAndSize(NULL, 0) : NULL;
+    *data = nothing == NULL ? NULL : PyObject_CallMethodObjArgs(nothing, state->method[JOIN], lines, NULL);
+    Py_XDECREF(nothing);
     Py_XDECREF(entries);
     Py_XDECREF(lines);
+    if (*data == NULL) {
+        Py_CLEAR(end);
+    }
+    return end;
+}
+
+PyDoc_STRVAR(lines_doc, "_lines($self, end, entries, /)\n--\n\nSee pure.Chain._lines.");
+
+static PyObject *
+chain_lines(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 2 || (names != NULL && PyTuple_Size(names)) || !PyList_Check(args[1]) || chain->middles == NULL) {
+        PyErr_SetString(PyExc_TypeError, "_lines() takes an end and a list of entries");
+        return NULL;
+    }
+    PyObject *data, *end = lines_after(state, chain, args[0], args[1], &data);
+    if (end == NULL) {
+        return NULL;
+    }
+    PyObject *result = PyTuple_Pack(2, data, end);
+    Py_DECREF(data);
     Py_DECREF(end);
     return result;
+}
+
+/* Take the reads that wait, as a list. No code of Python runs meanwhile: no signal handler can lose one. What other threads add meanwhile
+   waits. */
+static PyObject *
+taken_reads(NativeState *state, Chain *chain)
+{
+    PyObject *reads = Py_NewRef(chain->reads), *taken = PyList_New(0);
+    Py_ssize_t left = taken == NULL ? -1 : PyObject_Size(reads);
+    int right = left >= 0;
+    while (right && left-- > 0) {
+        PyObject *read = PyObject_CallMethodObjArgs(reads, state->method[POPLEFT], NULL);
+        if (read == NULL && PyErr_ExceptionMatches(PyExc_IndexError)) { /* a finalizer has written them */
+            PyErr_Clear();
+            break;
+        }
+        right = read != NULL && PyList_Append(taken, read) == 0;
+        Py_XDECREF(read);
+    }
+    Py_DECREF(reads);
+    if (!right) {
+        Py_CLEAR(taken);
+    }
+    return taken;
+}
+
+/* Have the journal take reads back that could not be written; the exception stays. */
+static void
+give_back(NativeState *state, Chain *chain, PyObject *taken)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = PyObject_CallMethodObjArgs((PyObject *)chain, state->method[GIVE_BACK], taken, NULL);
+    if (done == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(done);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* Entries to be written together, and the end of the log with them once they are lines. */
+typedef struct {
+    PyObject *entries, *after;
+} Batch;
+
+static PyObject *
+lines_of_batch(NativeState *state, Chain *chain, PyObject *end, void *what, PyObject **data)
+{
+    Batch *batch = what;
+    Py_XDECREF(batch->after);
+    batch->after = lines_after(state, chain, end, batch->entries, data);
+    return Py_XNewRef(batch->after);
+}
+
+PyDoc_STRVAR(write_with_reads_doc, "_write_with_reads($self, *after)\n--\n\nSee pure.Chain._write_with_reads.");
+
+static PyObject *
+chain_write_with_reads(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Chain *chain = (Chain *)self;
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (names != NULL && PyTuple_Size(names)) {
+        PyErr_SetString(PyExc_TypeError, "_write_with_reads() takes no named arguments");
+        return NULL;
+    }
+    if (chain->reads == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a Chain needs _reads");
+        return NULL;
+    }
+    if (!can_write(chain)) {
+        return NULL;
+    }
+    PyObject *encode = PyObject_GetAttr(self, state->method[ENCODE_READ]);
+    PyObject *taken = encode == NULL ? NULL : taken_reads(state, chain);
+    if (taken == NULL) {
+        Py_XDECREF(encode);
+        return NULL;
+    }
+    Batch batch = {.entries = entries_of(state, taken, encode)};
+    int right = batch.entries != NULL;
+    for (Py_ssize_t i = 0; right && i < count; i++) {
+        right = PyList_Append(batch.entries, args[i]) == 0;
+    }
+    PyObject *seq = NULL;
+    if (right && PyList_Size(batch.entries)) {
+        seq = write_made(state, chain, lines_of_batch, &batch);
+    } else if (right && !(chain->stopped && settle(state, chain) < 0)) {
+        seq = Py_NewRef(PyTuple_GetItem(chain->end, 0));
+    }
+    if (seq == NULL && (batch.after == NULL || (batch.after != chain->end && batch.after != chain->in_flight))) {
+        give_back(state, chain, taken);
+    }
+    Py_DECREF(encode);
+    Py_DECREF(taken);
+    Py_XDECREF(batch.entries);
+    Py_XDECREF(batch.after);
+    return seq;
 }
 
 PyDoc_STRVAR(append_doc, "append($self, kind, lane, parent, tail, sync=False, /)\n--\n\nSee pure.Chain.append.");
@@ -1012,6 +1196,8 @@ static PyMethodDef chain_methods[] = {
     {"append", (PyCFunction)(void (*)(void))chain_append, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, append_doc},
     {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
     {"_lines", (PyCFunction)(void (*)(void))chain_lines, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, lines_doc},
+    {"_write_with_reads", (PyCFunction)(void (*)(void))chain_write_with_reads, METH_METHOD | METH_FASTCALL | METH_KEYWORDS,
+     write_with_reads_doc},
     {"read", (PyCFunction)(void (*)(void))chain_read, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, read_doc},
     {"_rest", (PyCFunction)(void (*)(void))chain_rest, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, rest_doc},
     {"_rouse", chain_rouse, METH_NOARGS, rouse_doc},
@@ -1041,9 +1227,9 @@ static PyMethodDef functions[] = {
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
     {"grouped", (PyCFunction)(void (*)(void))grouped, METH_FASTCALL, grouped_doc},
     {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, elements_doc},
-    {"known_by", (PyCFunction)(void (*)(void))known_by, METH_FASTCALL, known_by_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
+    {"unknown", (PyCFunction)(void (*)(void))unknown, METH_FASTCALL, unknown_doc},
     {NULL, NULL, 0, NULL},
 };
 

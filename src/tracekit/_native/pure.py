@@ -7,7 +7,7 @@ import re
 import sys
 from _thread import allocate_lock
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, repeat, starmap
 from operator import itemgetter, methodcaller
 from sys import _getframe
 from sys import modules as _modules
@@ -38,7 +38,6 @@ __all__ = [
     "fields",
     "grouped",
     "header_values",
-    "known_by",
     "line",
     "nearest",
     "noted",
@@ -50,6 +49,7 @@ __all__ = [
     "quick_look",
     "read_json",
     "spaced",
+    "unknown",
 ]
 
 _time_ns: Final = _reality.time_ns
@@ -144,6 +144,17 @@ def columns(
     return None
 
 
+def take(reads: deque[tuple[str, int, int, str, Any]]) -> list[tuple[str, int, int, str, Any]]:
+    """Take the reads that wait. What other threads add meanwhile waits on: a thread that reads without pause would keep
+    this going forever."""
+    taken: list[tuple[str, int, int, str, Any]] = []
+    try:
+        taken.extend(starmap(reads.popleft, repeat((), len(reads))))
+    except IndexError:  # a signal handler has written them meanwhile
+        pass
+    return taken
+
+
 class Chain:
     """The end of a log, and how an entry is appended. Its subclass, the journal, handles failures."""
 
@@ -160,8 +171,9 @@ class Chain:
     _os_write: Callable[[int, bytes], int]
     #: Reentrant: a signal handler or a finalizer may append while its own thread holds it.
     _lock: RLock
-    #: What must be written before the next entry.
+    #: What must be written before the next entry, and what encodes the values as JSON.
     _reads: deque[tuple[str, int, int, str, Any]]
+    _encode_read: Callable[[list[Any]], bytes]
     #: Whether each entry is synced; else whether the background thread does it, and whether it must be woken.
     _always: bool
     _lazy: bool
@@ -267,15 +279,51 @@ class Chain:
         data = _join(lines)
         return data, (seq, head, ts, size + len(data))
 
+    def _write_with_reads(self, *after: tuple[str, int, int, bytes]) -> int:
+        """Write the pending reads of all lanes and the entries after them in one call; return the ``seq`` of the last
+        entry of the log."""
+        taken = take(self._reads)
+        entry = None
+        try:
+            entries = [*grouped(taken, self._encode_read), *after]
+            if self._stopped:
+                self._settle()
+            while entries:
+                if self._in_flight is not None or self._stopped:
+                    self._settle()
+                end = self._end
+                data, entry = self._lines(end, entries)
+                fd = self._fd
+                if self._end is not end:
+                    continue
+                self._in_flight = entry  # as in ``_write``
+                try:
+                    written = self._os_write(fd, data)
+                except OSError as error:
+                    self._give_up(0, error)
+                if written != len(data):
+                    self._complete(data, written)
+                if self._in_flight is entry:
+                    self._end = entry
+                    self._in_flight = None
+                return entry[0]
+            return self._end[0]
+        except BaseException:
+            there = entry is not None and (entry is self._end or entry is self._in_flight)
+            if not there:
+                self._give_back(taken)
+            raise
+
     def _crowded(self) -> None:
         """Handle that more reads wait than permitted."""
         raise NotImplementedError
 
-    def _look(self) -> None:
-        """Raise unless the file exists as it was written."""
+    def _give_back(self, reads: list[tuple[str, int, int, str, Any]]) -> None:
+        """Let reads wait again that could not be written."""
         raise NotImplementedError
 
-    def _write_with_reads(self, entry: tuple[str, int, int, bytes]) -> int:
+    def _look(self) -> None:
+        """Raise unless the file exists as it was written."""
         raise NotImplementedError
 
     def sync(self, seq: int) -> None:
@@ -562,20 +610,35 @@ def elements(
     return keys, sizes, beginnings
 
 
-def known_by(
-    tree: dict[str, Any], way: tuple[int | str, ...], sizes: tuple[int, int, int, int], digests: dict[int, Any]
-) -> tuple[list[tuple[bytes, tuple[int | str, ...]]], list[bytes], list[bytes]] | None:
-    """What the ``parts`` of a tree are known by, and those of the lists among them: the digest of each text and the way to it, which
-    begins with ``way``; the keys of the large elements of the lists; and all digests, those of the beginnings of lists included.
+def unknown(
+    tree: dict[str, Any],
+    way: tuple[int | str, ...],
+    sizes: tuple[int, int, int, int],
+    digests: dict[int, Any],
+    young: dict[bytes, Any],
+    old: dict[bytes, Any],
+) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
+    """Return the digest of each text among the ``parts`` of a tree, and the way to it, which begins with ``way``; ``None`` if a digest in
+    the tree is a key of ``young`` or ``old``, if a text is too large to stay in the tree, or if its lists share an element.
 
-    ``sizes`` are the characters that make a text worth it, the size that makes an element worth it (0: no list is looked at), that of a
-    list, and the bytes of a text that can't stay where it is: ``None`` where there is one. ``digests`` keeps, by identity, the digest of
-    each text, and of each list what ``elements`` says.
+    Lists are looked into, too. The digests of their large elements are added to ``young``, with the value 0.
+
+    ``sizes`` are the characters of a text that is included, the size of an element that is large (0: no list is looked at), that of a
+    list, and the bytes of a text that is too large. ``digests`` keeps, by identity, the digest of each text, and of each list what
+    ``elements`` returns.
     """
     texts: list[tuple[bytes, tuple[int | str, ...]]] = []
     large: list[bytes] = []
     every: list[bytes] = []
-    return (texts, large, every) if _known_in(tree, way, sizes, digests, texts, large, every) else None
+    if not _known_in(tree, way, sizes, digests, texts, large, every):
+        return None
+    if not (young.keys().isdisjoint(every) and old.keys().isdisjoint(every)):
+        return None
+    new = dict.fromkeys(large, 0)
+    if len(new) < len(large):
+        return None
+    young.update(new)
+    return texts
 
 
 def _known_in(
