@@ -41,7 +41,7 @@ def test_a_block_that_never_asks_is_not_run_again(shape: str, tmp_path: Path) ->
         wipe(effects, shape)
         look()
 
-    with pytest.warns(RuntimeWarning, match="'disk' never asked") as told, record("wipe") as run:
+    with pytest.warns(RuntimeWarning, match="'disk' used neither") as told, record("wipe") as run:
         program()
     assert len(told) == 1
     done = entries(run.path, "tool.return")

@@ -357,7 +357,9 @@ class Effect:
         self._answered = reached.seq
         self.output = reached.result()
         if reached.about.get("unasked"):
-            raise self._unasked("its block did not ask whether to do it, so a replay would do it again")
+            raise self._unasked(
+                "its block used neither `perform()` nor `live`, so a replay would perform the effect again"
+            )
         return self
 
     def _unasked(self, problem: str) -> ReplayError:
@@ -369,8 +371,8 @@ class Effect:
                 run_id=session.run_id,
                 step=self._answered,
                 location=caller(),
-                reason="the block never asked",
-                next_action="let the block say `e.perform(function, …)` or `if e.live: …`, and record again",
+                reason="the block used neither `perform()` nor `live`",
+                next_action="call `e.perform(function, …)` or test `if e.live: …` in the block, and record again",
             )
         )
 
@@ -388,8 +390,8 @@ class Effect:
         block.ended = True
         if error is None and not self._asked and self._scope is not None:
             self._scope.session.report.warn(
-                f"the block of effect {self._spec.name!r} never asked whether to do it, and can't be replayed: "
-                "say `e.perform(function, …)` or `if e.live: …` in it"
+                f"the block of effect {self._spec.name!r} used neither `perform()` nor `live`, and can't be replayed: "
+                "call `e.perform(function, …)` or test `if e.live: …` in it"
             )
             block.outcome_info = {"info": {"unasked": True}}
         run_plan(plan, self.output, error)
@@ -403,11 +405,11 @@ class Effect:
 def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str | None = None, **input: Any) -> Effect:
     """A captured step around a block of code: ``with effect("mail.send", side_effect="irreversible", to=to) as e:``.
 
-    Python can't skip the body of a ``with`` block, so the block has to ask: ``e.perform(send, message)`` calls ``send``
+    Python can't skip the body of a ``with`` block, so the block itself has to: ``e.perform(send, message)`` calls ``send``
     if the effect is live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword
     arguments are the step's input. A recorded exception is raised on entering the block.
 
-    A block that never asks causes a warning while recording; its replay raises ``NotReplayableError`` on entry, before
+    A block that does neither causes a warning while recording; its replay raises ``NotReplayableError`` on entry, before
     the body can repeat the effect.
 
     Examples:

@@ -68,7 +68,7 @@ __all__ = [
 
 #: The interval for polling a process (s), and the time after which stderr says which process is waited for.
 _POLL_S: Final = 0.005
-_SAID_AFTER: Final = 10.0
+_REPORT_WAIT_AFTER: Final = 10.0
 #: The name under which the reason is recorded why a process could not be started, followed by its path.
 NOT_STARTED: Final = "process.failed"
 
@@ -96,7 +96,7 @@ class ReplayedChild:
         self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
-        self._said = False
+        self._reported_wait = False
         #: How often the recorded process called a handler for a signal from outside, by name; read when first needed.
         self._handler_calls: Counter[str] | None = None
         #: How often the program has sent it each signal.
@@ -177,17 +177,17 @@ class ReplayedChild:
             state = self.state()
             if state is not None and (not state["busy"] or (if_done and not state["count"])):
                 return state
-            self.say_after(begun)
+            self.report_long_wait(begun)
             if meanwhile is None:
                 _reality.sleep(_POLL_S)
             elif meanwhile():
                 return None
         return None
 
-    def say_after(self, begun: float) -> None:
+    def report_long_wait(self, begun: float) -> None:
         """Say on stderr that the process is waited for, if that takes long."""
-        if not self._said and _reality.monotonic() - begun > _SAID_AFTER:
-            self._said = True
+        if not self._reported_wait and _reality.monotonic() - begun > _REPORT_WAIT_AFTER:
+            self._reported_wait = True
             say(f"the replay of {self.session.run_id} waits for the process {self.path} (pid {self.pid})")
 
     @_reality.off_loop()
@@ -262,7 +262,7 @@ class ReplayedChild:
                         self.give_up()
                         self._fail(self.stuck_error(state))
                     before = now
-                self.say_after(begun)
+                self.report_long_wait(begun)
                 _reality.sleep(_POLL_S)
 
     def cut_off(self, state: IdleState) -> None:
@@ -306,7 +306,7 @@ class ReplayedChild:
         """Wait until the process is gone: it has written its report, or was told to end."""
         begun = _reality.monotonic()
         while self.runs() and (until is None or _reality.monotonic() < until):
-            self.say_after(begun)
+            self.report_long_wait(begun)
             _reality.sleep(_POLL_S)
 
     def outlives(self, end: int) -> bool:
@@ -1158,7 +1158,7 @@ class ReplayedChildren:
                 return left
             before = looks
             for child, _ in left:
-                child.say_after(begun)
+                child.report_long_wait(begun)
             _reality.sleep(_POLL_S)
 
     def _report_failures(self, failed: list[ReplayError]) -> None:
@@ -1233,7 +1233,7 @@ class ReplayedChildren:
         if look != self._look:
             self._look, self._waited_since = look, _reality.monotonic()
         for child in left:
-            child.say_after(self._waited_since)
+            child.report_long_wait(self._waited_since)
         from .._runtime.threads import child_processes
 
         known = child_processes() <= {child.pid for child in self._children}  # other processes can't be asked

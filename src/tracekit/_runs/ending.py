@@ -543,7 +543,7 @@ def at_process_end(end: Any, failed: Any) -> None:
 IdleState = dict[str, Any]
 
 #: How often (s) a process checks whether its parent still exists.
-_PARENT_LOOK: Final = 1.0
+_PARENT_CHECK_INTERVAL: Final = 1.0
 
 
 def ask_file(report: str) -> str:
@@ -595,7 +595,7 @@ class IdleReporter:
         process.observers[get_native_id()] = None
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
-                if self._asked.select(_PARENT_LOOK):
+                if self._asked.select(_PARENT_CHECK_INTERVAL):
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):

@@ -356,7 +356,7 @@ class _Read:
         #: Outcomes and chunks that could not be recorded completely, and those that were redacted.
         self.lacking: Final[list[int | str]] = []
         self.redacted: Final[list[int | str]] = []
-        #: Effect blocks that never asked whether to perform the effect.
+        #: Effect blocks that used neither ``perform()`` nor ``live``.
         self.unasked: Final[list[int | str]] = []
         self.captured = False
         self.bookkeeping = False
@@ -444,7 +444,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield False, Reason("not_serialisable", text, {"entries": lacking})
     unasked = [place for one in read for place in one.unasked]
     if unasked:
-        text = "the block of an effect never asked whether it is to be done, and a replay stops there"
+        text = "the block of an effect used neither `perform()` nor `live`, so a replay can't skip it, and stops there"
         yield False, Reason("unasked", text, {"entries": unasked})
     lost = sum(one.state.lost for one in read)
     if lost:
