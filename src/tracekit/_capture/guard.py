@@ -1938,12 +1938,12 @@ class _Engagement:
 
     def set(self, guards: tuple[Guard, ...]) -> None:
         """Adjust hook, table, replacements and the interpreter's flag to these guards; under the lock."""
-        strict = [guard for guard in guards if not isinstance(guard, Watch)]
-        watched = len(strict) < len(guards)
-        closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
-        live = any(guard.scope != "off" for guard in strict)
-        files = any(guard.files for guard in strict)
-        dry = any(guard.dry_run for guard in strict)
+        watched = closely = live = files = dry = False
+        for guard in guards:
+            if isinstance(guard, Watch):
+                watched, closely = True, closely or guard.say is not None
+            else:
+                live, files, dry = live or guard.scope != "off", files or guard.files, dry or guard.dry_run
         if guards and not self.guards:
             self._hear()
         self.guards = guards  # before the table: an event found in the table must find its guards

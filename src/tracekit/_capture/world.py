@@ -6,14 +6,19 @@ Counted: the first run installs them, the last one removes them.
 
 from __future__ import annotations
 
+import importlib.machinery
 import threading
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, Final
 
 from .._reality import free_in_forks
-from . import clock, commands, guard, inputs, modules, processes, prompts, randomness, signals, threads, timers
+from .._runtime.lane import NOBODY
+from .._runtime.session import current, owner
+from . import clock, commands, guard, inputs, processes, prompts, randomness, signals, threads, timers
+from .callers import packaged
 from .leftovers import collecting
-from .patch import Patch, Switch, loaded
+from .patch import LatePatch, Patch, Switch, loaded
 
 __all__ = ["active", "enter", "event_loops", "leave"]
 
@@ -30,6 +35,37 @@ def _of_event_loops() -> list[Patch]:
 event_loops: Final = Switch(_of_event_loops, ("asyncio", "uvloop", "anyio._backends._asyncio"))
 
 
+def _executing(original: Any) -> Any:
+    """Run the bodies of installed modules in lanes of their own while they are imported, since chance decides which
+    code imports a module first."""
+
+    def exec_module(self: Any, module: Any) -> Any:
+        scope = current.get()
+        if scope is None or scope.live or not packaged(getattr(module, "__file__", None) or ""):
+            return original(self, module)
+        own = scope.session.importing(scope, module.__name__)
+        if own is None:
+            return original(self, module)
+        own.lane.owner = owner()  # inlined from ``entered``: a program imports thousands of modules
+        token = current.set(own)
+        try:
+            return original(self, module)
+        finally:
+            current.reset(token)
+            own.lane.owner = NOBODY
+
+    # The interpreter removes the import system's frames from the traceback of a module's exception.
+    found = original.__code__.co_filename if type(original) is FunctionType else exec_module.__code__.co_filename
+    exec_module.__code__ = exec_module.__code__.replace(co_filename=found)
+    return exec_module
+
+
+def _of_imports() -> list[Patch]:
+    # The class from which both loaders of Python modules, of sources and of compiled files, inherit it.
+    loader = next(one for one in importlib.machinery.SourceFileLoader.__mro__ if "exec_module" in vars(one))
+    return [LatePatch(loader, "exec_module", _executing)]
+
+
 #: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()``, and
 #: ``deactivate()``, which also removes what an interrupted ``activate()`` has installed, and otherwise does nothing.
 _PARTS: Final[tuple[Any, ...]] = (
@@ -43,7 +79,7 @@ _PARTS: Final[tuple[Any, ...]] = (
     event_loops,  # tasks and callbacks
     guard,  # calls that reach outside the process
     inputs,  # environment variables and files
-    modules,  # installed modules that are imported
+    Switch(_of_imports),  # installed modules that are imported
     commands,  # descriptors of a captured process's pipes
     prompts,  # debuggers that ask
 )
