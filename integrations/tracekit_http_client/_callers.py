@@ -5,6 +5,7 @@ An answer that is read whole before the caller sees it is recorded as one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -44,6 +45,9 @@ def urlopen(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def session_send(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Session.send`` of requests."""
+    from ._values import teach
+
+    teach(sys.modules["requests.models"])
 
     @wraps(original)
     def send(self: Any, request: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import httpx
 import httpx2
 import openai
 import pytest
+import requests
 
 import tracekit
 from tests.support.stub_provider import StubProvider
@@ -100,6 +101,53 @@ def test_a_tool_may_return_a_response(instrumented: None, provider: StubProvider
 
     _run, first, second = both(program)
     assert first == second
+
+
+def test_the_response_of_an_error_of_requests(instrumented: None, provider: StubProvider) -> None:
+    """An ``HTTPError`` that a tool raised has its response and request, without credentials; a tool may return a response."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def fetch(status: str) -> requests.Response:
+        headers = {"authorization": f"Bearer {SECRET}", "x-a": "1", "x-stub": status}
+        response = requests.post(provider.url + "/a", json={"a": 1}, headers=headers)
+        response.raise_for_status()
+        return response
+
+    def about(response: Any) -> Any:
+        request = response.request
+        assert (type(response), type(request)) == (requests.Response, requests.PreparedRequest)
+        return [
+            response.status_code, response.reason, response.text, response.url, response.encoding, response.elapsed,
+            response.headers["Content-Type"], response.headers.get("content-length"), response.history, response.ok,
+            request.method, request.url, request.body, request.headers["X-A"], list(response.iter_content(3)),
+        ]  # fmt: skip
+
+    def program() -> Any:
+        error = raised(lambda: fetch("404"))
+        assert type(error) is requests.HTTPError
+        assert error.request.url == error.response.request.url
+        return [str(error), about(error.response), about(fetch(""))]
+
+    run, first, second = both(program)
+    assert first == second
+    assert first[1][0] == 404
+    assert SECRET not in Path(run.path).read_text()
+
+
+def test_a_response_of_requests_that_was_not_read(instrumented: None, provider: StubProvider) -> None:
+    """Its head is there; reading the body, which is not in the trace, raises an error."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def fetch() -> requests.Response:
+        return requests.get(provider.url + "/a", stream=True)
+
+    with tracekit.record() as run:
+        fetch().close()
+    with tracekit.replay(run.id):
+        response = fetch()
+    assert response.status_code == 200
+    with pytest.raises(NotReplayableError, match="is not in the trace"):
+        response.json()
 
 
 def test_a_response_has_the_redirects_that_led_to_it(instrumented: None) -> None:
