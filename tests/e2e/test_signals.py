@@ -301,3 +301,49 @@ print(look(2) < 2)
     replayed = place.cli("replay", "last")
     assert replayed.returncode == 1, replayed.stderr
     assert "SIGUSR2 came from outside" in replayed.stderr
+
+
+INTERRUPTED = """
+import json, signal
+from tracekit import record, traced_tool
+
+class Stop(Exception):
+    pass
+
+def stop(number, frame):
+    raise Stop
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    done.append(n)
+
+done, stopped = [], 0
+signal.signal(signal.SIGALRM, stop)
+with record("interrupted", durability="none") as run:
+    for n in range(600):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + n % 300))
+            pay(n)
+        except Stop:
+            stopped += 1
+        finally:
+            while True:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    break
+                except Stop:
+                    stopped += 1
+entries = [json.loads(line) for line in open(run.path)]
+calls = {entry["seq"]: entry["input"]["n"] for entry in entries if entry["type"] == "tool.call"}
+ended = {entry["step"] for entry in entries if entry["type"] in ("tool.return", "tool.error")}
+assert stopped
+assert calls.keys() == ended, [calls[seq] for seq in calls.keys() - ended]
+assert {*done} <= {*calls.values()}
+"""
+
+
+def test_a_handler_that_raises_loses_no_outcome(place: Place) -> None:
+    """A handler that raises an exception while tracekit writes the intent record or the outcome of a tool is called once that
+    is done: every call has an outcome in the log, whatever the instant."""
+    done = place.python(place.program(INTERRUPTED))
+    assert done.returncode == 0, done.stderr

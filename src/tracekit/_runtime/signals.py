@@ -89,12 +89,14 @@ def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
     """Return whether tracekit itself was working where ``frame`` was interrupted, before or after a call of the
     program, not during it."""
     own = _own(frame)
-    at_work = own is not None and (own is frame or own.f_code.co_filename.startswith(_BOOKS))
+    # Whoever has called the bookkeeping, a policy or a contract, it is not left in the middle.
+    keeps_books = own is not None and own.f_code.co_filename.startswith(_BOOKS)
+    at_work = own is not None and (own is frame or keeps_books)
     while at_work and own is not None and is_own(file := own.f_code.co_filename):
         names = own.f_locals
         if file in _WAITS or own.f_code.co_name == "pause":
             return bool(getattr(names.get("timer"), "is_over", False))
-        if not file.startswith(_BOOKS) and file not in _AT_WORK:
+        if not keeps_books and file not in _AT_WORK:
             return False
         step = names.get("step")
         if step is not None and getattr(step, "live", False):
