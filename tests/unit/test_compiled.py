@@ -226,6 +226,40 @@ def test_plain_shared() -> None:
     assert compiled.plain(value, 188, 50_000) is pure.plain(value, 188, 50_000) is False
 
 
+@settings(max_examples=300)
+@given(value=VALUES, data=st.data())
+def test_repeats(value: Any, data: st.DataObject) -> None:
+    """Whether a container occurs more than once in a value, whatever else refers to it; and the same of those that ``noted`` met."""
+    parts = [value, [], {}, (1, [2])]
+    for _ in range(data.draw(st.integers(0, 4))):
+        chosen = data.draw(st.lists(st.sampled_from(parts), max_size=3))
+        parts.append(
+            data.draw(st.sampled_from([list, tuple, lambda items: {f"k{i}": item for i, item in enumerate(items)}]))(
+                chosen
+            )
+        )
+    whole = parts[-1]
+    del parts
+    if type(whole) in (dict, list) and pure.plain(whole, 188, 50_000):
+        assert compiled.repeats(whole) is pure.repeats(whole)
+    seen: list[Any] = []
+    if compiled.noted(whole, seen) is not None:
+        assert compiled.repeated(seen) is pure.repeated(seen)
+
+
+def test_repeats_of_what_became_too_deep() -> None:
+    """A value in which another thread has meanwhile made a cycle takes the general path."""
+    knot: list[Any] = []
+    knot.append(knot)
+    assert compiled.repeats(knot) is pure.repeats(knot) is True
+    wide: list[Any] = []
+    for _ in range(150):
+        wide = [wide, wide]
+    assert compiled.repeats(wide) is pure.repeats(wide) is True
+    with pytest.raises(TypeError):
+        compiled.repeated(())
+
+
 def both_noted(value: Any) -> bytes | None:
     """What both make of a value by the short way: the bytes, and the containers met, one by one."""
     met: list[Any] = []

@@ -19,7 +19,7 @@ from tests.support.tracing import recorded
 from tracekit import Run, record, replay, traced_tool
 from tracekit._runtime import encoding as values
 from tracekit._runtime.encoding import Encoder
-from tracekit._values import dumps_in_order, quick
+from tracekit._values import dumps_in_order, quick, structured
 from tracekit.errors import InexactReplayError, NotReplayableError, RecordedError
 from tracekit.integration import Redactor, Trace, current, from_json, to_json
 
@@ -278,3 +278,26 @@ def test_the_fields_of_a_named_tuple_that_somebody_has_edited(fields: Any) -> No
         return
     with pytest.raises(NotReplayableError):
         from_json(tree)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        1,
+        [1],
+        [[1, 2]],
+        ["/output"],
+        [["/output", "/output/a"]],
+        [["/output/a", "/output/a/0"]],
+        [["/output/a", "/output/x"], ["/output/a/-1", "/output/a/0", "/output/b/é"]],
+        [["/output/a", "/output/a/0"], ["/output/a/0", "/output/a"]],
+    ],
+)
+def test_malformed_groups_are_refused_or_mean_nothing(groups: Any) -> None:
+    """A trace is untrusted: whatever it says is one object, there is a value or the documented error."""
+    tree = {"a": [[1], 2], "b": [[1], 2]}
+    try:
+        made = from_json(structured(tree, {"shared": groups}, "/output"))
+    except NotReplayableError:
+        made = tree
+    assert made == tree

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         plain,
         quick_look,
         read_json,
+        repeated,
+        repeats,
         spaced,
         unknown,
     )
@@ -59,6 +61,8 @@ __all__ = [
     "plain",
     "quick_look",
     "read_json",
+    "repeated",
+    "repeats",
     "spaced",
     "unknown",
 ]

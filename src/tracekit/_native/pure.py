@@ -48,6 +48,8 @@ __all__ = [
     "plain",
     "quick_look",
     "read_json",
+    "repeated",
+    "repeats",
     "spaced",
     "unknown",
 ]
@@ -469,6 +471,36 @@ def noted(value: object, seen: list[Any]) -> bytes | None:
     if len(seen) > LEVELS // 2 and data.count(b"[") + data.count(b"{") > LEVELS:
         return None  # it may be nested too deep
     return data
+
+
+def repeated(seen: list[Any]) -> bool:
+    """Return whether a list or dictionary occurs more than once in ``seen``, the containers of a value from ``noted``."""
+    if len(seen) < 3 or len(set(map(id, seen))) == len(seen):
+        return False
+    ids = [id(node) for node in seen if type(node) is not tuple]
+    return len(set(ids)) < len(ids)
+
+
+def repeats(value: dict[str, Any] | list[Any]) -> bool:
+    """Return whether a list or dictionary occurs more than once in ``value``, for which ``plain`` is true."""
+    met = {id(value)}
+    level: list[Any] = [value]
+    while level:
+        below: list[Any] = []
+        try:
+            for node in level:
+                below += [leaf for leaf in (node.values() if type(node) is dict else node) if type(leaf) in _NODES]
+        except RuntimeError:  # changed by another thread meanwhile: the general path makes a copy
+            return True
+        size = len(met)
+        met.update(map(id, below))
+        if len(met) < size + len(below):
+            return True
+        level = below
+    return False
+
+
+_NODES: Final = frozenset((dict, list))
 
 
 class _Involved(Exception):

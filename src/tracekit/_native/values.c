@@ -5,6 +5,7 @@
 #include "native.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* The bytes of a text in UTF-8, which it keeps for orjson; NULL without an exception where it has none (half a surrogate pair). */
 static const char *
@@ -347,6 +348,120 @@ noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return yes < 0 ? NULL : Py_NewRef(Py_None);
     }
     return data;
+}
+
+/* -- the same container more than once ----------------------------------------------------------------------------- */
+
+/* The containers with more references than a single occurrence explains: one that occurs twice is among these. */
+typedef struct {
+    PyObject **nodes;
+    size_t count, size;
+} Candidates;
+
+static int
+add_candidate(Candidates *found, PyObject *node)
+{
+    if (found->count == found->size) {
+        size_t size = found->size ? found->size * 2 : 64;
+        PyObject **more = PyMem_Realloc(found->nodes, size * sizeof(PyObject *));
+        if (more == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        found->nodes = more;
+        found->size = size;
+    }
+    found->nodes[found->count++] = node;
+    return 0;
+}
+
+static int
+by_address(const void *one, const void *other)
+{
+    const char *first = *(const char *const *)one, *second = *(const char *const *)other;
+    return (first > second) - (first < second);
+}
+
+/* Whether one of them occurs twice; frees them. */
+static int
+has_twice(Candidates *found)
+{
+    int twice = 0;
+    if (found->count > 1) {
+        qsort(found->nodes, found->count, sizeof(PyObject *), by_address);
+        for (size_t i = 1; !twice && i < found->count; i++) {
+            twice = found->nodes[i] == found->nodes[i - 1];
+        }
+    }
+    PyMem_Free(found->nodes);
+    return twice;
+}
+
+PyDoc_STRVAR(repeated_doc, "repeated(seen, /)\n--\n\nSee pure.repeated.");
+
+static PyObject *
+repeated(PyObject *Py_UNUSED(module), PyObject *seen)
+{
+    if (!PyList_CheckExact(seen)) {
+        PyErr_SetString(PyExc_TypeError, "repeated() takes a list");
+        return NULL;
+    }
+    Candidates found = {NULL, 0, 0};
+    for (Py_ssize_t i = 0; i < PyList_Size(seen); i++) {
+        PyObject *node = PyList_GetItem(seen, i);
+        /* One reference is the list's, one that of the container around it. */
+        if (Py_REFCNT(node) > 2 && !PyTuple_CheckExact(node) && add_candidate(&found, node) < 0) {
+            PyMem_Free(found.nodes);
+            return NULL;
+        }
+    }
+    return PyBool_FromLong(has_twice(&found));
+}
+
+/* So many: a container that occurs very often is among them each time. */
+#define MANY_CANDIDATES (1 << 20)
+
+/* 1: there is one in any case (another thread has made it too deep or too large meanwhile), 0, or -1 with an exception. */
+static int
+look_for_repeats(Candidates *found, PyObject *node, Py_ssize_t levels)
+{
+    if (!PyDict_CheckExact(node) && !PyList_CheckExact(node)) {
+        return 0;
+    }
+    if (levels == 0 || found->count > MANY_CANDIDATES) {
+        return 1;
+    }
+    if (Py_REFCNT(node) > 1 && add_candidate(found, node) < 0) {
+        return -1;
+    }
+    int done = 0;
+    if (PyDict_CheckExact(node)) {
+        PyObject *key, *item;
+        Py_ssize_t position = 0;
+        while (done == 0 && PyDict_Next(node, &position, &key, &item)) {
+            done = look_for_repeats(found, item, levels - 1);
+        }
+        return done;
+    }
+    for (Py_ssize_t i = 0; done == 0 && i < PyList_Size(node); i++) {
+        done = look_for_repeats(found, PyList_GetItem(node, i), levels - 1);
+    }
+    return done;
+}
+
+PyDoc_STRVAR(repeats_doc, "repeats(value, /)\n--\n\nSee pure.repeats.");
+
+static PyObject *
+repeats(PyObject *module, PyObject *value)
+{
+    NativeState *state = PyModule_GetState(module);
+    Candidates found = {NULL, 0, 0};
+    int done = look_for_repeats(&found, value, state->levels);
+    if (done != 0) {
+        PyMem_Free(found.nodes);
+        return done < 0 ? NULL : PyBool_FromLong(1);
+    }
+    return PyBool_FromLong(has_twice(&found));
 }
 
 /* -- parts that are written apart ---------------------------------------------------------------------------------- */
@@ -701,6 +816,8 @@ static PyMethodDef functions[] = {
     {"picked", (PyCFunction)(void (*)(void))picked, METH_FASTCALL, picked_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {"read_json", (PyCFunction)(void (*)(void))read_json, METH_FASTCALL, read_json_doc},
+    {"repeated", repeated, METH_O, repeated_doc},
+    {"repeats", repeats, METH_O, repeats_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };

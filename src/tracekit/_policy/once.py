@@ -28,7 +28,18 @@ from .._runtime.recorder import RecordedStep, of_step
 from .._runtime.redaction import Originals
 from .._runtime.session import Outcome, Scope, Session, Step, current, owner
 from .._runtime.step import Request, Spec
-from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
+from .._values import (
+    add_structure,
+    dumps_in_order,
+    exception_from_json,
+    exception_with_structure,
+    from_json,
+    noted,
+    repeated,
+    shortfalls,
+    structured,
+    with_structure,
+)
 from ..errors import (
     ContractViolationError,
     LogWriteError,
@@ -66,19 +77,32 @@ __all__ = [
 
 
 class LiveValue(NamedTuple):
-    """One value of a call: the live object, its JSON if that represents it fully, and the entry's ``meta``."""
+    """One value of a call: the live object, its JSON if that represents it fully, and the entry's ``meta``.
+
+    ``structure`` is what the JSON does not say, as in the ``meta`` of an entry.
+    """
 
     value: Any
     data: bytes | None
     meta: Mapping[str, Any]
+    structure: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, value: Any, meta: Mapping[str, Any] | None) -> LiveValue:
-        return cls(value, quick(value), meta or {})
+        seen: list[Any] = []
+        data = noted(value, seen)
+        if data is None or not repeated(seen):
+            return cls(value, data, meta or {})
+        tree, found = with_structure(value)
+        structure: dict[str, Any] = {}
+        add_structure(structure, found, tree, "")
+        return cls(value, dumps_in_order(tree), meta or {}, structure)
 
     def for_caller(self, spec: Spec) -> Any:
         """Return the value for another caller: a copy, if possible."""
-        return self.value if self.data is None else from_json(loads(self.data), spec.hint())
+        if self.data is None:
+            return self.value
+        return from_json(structured(loads(self.data), self.structure, ""), spec.hint())
 
 
 class KeyedResult(NamedTuple):
@@ -470,8 +494,10 @@ class DuplicateStep(Step):
 def _copy(error: BaseException) -> BaseException:
     """Return a separate exception for each caller, if it can be copied: raising one object in two threads mixes their
     tracebacks."""
-    tree = exception_to_json(error, [])
-    copy = exception_from_json(tree)
+    tree, found = exception_with_structure(error, [])
+    structure: dict[str, Any] = {}
+    add_structure(structure, found, tree, "")
+    copy = exception_from_json(structured(tree, structure, ""))
     same = type(copy) is type(error) and str(copy) == str(error) and not list(shortfalls(tree, copy))
     return copy if same else error
 
@@ -526,7 +552,8 @@ class LoggedCall:
         lazy = next((facts["lazy"] for facts in (meta, *(piece.meta for piece in pieces)) if "lazy" in facts), None)
         if "error" in entry:
             entry = Originals(log.path).of(entry, log.expand, "error")
-            return KeyedResult(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
+            tree = structured(log.expand(entry["error"]), meta, "/error")
+            return KeyedResult(None, exception_from_json(tree), pieces, lazy)
         if meta.get("abandoned"):
             return KeyedResult(None, self._not_given("it was abandoned before its end"), pieces, lazy)
         return KeyedResult(self._piece(log, self.outcome, spec), None, pieces, lazy)
@@ -539,7 +566,8 @@ class LoggedCall:
             if originals.lack(entry, "output"):
                 raise self._not_given("a secret in it was redacted, so the log does not have it")
             entry = originals.of(entry, log.expand, "output")
-        return LiveValue(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
+        tree = structured(log.expand(entry.get("output")), meta, "/output")
+        return LiveValue(from_json(tree, spec.hint()), None, meta)
 
     def _not_given(self, why: str) -> ContractViolationError:
         return ContractViolationError(

@@ -10,7 +10,17 @@ import orjson
 
 from .._journal.entry import DEFAULT, too_costly
 from .._journal.intern import Interner, KnownList, Places
-from .._values import dumps, dumps_in_order, fingerprint, fingerprint_continued, noted, snapshot, to_json
+from .._values import (
+    Structure,
+    dumps,
+    dumps_in_order,
+    fingerprint,
+    fingerprint_continued,
+    noted,
+    snapshot,
+    to_json,
+    with_structure,
+)
 from .._values.codec import Unnamed, classes_in, hinted
 from .bodies import Continuation
 from .redaction import Mark, Redactor, below
@@ -87,11 +97,11 @@ class Encoded:
     """One value as it goes into the log.
 
     ``data`` is its JSON, ``tree`` the value before interning. ``whole`` is false if parts of it are in ``blob``
-    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are. ``hashed`` is
-    the hash of the canonical form up to the tree's end, if known.
+    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are, ``structure`` what
+    a replay needs besides the tree. ``hashed`` is the hash of the canonical form up to the tree's end, if known.
     """
 
-    __slots__ = ("data", "hashed", "notes", "redacted", "tree", "whole")
+    __slots__ = ("data", "hashed", "notes", "redacted", "structure", "tree", "whole")
 
     def __init__(
         self,
@@ -101,8 +111,10 @@ class Encoded:
         redacted: list[Mark],
         whole: bool,
         hashed: Any = None,
+        structure: Structure | None = None,
     ) -> None:
         self.data: Final = data
+        self.structure: Final = structure
         self.tree: Final = tree
         self.notes: Final = notes
         self.redacted: Final = redacted
@@ -173,8 +185,11 @@ class Encoder:
         data: bytes | None = None,
         own: Patterns | None = None,
         returns: Callable[[], Any] | None = None,
+        replayed: bool = False,
     ) -> Encoded:
         """Encode any value, for the key ``at`` of its entry. Never raises, whatever the value is.
+
+        ``replayed``: a replay makes the value again, so find what its tree does not say.
 
         ``returns`` returns the declared type of a value that a replay rebuilds: its classes are found through that, or
         by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
@@ -182,9 +197,9 @@ class Encoder:
         """
         notes: list[str] = []
         ours = data is not None
-        tree = value
+        tree, found = value, None
         if data is None:
-            tree, data = self._encoded(value, notes)
+            tree, data, found = self._encoded(value, notes, replayed)
             if notes:
                 notes = _without_classes(notes, returns)
         if len(data) > _CERTAIN and oversized(tree, data):
@@ -198,15 +213,15 @@ class Encoder:
             # change.
             tree = orjson.loads(data)
         if suspicious:
-            tree, found = self.redactor.also(own).redact(tree)
-            if found:
-                redacted = below(found, f"/{at}")
+            tree, marks = self.redactor.also(own).redact(tree)
+            if marks:
+                redacted = below(marks, f"/{at}")
                 data = dumps_in_order(tree)
         if large:
             interned = self._interner.intern(tree, lists=lists, places=places, at=at)
             if interned is not tree:
-                return Encoded(dumps_in_order(interned), tree, notes, redacted, False)
-        return Encoded(data, tree, notes, redacted, True)
+                return Encoded(dumps_in_order(interned), tree, notes, redacted, False, structure=found)
+        return Encoded(data, tree, notes, redacted, True, structure=found)
 
     def encode_continued(
         self, value: Any, data: bytes, continued: Continuation, places: Places | None
@@ -270,16 +285,16 @@ class Encoder:
             hashed.update(b"]" + after)
         return Encoded(data, tree, [], redacted, whole, None if whole else hashed)
 
-    def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
+    def _encoded(self, value: Any, notes: list[str], replayed: bool) -> tuple[Any, bytes, Structure | None]:
         # ``__repr__`` is the program's own code: what it does is not part of the run.
         token = current.set(None)
         try:
-            tree = to_json(value, notes)
+            tree, found = with_structure(value, notes) if replayed else (to_json(value, notes), None)
             try:
-                return tree, dumps_in_order(tree)
+                return tree, dumps_in_order(tree), found
             except (TypeError, RuntimeError):  # another thread has changed the value meanwhile
                 tree = snapshot(value, notes)
-                return tree, dumps_in_order(tree)
+                return tree, dumps_in_order(tree), None
         finally:
             current.reset(token)
 

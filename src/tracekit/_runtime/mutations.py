@@ -20,7 +20,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from orjson import loads
 
-from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, from_json, noted, refuse, to_json
+from .._values import (
+    Decoder,
+    Made,
+    Structure,
+    Walk,
+    attributes_of,
+    dumps,
+    dumps_in_order,
+    from_json,
+    noted,
+    refuse,
+    structure_of,
+    structured,
+    to_json,
+)
 from .._values.registry import has_state, set_state, state_of
 from ..errors import NotReplayableError
 from .session import current
@@ -52,6 +66,8 @@ _FIXED: Final = frozenset((str, int, float, bool, type(None), bytes, complex))
 _TAGS_OF_PAIRS: Final = frozenset(("dict", "OrderedDict", "Counter", "defaultdict"))
 _TAGS_OF_ATTRIBUTES: Final = frozenset(("dataclass", "attrs", "msgspec", "namespace", "object"))
 _WHOLE: Final = frozenset(("bytearray", "ndarray", "array"))
+#: What an array has besides its contents: a call that changes the contents leaves it as it is.
+_LAYOUT: Final = frozenset(("strides", "view", "readonly"))
 #: Immutable containers, whose contents may be changeable.
 _SEALED: Final = frozenset(("tuple", "namedtuple"))
 
@@ -97,17 +113,17 @@ def state_hash(canonical: bytes) -> str:
     return "sha256:" + sha256(canonical).hexdigest()
 
 
-def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None) -> Tree:
+def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None, made: Any = None) -> Tree:
     """Return the tree of an argument; for an object of an unknown type, its attributes as far as they can be recorded.
 
-    A ``known`` container is written as its pointer.
+    A ``known`` container is written as its pointer; the others in it are added to ``made``, as ``Walk`` does.
     """
     token = current.set(None)  # ``__repr__`` is the program's own code: what it does is not part of the run
     try:
         found: list[str] = []
-        tree = to_json(value, found) if known is None else _Linked(known, found).value(value, 0)
+        tree = to_json(value, found) if known is None else _Linked(known, found, made).value(value, 0)
         if type(tree) is dict and tree.get("$t") == "opaque" and has_state(value):
-            return attributes_of(Walk(notes) if known is None else _Linked(known, notes), value)
+            return attributes_of(Walk(notes) if known is None else _Linked(known, notes, made), value)
         notes += found
         return tree
     finally:
@@ -233,7 +249,7 @@ def _parts(tree: Tree) -> dict[str, Part]:
     if tag == "deque":
         return {"": ("items", tree["v"])}
     if tag in _WHOLE:
-        return {"": ("whole", tree)}
+        return {"": ("whole", {key: item for key, item in tree.items() if key not in _LAYOUT})}
     if tag in _TAGS_OF_ATTRIBUTES:
         return {"": ("attributes", sorted(_pairs(tree["v"]), key=_first))}
     if tag == "pydantic":
@@ -272,9 +288,10 @@ class _Linked(Walk):
 
     __slots__ = ("known",)
 
-    def __init__(self, known: Mapping[int, str], notes: list[str]) -> None:
+    def __init__(self, known: Mapping[int, str], notes: list[str], made: Any) -> None:
         super().__init__(notes)
         self.known: Final = known
+        self.made = made
 
     def _compound(self, value: Any, kind: type, depth: int) -> Tree:
         at = self.known.get(id(value)) if depth else None
@@ -529,10 +546,12 @@ class WatchedArguments:
         before = {name: loads(was) for name, was in self._before.items()}
         patch = found.about["patch"] = []
         pointers = {at: known[id(value)] for at, value in self._placed.items()}
+        made: Made = {}
         for at, value in self._placed.items():
             if pointers[at] == at:  # otherwise the same object again
-                after = _state(value, notes, known)
+                after = _state(value, notes, known, made)
                 patch += _differences(at, _cut(_at(before, at), at, pointers), after)
+        found.structure = structure_of(found.about, made)
         for name, now in changed.items():
             found.now[name] = loads(now or b"null")
             with suppress(Exception):  # another thread is changing it
@@ -571,16 +590,18 @@ def watched_arguments(mutates: tuple[str, ...], input: object) -> WatchedArgumen
 class Changes:
     """What a call has changed: the changed arguments before (``was``) and ``now``, and what is logged ``about`` it.
 
-    ``fresh`` are the containers now in the changed arguments, by pointer.
+    ``fresh`` are the containers now in the changed arguments, by pointer; ``structure`` is that of the new ones in
+    ``about``.
     """
 
-    __slots__ = ("about", "fresh", "now", "was")
+    __slots__ = ("about", "fresh", "now", "structure", "was")
 
     def __init__(self, was: dict[str, Tree], about: dict[str, Any]) -> None:
         self.was: Final = was
         self.now: Final[dict[str, Tree]] = {}
         self.about: Final = about
         self.fresh: Final[dict[str, Any]] = {}
+        self.structure: Structure = []
 
 
 # -- replaying ---------------------------------------------------------------------------------------------------------
@@ -679,27 +700,32 @@ class ChangedArguments:
         with self._lock:
             self._called[step] = called
 
-    def output(self, step: Step, spec: Spec, seq: int, tree: Tree, about: Mapping[str, Any]) -> Any:
+    def output(
+        self, step: Step, spec: Spec, seq: int, tree: Tree, meta: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> Any:
         """Return the call's output after changing its arguments as entry ``seq`` says (``about``)."""
         try:
             with self._lock:
-                return self._output(step, spec, seq, tree, about)
+                return self._output(step, spec, seq, tree, meta, about)
         except NotReplayableError:
             raise
         except Exception as malformed:  # a trace is untrusted
             reason = f"what it changed is malformed ({type(malformed).__name__}: {str(malformed)[:200]})"
             raise NotReplayableError(reason, reason=reason) from malformed
 
-    def _output(self, step: Step, spec: Spec, seq: int, tree: Tree, about: Mapping[str, Any]) -> Any:
+    def _output(
+        self, step: Step, spec: Spec, seq: int, tree: Tree, meta: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> Any:
         called = self._called.pop(step, None)
+        about = structured(about, meta, "/arguments")
         if called is None:
-            value = from_json(tree, spec.hint())
+            value = from_json(structured(tree, meta, "/output"), spec.hint())
             self._leave(step, spec, "changed its arguments in the recording, and they are not compared here")
             return value
         if not self._done_again(step, spec, seq, called, about):
             about = {"output": {at: to for at, to in about.get("output", {}).items() if called.knows(to)}}
         after = called.after(about["was"]) if "output_after" in about else {}
-        return Linking(spec.hint(), called, after).whole(grafted(tree, about))
+        return Linking(spec.hint(), called, after).whole(structured(grafted(tree, about), meta, "/output"))
 
     def _done_again(
         self, step: Step, spec: Spec, seq: int, called: ReplayedArguments, about: Mapping[str, Any]

@@ -18,7 +18,15 @@ from .._lazy import NamedTuple
 from .._native import Pieces, of_text
 from .._native.pure import PIECE
 from .._reality import system
-from .._values import dumps_in_order, exception_to_json, not_serialisable, quick, to_json
+from .._values import (
+    add_structure,
+    dumps_in_order,
+    exception_with_structure,
+    not_serialisable,
+    quick,
+    repeated,
+    to_json,
+)
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
 from .boundary import Boundary
@@ -330,8 +338,9 @@ class RecordedStep(Step):
             if more:
                 info = {**(info or {}), **more}
         if info is None and self.scope.agent is None and not self._in_pieces:
-            plain = session._plain(output, [])
-            if plain is not None:
+            seen: list[Any] = []
+            plain = session._plain(output, seen)
+            if plain is not None and (len(seen) < 3 or not repeated(seen)):
                 seq = self.seq
                 tail = b',"step":%d,"output":%b' % (seq, plain)
                 if arguments:
@@ -453,6 +462,7 @@ class RecordedStep(Step):
         if encoded.redacted:
             meta["redacted"] = [*encoded.redacted, *meta.get("redacted", ())]
             session.redacted_output(spec)
+        add_structure(meta, changes.structure, encoded.tree, "/arguments")
         return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
 
     def _plain_outcome(self, append: Append, tail: bytes) -> int:
@@ -619,6 +629,8 @@ T = TypeVar("T")
 #: ``Journal.append``, or ``keep``.
 Append = Callable[..., int]
 
+#: The keys of ``meta`` with pointers into the entry, which has been redacted.
+_OF_POINTERS: Final = ("redacted", "shared")
 #: An exception with a longer encoding is recorded by its text: no part of it is interned, so it must fit in one line.
 MAX_ERROR: Final = 16 << 20
 
@@ -876,12 +888,15 @@ class Recording:
     ) -> bytes:
         """Return ``,"output":…`` for a value, adding notes to ``meta``; empty if a replay knows the value anyway."""
         if places is None and data is None and spec.patterns is None:
-            data = self.encoder.plain(value, [])
-            if data is not None:
-                return b',"output":%b' % data
+            seen: list[Any] = []
+            plain = self.encoder.plain(value, seen)
+            if plain is not None and (len(seen) < 3 or not repeated(seen)):
+                return b',"output":%b' % plain
         encoded = self.encoder.encode(
-            value, places=places, at="output", data=data, own=spec.patterns, returns=spec.hint
+            value, places=places, at="output", data=data, own=spec.patterns, returns=spec.hint, replayed=True
         )
+        if encoded.structure is not None:
+            add_structure(meta, encoded.structure, encoded.tree, "/output")
         if (encoded.notes or encoded.redacted) and not known:
             self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:
@@ -896,9 +911,11 @@ class Recording:
 
     def error(self, error: BaseException, meta: dict[str, Any], own: Patterns | None = None) -> bytes:
         notes: list[str] = []
-        tree, redacted = self.redactor.also(own).redact(exception_to_json(error, notes))
+        original, found = exception_with_structure(error, notes)
+        tree, redacted = self.redactor.also(own).redact(original)
         data = dumps_in_order(tree)
         if len(data) > MAX_ERROR:
+            found = []
             tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
             notes = [
                 f"An exception of type {tree['type']} is too large, {len(data) >> 20} MiB: only its text is recorded."
@@ -908,6 +925,7 @@ class Recording:
             meta["notes"] = notes
         if redacted:
             meta["redacted"] = [*below(redacted, "/error"), *meta.get("redacted", ())]
+        add_structure(meta, found, tree, "/error")
         return b',"error":%b' % data
 
     def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
@@ -930,11 +948,11 @@ class Recording:
     def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)
         if self.redactor.suspicious(data):
-            own = {key: tree[key] for key in ("redacted",) if key in tree}
+            own = {key: tree[key] for key in _OF_POINTERS if key in tree}
             info = tree.get("info")
             if type(info) is dict and "redacted" in info:
                 tree = {**tree, "info": {key: item for key, item in info.items() if key != "redacted"}}
-            kept, found = self.redactor.redact({key: item for key, item in tree.items() if key != "redacted"})
+            kept, found = self.redactor.redact({key: item for key, item in tree.items() if key not in own})
             marks = [*below(found, "/meta"), *(info.get("redacted", ()) if type(info) is dict else ())]
             kept = marked(kept, marks) if marks else kept
             data = dumps_in_order({**kept, **own})

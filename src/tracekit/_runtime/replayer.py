@@ -18,7 +18,7 @@ from .._journal.entry import CUT_OFF, ENDS, family_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
 from .._reality import running_loop
-from .._values import dumps, exception_from_json, from_json, shortfalls, to_json
+from .._values import dumps, exception_from_json, from_json, shortfalls, structured, to_json
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -863,7 +863,8 @@ class Replay:
         if self._debugger is not None:
             self._debugger.reached(self, scope, seq)
         if seq in self.index.refused:
-            raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
+            entry = self._whole(self.trace.entry(seq))
+            raise exception_from_json(structured(self.trace.expand(entry["error"]), entry.get("meta", {}), "/error"))
         return ReplayedStep(self, scope, request, seq)
 
     def model(self, name: str) -> str:
@@ -1393,15 +1394,16 @@ class Replay:
                 self.report_placeholder(step.seq)
             entry = self._whole(entry)
         changes = entry.get("arguments")
-        if 36 not in line and changes is None and "error" not in entry:  # no dollar sign: neither a tag nor a reference
+        plain = 36 not in line and changes is None  # no dollar sign: neither a tag nor a reference
+        if plain and "shared" not in meta and "error" not in entry:
             return Outcome(entry.get("output"), None, meta, entry)
         try:
             output, hint = self.trace.expand(entry.get("output")), step.spec.hint()
             if changes is None:
-                output = from_json(output, hint)
+                output = from_json(structured(output, meta, "/output"), hint)
             else:
-                output = self.arguments.output(step, step.spec, seq, output, self.trace.expand(changes))
-            error = self._error(step, entry["error"]) if "error" in entry else None
+                output = self.arguments.output(step, step.spec, seq, output, meta, self.trace.expand(changes))
+            error = self._error(step, entry["error"], meta) if "error" in entry else None
         except NotReplayableError as failure:
             raise self.failed.by(self._located(failure, step)) from failure.__cause__
         return Outcome(output, error, meta, entry)
@@ -1427,9 +1429,9 @@ class Replay:
             self.report.remark("redacted", sentence, step=seq)
             self.report.warn(sentence)
 
-    def _error(self, step: ReplayedStep, error: Any) -> BaseException:
+    def _error(self, step: ReplayedStep, error: Any, meta: Mapping[str, Any]) -> BaseException:
         tree = self.trace.expand(error)
-        exception = exception_from_json(tree)
+        exception = exception_from_json(structured(tree, meta, "/error"))
         for code, sentence in shortfalls(tree, exception):
             name = step.spec.render(self.redactor).name
             text = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
@@ -1441,9 +1443,9 @@ class Replay:
     def decoded(self, spec: Spec, seq: int) -> Outcome:
         """Return the entry ``seq`` decoded before its turn, without its error."""
         entry = self._whole(self.trace.entry(seq))
-        return Outcome(
-            from_json(self.trace.expand(entry.get("output")), spec.hint()), None, entry.get("meta") or {}, entry
-        )
+        meta = entry.get("meta") or {}
+        tree = structured(self.trace.expand(entry.get("output")), meta, "/output")
+        return Outcome(from_json(tree, spec.hint()), None, meta, entry)
 
     def _located(self, failure: NotReplayableError, step: ReplayedStep) -> NotReplayableError:
         name = step.spec.render(self.redactor).name

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from .._lazy import expression
-from .._native import noted, plain
+from .._native import noted, plain, repeated, repeats
 from .._native.pure import IN_ORDER, LEVELS, MAX_DEPTH, encodable
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
@@ -38,9 +38,12 @@ __all__ = [
     "MUST_BE",
     "REBUILD",
     "Decoder",
+    "Made",
+    "Structure",
     "TooLarge",
     "Unnamed",
     "Walk",
+    "add_structure",
     "attributes_of",
     "canonical",
     "classes_in",
@@ -49,6 +52,7 @@ __all__ = [
     "dumps_in_order",
     "exception_from_json",
     "exception_to_json",
+    "exception_with_structure",
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
@@ -57,9 +61,13 @@ __all__ = [
     "noted",
     "quick",
     "refuse",
+    "repeated",
     "shortfalls",
     "snapshot",
+    "structure_of",
+    "structured",
     "to_json",
+    "with_structure",
 ]
 
 # -- encode ------------------------------------------------------------------------------------------------------------
@@ -134,7 +142,10 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
 
 def snapshot(value: object, notes: list[str] | None = None) -> Tree:
     """Like ``to_json``, but always return a copy: the tree stays valid whatever another thread does to ``value``."""
-    walk = Walk(notes)
+    return _walked(Walk(notes), value)
+
+
+def _walked(walk: Walk, value: object) -> Tree:
     try:
         return walk.value(value, 0)
     except TooLarge:
@@ -146,6 +157,32 @@ def snapshot(value: object, notes: list[str] | None = None) -> Tree:
 def quick(value: object) -> bytes | None:
     """Return the stored bytes of a small value of JSON types, tuples and floats; ``None`` if it needs ``to_json``."""
     return noted(value, [])
+
+
+#: A place in a tree: the steps to it from the top, by index.
+Place = tuple[int, ...]
+
+
+#: The places of each object that occurs more than once in a value: what a program sees of it that its tree does not say.
+Structure = list[list[Place]]
+#: What a walk has made, by the ``id`` of the tree: the tree and the object of each changeable part. It holds both, so
+#: that no ``id`` is used twice.
+Made = dict[int, tuple[Tree, Any]]
+
+
+def with_structure(value: object, notes: list[str] | None = None) -> tuple[Tree, Structure]:
+    """Like ``to_json``; also return what a replay needs to make the value again in all that a program can see."""
+    kind = type(value)
+    if kind is dict or kind is list:
+        if plain(value, LEVELS, _PLAIN_WIDTH) and not repeats(value):  # type: ignore[arg-type]
+            return value, []
+    elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
+        return value, []
+    walk = Walk(notes)
+    made: Made = {}
+    walk.made = made
+    tree = _walked(walk, value)
+    return tree, structure_of(tree, made)
 
 
 class Unnamed(str):
@@ -161,13 +198,17 @@ class TooLarge(Exception):
 
 
 class Walk:
-    """The state of encoding one value: enclosing objects (cycles), remaining items, notes."""
+    """The state of encoding one value: enclosing objects (cycles), remaining items, notes.
 
-    __slots__ = ("above", "left", "notes")
+    ``made`` collects, if it is not ``None``, what is needed for the ``Structure`` of a value that a replay makes again.
+    """
+
+    __slots__ = ("above", "left", "made", "notes")
 
     def __init__(self, notes: list[str] | None = None) -> None:
         self.above: set[int] = set()
         self.left = MAX_ITEMS
+        self.made: Made | None = None
         self.notes = notes
 
     def value(self, value: Any, depth: int) -> Tree:
@@ -194,10 +235,15 @@ class Walk:
         if depth >= LEVELS:
             return self.opaque(value, "it is nested too deep")
         self.above.add(me)
+        tree: Tree
         try:
             if kind is list:  # without a handler: the stack must have room for all levels
-                return self.items(value, depth)
-            return handler_of(kind)(self, value, depth)
+                tree = self.items(value, depth)
+            else:
+                tree = handler_of(kind)(self, value, depth)
+            if self.made is not None and (type(tree) is list or tree.get("$t") not in _UNCHANGEABLE):
+                self.made[id(tree)] = tree, value
+            return tree
         except (KeyboardInterrupt, TooLarge):
             raise
         except BaseException as error:  # whatever the value's own code does, the program goes on
@@ -254,6 +300,84 @@ class Walk:
         if self.notes is not None:
             self.notes.append(f"A value of type {name} can't be recorded: {reason}. It is not serialised in the trace.")
         return {"$t": "opaque", "type": name[:_REPR], "repr": _described(value)}
+
+
+#: The tags of values that no program can change.
+_UNCHANGEABLE: Final = frozenset(
+    (
+        *("opaque", "str", "int", "float", "complex", "const", "bytes", "tuple", "frozenset", "range", "slice"),
+        *("datetime", "date", "time", "timedelta", "timezone", "zoneinfo", "struct_time", "decimal", "fraction"),
+        *(
+            "uuid",
+            "uuid_utils",
+            "path",
+            "pattern",
+            "ip",
+            "npscalar",
+            "npstr",
+            "npbytes",
+            "enum",
+            "namedtuple",
+            "structseq",
+        ),
+    )
+)
+
+
+def structure_of(tree: Tree, made: Made) -> Structure:
+    """Return the structure of the value that ``tree`` represents, in order; ``made`` is that of the walk.
+
+    The contents of an object are looked at where it occurs first.
+    """
+    once: set[int] = set()
+    again: set[int] = set()
+    for _, value in made.values():
+        (again if id(value) in once else once).add(id(value))
+    if not again:
+        return []
+    wanted = {id(node): id(value) for node, value in made.values() if id(value) in again}
+    found: dict[int, list[Place]] = {}
+    stack: list[tuple[Place, Tree]] = [((), tree)]
+    while stack:
+        path, node = stack.pop()
+        which = wanted.get(id(node))
+        if which is not None:
+            places = found.setdefault(which, [])
+            places.append(path)
+            if len(places) > 1:
+                continue
+        inside = [
+            ((*path, i), item)
+            for i, item in enumerate(node.values() if type(node) is dict else node)
+            if type(item) is dict or type(item) is list
+        ]
+        stack.extend(reversed(inside))
+    return [places for places in found.values() if len(places) > 1]
+
+
+def add_structure(meta: dict[str, Any], structure: Structure, tree: Tree, at: str) -> None:
+    """Add the structure of ``tree`` to the ``meta`` of its entry, with JSON pointers that begin with ``at``.
+
+    The tree may have been redacted since: what a placeholder has replaced is left out.
+    """
+    groups = [[pointer for path in places if (pointer := _pointer(tree, path, at))] for places in structure]
+    shared = [group for group in groups if len(group) > 1]
+    if shared:
+        meta["shared"] = [*shared, *meta.get("shared", ())]
+
+
+def _pointer(tree: Tree, path: Place, pointer: str) -> str | None:
+    for step in path:
+        if type(tree) is dict and step < len(tree):
+            key = [*tree][step]
+            tree = tree[key]
+            pointer += "/" + key.replace("~", "~0").replace("/", "~1")
+        elif type(tree) is list and step < len(tree):
+            tree = tree[step]
+            pointer += f"/{step}"
+        else:  # a placeholder is in its place
+            return None
+    return pointer
 
 
 _ADDRESS: Final = expression(r" at 0x[0-9a-fA-F]+")
@@ -389,13 +513,39 @@ def _datetime(walk: Walk, value: Any, depth: int) -> Tree:
     if zone is not None and type(zone).__module__ == "zoneinfo" and isinstance(zone.key, str):
         tree["v"] = value.replace(tzinfo=None).isoformat()
         tree["zone"] = zone.key
+        return tree
+    tree.update(_zone_name(value))
     return tree
 
 
 def _time(walk: Walk, value: Any, depth: int) -> Tree:
     if value.tzinfo is not None and value.utcoffset() is None:
         return walk.opaque(value, "its time zone has no fixed offset")
-    return {"$t": "time", "v": value.isoformat(), **({"fold": 1} if value.fold else {})}
+    named = _zone_name(value)
+    return {"$t": "time", "v": value.isoformat(), **({"fold": 1} if value.fold else {}), **named}
+
+
+def _zone_name(value: Any) -> dict[str, Tree]:
+    """Return the name of the time zone of a time, unless it is the usual one of its offset from UTC."""
+    if value.tzinfo is None or value.tzinfo is _UTC:
+        return {}
+    try:
+        name, offset = value.tzname(), value.utcoffset()
+        usual = None if offset is None else _datetime_module.timezone(offset).tzname(None)
+    except Exception:  # a class of the program's own
+        return {}
+    return {} if type(name) is not str or name == usual else {"name": to_json(name)}
+
+
+def _memoryview(walk: Walk, value: Any, depth: int) -> Tree:
+    if len(value.format) != 1:
+        return walk.opaque(value, "its items have no native format")
+    tree: dict[str, Any] = {"$t": "memoryview", "v": base64(value.tobytes())}
+    if not value.readonly:
+        tree["writable"] = True
+    if value.format != "B" or value.ndim != 1:
+        tree["format"], tree["shape"] = value.format, list(value.shape)
+    return tree
 
 
 def _timezone(walk: Walk, value: Any, depth: int) -> Tree:
@@ -423,6 +573,7 @@ def _opaque(reason: str) -> Handler:
     return lambda walk, value, depth: walk.opaque(value, reason)
 
 
+_UTC: Final = _datetime_module.UTC
 _plain_path: Final = {
     f"{module}:{name}": _path
     for module in ("pathlib", "pathlib._local")
@@ -442,7 +593,7 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "builtins:frozenset": _set("frozenset"),
     "builtins:bytes": lambda walk, value, depth: {"$t": "bytes", "v": base64(value)},
     "builtins:bytearray": lambda walk, value, depth: {"$t": "bytearray", "v": base64(value)},
-    "builtins:memoryview": lambda walk, value, depth: {"$t": "memoryview", "v": base64(bytes(value))},
+    "builtins:memoryview": _memoryview,
     "builtins:complex": _simple("complex", lambda value: [value.real, value.imag]),
     "builtins:range": _simple("range", lambda value: [value.start, value.stop, value.step]),
     "builtins:slice": _simple("slice", lambda value: [value.start, value.stop, value.step]),
@@ -523,6 +674,10 @@ def _is_namedtuple(kind: type, bases: tuple[type, ...]) -> bool:
     return tuple in bases and is_heap(kind) and any("_fields" in vars(base) for base in bases)
 
 
+def _is_structseq(kind: type, bases: tuple[type, ...]) -> bool:
+    return bases == (kind, tuple, object) and type(vars(kind).get("n_sequence_fields")) is int
+
+
 def _is_subclass(kind: type, bases: tuple[type, ...]) -> bool:
     native = [base for base in bases if base is not object and not is_heap(base)]
     return is_heap(kind) and len(native) == 1 and native[0] in BASES
@@ -534,7 +689,21 @@ def _enum(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "enum", "c": name_of(type(value)), "n": state.get("_name_"), "v": plain}
 
 
+def _structseq(walk: Walk, value: Any, depth: int) -> Tree:
+    """Encode ``os.stat_result`` and the like, which have more fields than items."""
+    kind: Any = type(value)
+    items, fields = kind.__reduce__(value)[1]
+    return {
+        "$t": "structseq",
+        "c": name_of(type(value)),
+        "v": walk.items(items, depth + 1),
+        "f": walk.mapping(fields.items(), depth + 1),
+    }
+
+
 def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
+    if len(_field_names(type(value))) != tuple.__len__(value):
+        return walk.opaque(value, "it has other items than its fields")
     return {"$t": "namedtuple", "c": name_of(type(value)), "v": walk.items(tuple.__iter__(value), depth + 1)}
 
 
@@ -542,6 +711,11 @@ def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
 _OF_NAMEDTUPLES: Final = frozenset(vars(namedtuple("_OF_NAMEDTUPLES", ()))) | {
     "__annotations__", "__annotate_func__", "__annotations_cache__", "__orig_bases__", "__static_attributes__", "__firstlineno__",
 }  # fmt: skip
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    found: tuple[str, ...] = next(vars(base)["_fields"] for base in kind.__mro__ if "_fields" in vars(base))
+    return found
 
 
 def _is_plain(kind: type) -> bool:
@@ -641,11 +815,41 @@ def _exception(walk: Walk, value: Any, depth: int) -> Tree:
 
 def _array(walk: Walk, value: Any, depth: int) -> Tree:
     dtype = value.dtype.str
+    tree: dict[str, Any] = {"$t": "ndarray", "dtype": dtype, "shape": list(value.shape)}
     if dtype == "|O":
-        return {"$t": "ndarray", "dtype": "|O", "shape": list(value.shape), "v": walk.items(value.ravel(), depth + 1)}
-    if not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
+        tree["v"] = walk.items(value.ravel(), depth + 1)
+    elif not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
         return walk.opaque(value, "only arrays of plain numbers, dates, texts, bytes and objects can be")
-    return {"$t": "ndarray", "dtype": dtype, "shape": list(value.shape), "v": base64(value.tobytes())}
+    else:
+        tree["v"] = base64(value.tobytes())
+    if walk.made is not None:  # a replay makes it again
+        tree.update(_layout(value))
+    return tree
+
+
+#: An array with gaps is made again with them if it spans at most this many bytes, or this many times its own.
+_SPAN: Final = 1 << 16
+_GAPS: Final = 16
+
+
+def _layout(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what distinguishes an array from a new one with the same contents: memory order, and flags."""
+    if not value.flags.c_contiguous:  # an empty array is
+        strides, span = value.strides, _span(value.shape, value.strides, value.itemsize)[1]
+        if value.dtype.hasobject or span > max(_SPAN, value.nbytes * _GAPS):
+            strides = value.copy(order="K").strides
+        yield "strides", list(strides)
+    if not value.flags.owndata:
+        yield "view", True
+    if not value.flags.writeable:
+        yield "readonly", True
+
+
+def _span(shape: Any, strides: Any, size: int) -> tuple[int, int]:
+    """Return where the first element of an array is in its memory, and how many bytes that has."""
+    ends = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+    first = -sum(end for end in ends if end < 0)
+    return first, first + sum(end for end in ends if end > 0) + size
 
 
 def _scalar(walk: Walk, value: Any, depth: int) -> Tree:
@@ -683,6 +887,7 @@ _FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]]
     (_is_dataclass, _fields("dataclass")),
     (_is_array, _array),
     (_is_scalar, _scalar),
+    (_is_structseq, _structseq),
     (_is_namedtuple, _namedtuple),
     (_is_subclass, _subclass),
 ]
@@ -695,6 +900,7 @@ MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
     "msgspec": _is_msgspec,
     "attrs": _is_attrs,
     "dataclass": _is_dataclass,
+    "structseq": _is_structseq,
     "namedtuple": _is_namedtuple,
     "sub": _is_subclass,
 }
@@ -762,6 +968,58 @@ def _annotations(cls: type) -> list[Any]:
 MAX_NESTING: Final = 300
 
 
+class _Shared:
+    """A node of a tree that occurs more than once: the same object wherever it is decoded."""
+
+    __slots__ = ("built", "tree", "value")
+
+    def __init__(self) -> None:
+        self.tree: Tree = None
+        self.built = False
+        self.value: Any = None
+
+
+def structured(tree: Tree, meta: Mapping[str, Any], at: str) -> Tree:
+    """Return ``tree``, which is at the pointer ``at`` of an entry with this ``meta``, as a decoder needs it to make a
+    value with its recorded structure.
+
+    ``tree`` itself is not modified. Raises ``NotReplayableError`` if the structure is malformed.
+    """
+    if "shared" not in meta:
+        return tree
+    marks: dict[Any, Any] = {}
+    try:
+        for group in meta["shared"]:
+            mark = _Shared()
+            for pointer in group:
+                if pointer == at or pointer.startswith(at + "/"):
+                    place = marks
+                    for step in pointer[len(at) :].split("/")[1:]:
+                        place = place.setdefault(step.replace("~1", "/").replace("~0", "~"), {})
+                    place[None] = mark
+        return _with_marks(tree, marks) if marks else tree
+    except (TypeError, AttributeError):
+        refuse("the structure in meta of its entry is malformed")
+
+
+def _with_marks(tree: Tree, marks: dict[Any, Any]) -> Tree:
+    mark = marks.get(None)
+    if mark is not None and mark.tree is not None:
+        return mark
+    if type(tree) is dict:
+        if tree.get("$t") == "argument":
+            return tree
+        copy: Any = {key: _with_marks(item, marks[key]) if key in marks else item for key, item in tree.items()}
+    elif type(tree) is list:
+        copy = [_with_marks(item, marks[str(i)]) if str(i) in marks else item for i, item in enumerate(tree)]
+    else:  # a placeholder
+        return tree
+    if mark is None:
+        return copy
+    mark.tree = copy
+    return mark
+
+
 def from_json(tree: Tree, hint: Any = None) -> Any:
     """Return the value that ``tree`` represents, with new containers throughout.
 
@@ -823,11 +1081,17 @@ class Decoder:
         if kind is list:
             return [self.value(item, depth + 1) for item in tree]
         if kind is not dict:
-            return tree
+            return tree if kind is not _Shared else self._once(tree, depth)
         tag = tree.get("$t")
         if tag is None:
             return self._plain(tree, depth)
         return self._tagged(tag, tree, depth)
+
+    def _once(self, mark: _Shared, depth: int) -> Any:
+        if not mark.built:
+            mark.value = self.value(mark.tree, depth)
+            mark.built = True
+        return mark.value
 
     def _plain(self, tree: dict[str, Tree], depth: int) -> dict[str, Any]:
         value = {}
@@ -984,6 +1248,7 @@ def _zoned(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     value = _REAL["datetime"].fromisoformat(_text(tree["v"]))
     if "zone" in tree:
         value = value.replace(tzinfo=_zone(tree["zone"]))
+    value = _with_zone_name(decoder, value, tree, depth)
     return value.replace(fold=1) if tree.get("fold") == 1 else value
 
 
@@ -997,8 +1262,27 @@ def _zone(name: Any) -> Any:
 
 
 def _decode_time(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    value = _REAL["time"].fromisoformat(_text(tree["v"]))
+    value = _with_zone_name(decoder, _REAL["time"].fromisoformat(_text(tree["v"])), tree, depth)
     return value.replace(fold=1) if tree.get("fold") == 1 else value
+
+
+def _with_zone_name(decoder: Decoder, value: Any, tree: dict[str, Tree], depth: int) -> Any:
+    if "name" not in tree:
+        return value
+    name = _text(decoder.value(tree["name"], depth + 1))
+    return value.replace(tzinfo=_REAL["timezone"](value.utcoffset(), name))
+
+
+def _decode_memoryview(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    data = _data(tree)
+    value = memoryview(bytearray(data) if tree.get("writable") is True else data)
+    if "format" not in tree:
+        return value
+    form: Any = _text(tree["format"])
+    shape = decoder.items(tree["shape"], depth + 1)
+    if any(type(size) is not int or size < 0 for size in shape) or prod(shape) != len(value.cast(form)):
+        refuse("the shape of a memoryview does not fit its data")
+    return value.cast(form, shape) if data else value.cast(form)
 
 
 def _decode_timezone(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
@@ -1115,10 +1399,49 @@ def _objects(numpy: Any, decoder: Decoder, shape: list[Any], tree: dict[str, Tre
     items = decoder.items(tree["v"], depth + 1)
     if any(type(size) is not int or size < 0 for size in shape) or prod(shape) != len(items):
         refuse("the shape of an array does not fit its data")
-    value = numpy.empty(len(items), dtype=object)
+    value = numpy.empty(shape, dtype=object)
+    flat = value.reshape(-1)
     for i, item in enumerate(items):
-        value[i] = item
-    return value.reshape(shape)
+        flat[i] = item
+    return _laid_out(numpy, value, tree)
+
+
+def _laid_out(numpy: Any, plain: Any, tree: dict[str, Tree]) -> Any:
+    """Return a new array with the contents of ``plain``, and the memory order and flags that ``tree`` says."""
+    strides = tree.get("strides")
+    if strides is None:
+        value = plain
+    else:
+        size = plain.itemsize
+        if (
+            type(strides) is not list
+            or len(strides) != plain.ndim
+            or not all(type(one) is int for one in strides)
+            or not plain.size
+        ):
+            refuse("it is not the layout of an array")
+        first, span = _span(plain.shape, strides, size)
+        if span > max(_SPAN, plain.nbytes * _GAPS):
+            refuse("an array spans more than its data")
+        if plain.dtype.hasobject:  # its memory must hold objects, and nothing else
+            value = _permuted(numpy, plain, strides)
+        else:
+            value = numpy.ndarray(plain.shape, plain.dtype, bytearray(span), first, strides)
+        value[...] = plain
+        if "view" not in tree:
+            value = value.copy(order="K")
+    if "view" in tree and value.flags.owndata:
+        value = value[...]
+    if tree.get("readonly"):
+        value.flags.writeable = False
+    return value
+
+
+def _permuted(numpy: Any, plain: Any, strides: list[int]) -> Any:
+    """Return an empty array like ``plain`` whose axes are in memory as these strides say."""
+    order = sorted(range(plain.ndim), key=lambda axis: -abs(strides[axis]))
+    made = numpy.empty([plain.shape[axis] for axis in order], plain.dtype)
+    return made.transpose([order.index(axis) for axis in range(plain.ndim)])
 
 
 def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
@@ -1132,8 +1455,9 @@ def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     if prod(shape) * dtype.itemsize != len(data):
         refuse("the shape of an array does not fit its data")
     if not data:
-        return numpy.empty(shape, dtype)
-    return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
+        return _laid_out(numpy, numpy.empty(shape, dtype), {key: tree[key] for key in tree if key != "strides"})
+    plain = numpy.frombuffer(data, dtype).reshape(shape)
+    return _laid_out(numpy, plain if "strides" in tree else plain.copy(), tree)
 
 
 def _npscalar(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
@@ -1178,10 +1502,14 @@ def _decode_namedtuple(decoder: Decoder, tree: dict[str, Tree], depth: int) -> A
         decoder.class_of(tree) if "f" not in tree or decoder.class_named(tree["c"]) is not None else _made_again(tree)
     )
     items = decoder.items(tree["v"], depth + 1)
-    fields = next(vars(base)["_fields"] for base in cls.__mro__ if "_fields" in vars(base))
-    if len(items) != len(fields):
+    if len(items) != len(_field_names(cls)):
         refuse(f"{tree['c']} has other fields now", "Replay with the code that recorded the run.")
     return tuple.__new__(cls, items)
+
+
+def _decode_structseq(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls: Any = decoder.class_of(tree)
+    return cls(decoder.items(tree["v"], depth + 1), decoder.mapping(tree["f"], depth))
 
 
 _FILL: Final[dict[Any, Callable[[Any, Any], None]]] = {
@@ -1270,7 +1598,7 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "const": lambda decoder, tree, depth: _CONSTANTS[tree["v"]],
     "bytes": lambda decoder, tree, depth: _data(tree),
     "bytearray": lambda decoder, tree, depth: bytearray(_data(tree)),
-    "memoryview": lambda decoder, tree, depth: memoryview(_data(tree)),
+    "memoryview": _decode_memoryview,
     "tuple": lambda decoder, tree, depth: tuple(decoder.items(tree["v"], depth + 1)),
     "set": lambda decoder, tree, depth: set(decoder.items(tree["v"], depth + 1)),
     "frozenset": lambda decoder, tree, depth: frozenset(decoder.items(tree["v"], depth + 1)),
@@ -1303,6 +1631,7 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "npstr": lambda decoder, tree, depth: _loaded("numpy", "a text").str_(_text(decoder.value(tree["v"], depth + 1))),
     "npbytes": lambda decoder, tree, depth: _loaded("numpy", "a value").bytes_(_data(tree)),
     "enum": _decode_enum,
+    "structseq": _decode_structseq,
     "namedtuple": _decode_namedtuple,
     "sub": _sub,
     "dataclass": _object,
@@ -1335,7 +1664,19 @@ def exception_to_json(exc: BaseException, notes: list[str] | None = None) -> dic
     ``code``), ``notes``, ``cause``, ``context``, ``suppress``, ``members``; ``made_of`` for a class with a recipe;
     ``lost``: names of attributes that can't be recorded.
     """
+    return _exception_tree(Walk(notes), exc)
+
+
+def exception_with_structure(exc: BaseException, notes: list[str] | None = None) -> tuple[dict[str, Tree], Structure]:
+    """Like ``exception_to_json``; also return the structure of what the exception carries."""
     walk = Walk(notes)
+    made: Made = {}
+    walk.made = made
+    tree = _exception_tree(walk, exc)
+    return tree, structure_of(tree, made)
+
+
+def _exception_tree(walk: Walk, exc: BaseException) -> dict[str, Tree]:
     try:
         walk.above.add(id(exc))
         return describe(walk, exc, 0)
@@ -1433,7 +1774,7 @@ def _args(walk: Walk, exc: BaseException, depth: int) -> list[Tree]:
 
 def _bounded(walk: Walk, item: object, depth: int) -> Tree:
     trial = Walk(walk.notes)
-    trial.above, trial.left = walk.above, MAX_PART
+    trial.above, trial.left, trial.made = walk.above, MAX_PART, walk.made
     try:
         return trial.value(item, depth)
     except TooLarge:
@@ -1448,7 +1789,7 @@ def _whole(walk: Walk, item: object, depth: int) -> Tree:
     fine."""
     notes: list[str] = []
     trial = Walk(notes)
-    trial.above, trial.left = walk.above, MAX_PART
+    trial.above, trial.left, trial.made = walk.above, MAX_PART, walk.made
     try:
         tree = trial.value(item, depth)
     except Exception:
