@@ -36,6 +36,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "aider": ("aider-chat",),
     "llm": ("llm",),
     "services": ("fastapi", "uvicorn", "httpx", "openai", "celery[sqlalchemy]", "huey"),
+    "everyday": ("apscheduler", "sqlalchemy[asyncio]", "aiosqlite", "rich", "typer", "fastapi", "websockets", "httpx"),
     "jupyter": ("nbclient", "ipykernel", "openai"),
     "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
 }  # fmt: skip
@@ -198,6 +199,10 @@ ROWS: tuple[Row, ...] = (
         ("huey",),
         entry="huey_tasks:answered",
     ),
+    Row("apscheduler_jobs", "jobs of a loop and of threads", "everyday", ("apscheduler", "httpx")),
+    Row("sqlalchemy_chats", "conversations in a database", "everyday", ("sqlalchemy", "aiosqlite", "httpx")),
+    Row("rich_prompts", "prompts, a progress bar, a table", "everyday", ("rich", "typer"), input="Ada\n2\ny\n"),
+    Row("fastapi_client", "an application called in the process", "everyday", ("fastapi", "starlette", "httpx")),
     Row(
         "jupyter_notebook",
         "a cell recorded in one kernel, replayed in another",
