@@ -42,6 +42,7 @@ from tracekit.integration import (
 )
 
 from ._requests import Asked, raised, report, rewrite
+from ._values import teach
 
 __all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 
@@ -55,6 +56,7 @@ _ONLY_BELOW = "_tracekit_only_below"
 
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``BaseConnector.connect``."""
+    teach(sys.modules["yarl"], sys.modules["multidict"])
 
     @wraps(original)
     async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anthropic
 import httpx
 import httpx2
@@ -148,6 +149,32 @@ def test_a_response_of_requests_that_was_not_read(instrumented: None, provider: 
     assert response.status_code == 200
     with pytest.raises(NotReplayableError, match="is not in the trace"):
         response.json()
+
+
+def test_the_status_error_of_aiohttp(instrumented: None, provider: StubProvider) -> None:
+    """A ``ClientResponseError`` that a tool raised comes back as one, with its request and headers, without credentials."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    async def fetch() -> None:
+        headers = {"authorization": f"Bearer {SECRET}", "x-a": "1", "x-stub": "404"}
+        async with (
+            aiohttp.ClientSession(raise_for_status=True) as session,
+            session.get(provider.url + "/a", headers=headers),
+        ):
+            pass
+
+    def program() -> Any:
+        error = raised(lambda: asyncio.run(fetch()))
+        assert type(error) is aiohttp.ClientResponseError
+        about = error.request_info
+        return [
+            str(error), error.status, error.message, error.headers["Content-Type"], about.url, about.real_url, about.method,
+            about.headers["X-A"],
+        ]  # fmt: skip
+
+    run, first, second = both(program)
+    assert first == second
+    assert SECRET not in Path(run.path).read_text()
 
 
 def test_a_response_has_the_redirects_that_led_to_it(instrumented: None) -> None:
