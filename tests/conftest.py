@@ -8,8 +8,10 @@ import importlib
 import itertools
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -118,13 +120,48 @@ def pytest_runtest_makereport(
 
 
 _DIRECTORIES = itertools.count()
+#: These suites write thousands of files and wait for each to be on the disk, which is not what they test. Those that kill processes
+#: and fill file systems keep the disk.
+_IN_MEMORY = ("agents", "property", "unit")
+_MEMORY = Path("/dev/shm")
+_ROOM = 2 << 30
+
+
+@pytest.fixture(scope="session")
+def _memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory, or the usual one where the system has no memory for files; after a failure the files are kept on disk."""
+    base = tmp_path_factory.getbasetemp()
+    try:
+        status = os.statvfs(_MEMORY)
+        usable = status.f_bavail * status.f_frsize >= _ROOM and not status.f_flag & os.ST_NOEXEC
+    except (AttributeError, OSError):
+        usable = False
+    if not usable:
+        yield base
+        return
+    import fcntl
+
+    for left in _MEMORY.glob("tracekit-suite-*"):
+        with suppress(OSError), open(left / "lock") as file:  # locked while its session runs
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=".tracekit-suite-", dir=_MEMORY))
+    with open(made / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        directory = made.rename(made.with_name(made.name[1:]))
+        yield directory
+    if request.session.testsfailed:
+        shutil.move(directory, base / "in-memory")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As pytest's, which looks through the directories of all tests before for each: with thousands, that is milliseconds a test."""
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _memory: Path) -> Path:
+    """Like pytest's, which searches the directories of all earlier tests: with thousands of them that takes milliseconds a test."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f"{name}{next(_DIRECTORIES):04}"
+    base = _memory if request.path.parent.name in _IN_MEMORY else tmp_path_factory.getbasetemp()
+    path = base / f"{name}{next(_DIRECTORIES):04}"
     path.mkdir(mode=0o700)
     return path
 
@@ -154,7 +191,7 @@ def _nothing_stays_open() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _every_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _every_trace(tmp_path_factory: pytest.TempPathFactory, _memory: Path) -> Iterator[None]:
     """No trace that any test wrote holds a secret of its environment, and each satisfies the schema."""
     before = os.environ.get(watch.NAME)
     os.environ[watch.NAME] = watch.CANARY
@@ -163,9 +200,9 @@ def _every_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ[watch.NAME]
     else:
         os.environ[watch.NAME] = before
-    base = tmp_path_factory.getbasetemp()
-    assert watch.leaks(base) == []
-    assert watch.misfits(base) == []
+    for base in {tmp_path_factory.getbasetemp(), _memory}:
+        assert watch.leaks(base) == []
+        assert watch.misfits(base) == []
 
 
 @pytest.fixture
