@@ -169,7 +169,7 @@ def test_an_editor_goes_back_and_forth(recorded: Path, tmp_path: Path, monkeypat
         assert "no replay was launched; send launch first" in editor.refused("next", threadId=1)
         known = editor.launch(recorded, "tool:send", "12345", "n", "failed", lines={CALL: "n > 1"}, stopOnEntry=True)
         assert [one["verified"] for one in known] == [True, False, False, True]
-        assert "entry 12345 is not there" in known[1]["message"]
+        assert "entry 12345 is past the last one" in known[1]["message"]
         assert "no step of this run is n; there are tool:look, tool:send" in known[2]["message"]
         assert editor.stopped() == ("entry", "step 2", CALL)
         frames = editor.ask("stackTrace", threadId=1)["stackFrames"]

@@ -111,7 +111,7 @@ def test_a_run_that_is_not_there(store: Store, tmp_path: Path) -> None:
     for missing in ("", str(tmp_path / "no.jsonl"), tmp_path):
         with pytest.raises(RunNotFoundError):
             store.find(missing)
-    with pytest.raises(RunNotFoundError, match="empty"):
+    with pytest.raises(RunNotFoundError, match=r"there is no run 'x' in .*none"):
         Store(tmp_path / "none").find("x")
 
 
