@@ -261,6 +261,7 @@ unit/test_compiled.py
 unit/test_compiled_secrets.py
 unit/test_compensation.py
 unit/test_concurrency.py
+unit/test_concurrency_handover.py
 unit/test_credentials.py
 unit/test_debugger.py
 unit/test_depth.py

@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.processes import python
 from tracekit import DivergenceError, record, replay, traced_tool
+from tracekit._capture import threads, timers
 from tracekit.integration import Integration, QueueClass, discover
 
 REPEATED = 20
@@ -430,6 +431,8 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Stream]:
     monkeypatch.setitem(sys.modules, "acme_streams", module)
     described = QueueClass("acme_streams", "Stream", put="push", get="next", wait="peek")
     monkeypatch.setitem(discover(), "acme", Integration("acme", queues=[described]))
+    # The integrations are asked once in a process, and an earlier test may have begun a run.
+    monkeypatch.setattr(timers._switch, "_to_watch", threads.handed_over_in)
     return kind
 
 
