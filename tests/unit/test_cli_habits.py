@@ -197,6 +197,23 @@ def test_a_directory_is_no_script(store: Path, tmp_path: Path) -> None:
     assert "has no __main__.py" in done.stderr
 
 
+@pytest.mark.parametrize("command", [("list",), ("run", "agent.py"), ("replay", "last")])
+def test_a_working_directory_that_was_removed(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command in a directory that was removed is a usage error with a next step, not a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        result = CliRunner().invoke(main, command)
+    finally:
+        os.chdir(tmp_path)
+    assert result.exit_code == 2
+    assert "the working directory does not exist any more; change to another one" in result.stderr
+
+
 def test_interrupted_is_no_answer(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends any command with status 130: 1 would mean that a trace is damaged, or that something differs."""
 

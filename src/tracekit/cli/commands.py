@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -209,6 +210,10 @@ def main() -> None:
     Data goes to stdout, as text or, with --json, as JSON; messages go to stderr. Exit codes: 0 success, 1 a difference or
     damage, 2 usage error or unreadable input, 3 incomplete, 4 refused, 130 interrupted.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise click.UsageError("the working directory does not exist any more; change to another one") from None
     segments = sys.modules.get("tracekit._runs.segments")
     if segments is not None:  # started by a recorded program, but not part of it
         segments.leave()
