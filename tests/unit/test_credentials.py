@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tracekit._capture.plugins import PLACEHOLDER, credentials, supply_placeholders
+from tracekit._capture.plugins import PLACEHOLDER, credentials, replayed_credentials, supply_placeholders
 
 
 def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +34,15 @@ def test_those_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in recorded:
         monkeypatch.delenv(name)
     before = dict(os.environ)
-    restore = supply_placeholders(recorded)
+    restore = supply_placeholders(replayed_credentials({"credentials": recorded}, None))
     assert os.environ["GOOGLE_API_KEY"] == os.environ["AZURE_OPENAI_API_KEY"] == PLACEHOLDER
     assert {"OPENAI_API_KEY", "GEMINI_API_KEY"}.isdisjoint(os.environ)
-    assert os.environ["MISTRAL_API_KEY"] == PLACEHOLDER  # of an SDK of which nothing is known
+    assert os.environ["MISTRAL_API_KEY"] == PLACEHOLDER  # whether the program set it later is unknown
+    restore()
+    assert dict(os.environ) == before
+    restore = supply_placeholders(replayed_credentials({"credentials": recorded}, {"credentials": recorded}))
+    assert os.environ["GOOGLE_API_KEY"] == PLACEHOLDER
+    assert "MISTRAL_API_KEY" not in os.environ
     restore()
     assert dict(os.environ) == before
 

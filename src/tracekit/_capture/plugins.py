@@ -982,6 +982,27 @@ def credentials() -> list[str]:
     )
 
 
+def replayed_credentials(started: object, ended: object) -> list[str]:
+    """Return the credential variables for which a replay supplies placeholders: those that the recorded process had.
+
+    ``started`` and ``ended`` are ``meta`` of the first and the last entry of its trace. A program may set variables
+    itself, from a file that a recording does not keep, so those set at the end count, too. If the trace does not say
+    what was set at the end, an SDK that had nothing at the beginning gets everything that it accepts.
+    """
+    at_start, at_end = _listed(started), _listed(ended)
+    had = set(at_start or ()) | set(at_end or ())
+    if at_end is None:
+        for one in discover().values():
+            if had.isdisjoint(name for way in one.credentials for name in _names(way)):
+                had.update(_names(way)[0] for way in one.credentials)
+    return sorted(had)
+
+
+def _listed(meta: object) -> list[str] | None:
+    names = meta.get("credentials") if isinstance(meta, Mapping) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None
+
+
 def settings() -> dict[str, str]:
     """Return the variables that configure what SDKs request and where, as far as they are set here."""
     variables = environment_variables()
@@ -997,15 +1018,15 @@ def traceparent() -> str | None:
     return os.environ.get("TRACEPARENT")
 
 
-def supply_placeholders(recorded: Iterable[str] = ()) -> Callable[[], None]:
+def supply_placeholders(recorded: Iterable[str] | None = None) -> Callable[[], None]:
     """Set a placeholder for each credential variable that is missing or empty; return a function that removes them.
 
-    ``recorded`` are the variables that the recorded process had. An SDK that had some gets these and no others: SDKs
-    choose a service by the variables that are set, and refuse to choose between two. Variables that the program changes
-    in the meantime are left alone.
+    ``recorded`` are the variables that the recorded process had; ``None`` if that is unknown. An SDK gets these and no
+    others: SDKs choose a service by the variables that are set, refuse to choose between two, and raise if there is
+    none, as they then did in the recording. Variables that the program changes in the meantime are left alone.
     """
     before: dict[str, str | None] = {}
-    for name in _variables(frozenset(recorded)):
+    for name in _variables(frozenset(replayed_credentials(None, None) if recorded is None else recorded)):
         before.setdefault(name, os.environ.get(name))
         os.environ[name] = _value(name)
 
@@ -1027,16 +1048,10 @@ def _variables(recorded: frozenset[str]) -> list[str]:
     return [
         had[0] if (had := [name for name in names if name in recorded]) else names[0]
         for integration in discover().values()
-        for names in _ways(integration, recorded)
+        for names in map(_names, integration.credentials)
+        if not recorded.isdisjoint(names) or _is_switch(names[0])
         if not any(os.environ.get(name) for name in names)
     ]
-
-
-def _ways(integration: Integration, recorded: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return what one SDK accepts: what it had when it was recorded, or everything if it had nothing."""
-    ways = [_names(way) for way in integration.credentials]
-    had = [names for names in ways if not recorded.isdisjoint(names)]
-    return [names for names in ways if names in had or not had or _is_switch(names[0])]
 
 
 def _names(way: str | tuple[str, ...]) -> tuple[str, ...]:

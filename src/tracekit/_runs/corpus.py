@@ -32,7 +32,8 @@ from xml.etree import ElementTree
 import orjson
 
 from .. import _reality
-from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
+from .._capture.plugins import replayed_credentials
+from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, last_entry, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
 from .comparing import changes
@@ -1049,7 +1050,5 @@ def _credentials(sources: Sequence[_Source]) -> list[str]:
     for one in sources:
         if not is_url(one.place):
             with suppress(OSError):
-                meta = first_entry(one.place).get("meta")
-                names = meta.get("credentials") if isinstance(meta, Mapping) else None
-                return [str(name) for name in names] if isinstance(names, list) else []
-    return []
+                return replayed_credentials(first_entry(one.place).get("meta"), last_entry(one.place).get("meta"))
+    return replayed_credentials(None, None)

@@ -405,6 +405,7 @@ class RecordBlock(Block[Run]):
         if session.state.children is not None:
             session.state.children.conclude()
             meta.update(session.state.children.as_dict())
+        meta["credentials"] = plugins.credentials()
         ending.warn(session, error)
         spending = session.state.spending
         if spending is not None:

@@ -210,7 +210,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         if self.called_from is not None:  # otherwise the caller handles the end of the process
             taken.callback(on_process_end(self._cut_off))
         # A process that joins has been given the credentials of the whole run.
-        recorded = options.setdefault("credentials", session.trace.first["meta"].get("credentials", []))
+        of_run = plugins.replayed_credentials(session.trace.first["meta"], last_entry(session.trace).get("meta"))
+        recorded = options.setdefault("credentials", of_run)
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
         taken.callback(world.leave)
