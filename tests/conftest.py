@@ -151,9 +151,9 @@ def _memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         directory = made.rename(made.with_name(made.name[1:]))
         yield directory
     if request.session.testsfailed:
-        shutil.move(directory, base / "in-memory")
-    else:
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(shutil.Error):  # pipes and sockets can't be copied, all else is
+            shutil.copytree(directory, base / "in-memory", symlinks=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
