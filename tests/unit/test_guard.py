@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -524,8 +525,13 @@ def test_names_from_before_the_run_are_said(tmp_path: Path, monkeypatch: pytest.
             assert said.startswith(
                 "early has os.listdir, os.system under names of its own, imported before the first run"
             )
+        del sys.modules["early"]
+        sys.modules["another"] = types.ModuleType("another")  # as many modules as before
+        with record("held", store=tmp_path / "store") as run:
+            pass
+        assert not [said for said in run.warnings if "early" in said]
     finally:
-        for name in ("early", "late"):
+        for name in ("early", "late", "another"):
             sys.modules.pop(name, None)
 
 

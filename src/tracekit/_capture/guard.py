@@ -1285,17 +1285,17 @@ _HOMES: Final = {"posix": "os", "os": "os", "_socket": "socket", "socket": "sock
 
 
 class _Held:
-    """The findings, and the number of loaded modules when they were made."""
+    """The findings, and the names of the modules that were loaded when they were made."""
 
-    modules = 0
+    modules: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
 
 
 def held_by_name() -> tuple[str, ...]:
     """Return a sentence for each module of user code that holds originals of functions now replaced: ``from os import
     system``."""
-    if _Held.modules != len(sys.modules):
-        _Held.modules = len(sys.modules)
+    if (modules := tuple(sys.modules)) != _Held.modules:
+        _Held.modules = modules
         _Held.sentences = tuple(_bare_names())
     return _Held.sentences
 
