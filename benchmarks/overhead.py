@@ -43,7 +43,6 @@ PACKAGES = (
     "tracekit",
     "tracekit-sdk",
     "orjson",
-    "wrapt",
     "openai",
     "httpx2",
     "httpx",

@@ -95,7 +95,10 @@ _ADVICE: Final = {
     "undelivered": f"{_ORDER}; else {_CHANGED}",
     "shared_argument": f"{_ORDER}; else {_CHANGED}",
     "late": "wait for the thread or task that makes the call before the block ends",
-    "exception": "import the module of its type before the replay, so that the program gets an exception of that type",
+    "exception": (
+        "import the module of its type before the replay; if it is imported, register a codec for what the exception holds "
+        "(`tracekit.integration.register_codec`) and record again"
+    ),
     "environment": "replay with the versions that it was recorded with; or record again",
     "redacted": "no replay has the value that was taken out of the recording",
 }
