@@ -48,12 +48,11 @@ __all__ = ["patches"]
 def patches(switch: Switch) -> list[Patch]:
     """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
     once = switch.once
-    iterator = getattr(tasks, "_AsCompletedIterator", None)  # from Python 3.13 on
     found = [
         once(BaseEventLoop, "create_task", _create_task),
         # The modules have no global named ``set``: this one shadows the built-in.
         *switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)]),
-        *([once(iterator, "_wait_for_one", _iterator_of_done)] if iterator is not None else ()),
+        *([once(_AS_COMPLETED, "_wait_for_one", _iterator_of_done)] if _AS_COMPLETED is not None else ()),
         once(BaseEventLoop, "call_soon", _call_soon),
         once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
         once(BaseEventLoop, "call_at", _call_at),
@@ -95,36 +94,33 @@ def _set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
     if current.get() is None:
         return set(*elements)
     ordered = InOrder(*map(in_order, elements))
-    return _done_in_order(ordered) if _getframe(1).f_code is _AS_COMPLETED else ordered
+    return _done_in_order(ordered) if _getframe(1).f_code is _MAKES_THE_SET else ordered
 
 
-def _code_of_as_completed() -> Any:
-    """Return the code that makes the set of ``asyncio.as_completed``: from Python 3.13 on, that of its iterator."""
-    iterator: Any = getattr(tasks, "_AsCompletedIterator", None)
-    return tasks.as_completed.__code__ if iterator is None else iterator.__init__.__code__
-
-
-_AS_COMPLETED: Final = _code_of_as_completed()
+#: The iterator that ``asyncio.as_completed`` returns from Python 3.13 on, and the code that makes its set of futures.
+_AS_COMPLETED: Final[Any] = getattr(tasks, "_AsCompletedIterator", None)
+_MAKES_THE_SET: Final = (tasks.as_completed if _AS_COMPLETED is None else _AS_COMPLETED.__init__).__code__
 
 
 class _Done(asyncio.Future[Any]):
-    """Stands in ``asyncio.as_completed`` for ``future``, which is done already.
+    """Replaces ``future``, which is done already, in ``asyncio.as_completed``.
 
     ``as_completed`` puts its futures into a set of its own before it asks each to report: those that are done would report
-    in the order of their addresses. These report in the order of ``group``, once the last of them has been asked.
+    in the order of their addresses. These report in the order of ``group``, once ``unasked`` has none of them left.
     """
 
-    def __init__(self, future: Any, group: list[_Done]) -> None:
+    def __init__(self, future: Any, group: list[_Done], unasked: set[_Done]) -> None:
         super().__init__(loop=future.get_loop())
         self.future: Final = future
         self._group: Final = group
-        self._asked = False
+        self._unasked: Final = unasked
         group.append(self)
+        unasked.add(self)
 
     def add_done_callback(self, callback: Any, *, context: Context | None = None) -> None:
         super().add_done_callback(callback, context=context)
-        self._asked = True
-        if all(one._asked for one in self._group):
+        self._unasked.discard(self)
+        if not self._unasked:
             for one in self._group:
                 if not one.done():
                     one.set_result(None)
@@ -135,11 +131,12 @@ class _Done(asyncio.Future[Any]):
 
 def _done_in_order(ordered: InOrder) -> InOrder:
     """Return the futures with each that is done replaced, if there are several of those."""
-    done = [one for one in ordered if isfuture(one) and one.done()]
+    done = {one for one in ordered if isfuture(one) and one.done()}
     if len(done) < 2:
         return ordered
     group: list[_Done] = []
-    return InOrder([_Done(one, group) if one in done else one for one in ordered])
+    unasked: set[_Done] = set()
+    return InOrder([_Done(one, group, unasked) if one in done else one for one in ordered])
 
 
 def _iterator_of_done(original: Any) -> Any:
