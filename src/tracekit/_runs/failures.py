@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from .._journal.entry import ENDS, REFUSALS, family_of
 from .._journal.reader import Trace, open_trace, scan
 from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
+from .._runtime.effects import declared_settlement
 from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded
@@ -183,7 +184,7 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
             one = reading.take(raw.data)
             if one is not None:
                 found.append(one)
-            elif (about := _settlement_in(raw.data)) is not None:
+            elif (about := declared_settlement(raw.data)) is not None:
                 settled[raw.data.get("step", 0)] = about
     except TraceError as error:
         damage = error
@@ -194,31 +195,31 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
 
 
 def _with_settlements(
-    path: str, found: Iterable[RecordedFailure], settled: Mapping[int, Mapping[str, Any]]
+    path: str, found: Sequence[RecordedFailure], settled: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[RecordedFailure]:
     """Add to each failure of a step what a person has stated about it: in the log, or beside it if the run had ended."""
+    irreversible = FailureType.IRREVERSIBLE_STEP_FAILED
+    steps = {one.step for one in found if one.failure.type is irreversible and type(one.step) is int}
+    known = {**_settled_beside(path, steps - settled.keys()), **settled}
     for one in found:
-        about = None
-        if one.failure.type is FailureType.IRREVERSIBLE_STEP_FAILED and type(one.step) is int:
-            about = settled.get(one.step) or _settled_beside(path, one.step)
+        about = known.get(one.step) if one.failure.type is irreversible and type(one.step) is int else None
         if about is not None:
             one = one._replace(settled={name: about[name] for name in ("done", "by", "reason", "at") if name in about})
         yield one
 
 
-def _settlement_in(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    meta = entry.get("meta")
-    info = meta.get("info") if isinstance(meta, dict) else None
-    about = info.get("settled") if isinstance(info, dict) else None
-    return about if isinstance(about, dict) else None
-
-
-def _settled_beside(path: str, step: int) -> Mapping[str, Any] | None:
+def _settled_beside(path: str, steps: Collection[int]) -> dict[int, Mapping[str, Any]]:
     from .recovery import settlements
 
-    with suppress(TraceError, OSError, IndexError), Trace(path) as trace:
-        return settlements(trace)(step)
-    return None
+    found: dict[int, Mapping[str, Any]] = {}
+    if steps:
+        with suppress(TraceError, OSError), Trace(path) as trace:
+            stated_about = settlements(trace)
+            for step in steps:
+                with suppress(TraceError, IndexError):
+                    if (about := stated_about(step)) is not None:
+                        found[step] = about
+    return found
 
 
 def _may_hold_one(path: str) -> bool:

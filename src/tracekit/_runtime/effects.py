@@ -24,6 +24,7 @@ __all__ = [
     "OpenCall",
     "RecoveredLog",
     "RecoveredStep",
+    "declared_settlement",
     "lost",
     "never_sent",
     "outside",
@@ -830,9 +831,14 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
     return meta, info if isinstance(info, dict) else {}
 
 
-def _declared_done(entry: Mapping[str, Any]) -> bool:
+def declared_settlement(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a person has declared about a step, if that is what this entry of the log holds."""
     settlement = _meta(entry)[1].get("settled")
-    return isinstance(settlement, dict) and settlement.get("done") is True
+    return settlement if isinstance(settlement, dict) else None
+
+
+def _declared_done(entry: Mapping[str, Any]) -> bool:
+    return (declared_settlement(entry) or {}).get("done") is True
 
 
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
