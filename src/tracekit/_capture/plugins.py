@@ -51,8 +51,10 @@ __all__ = [
     "known",
     "movers_by_file",
     "note_captured",
+    "recorded_credentials",
     "register",
     "register_tasks",
+    "replayed_credentials",
     "resolve",
     "sending_packages",
     "sends_telemetry",
@@ -996,6 +998,13 @@ def replayed_credentials(started: object, ended: object) -> list[str]:
             if had.isdisjoint(name for way in one.credentials for name in _names(way)):
                 had.update(_names(way)[0] for way in one.credentials)
     return sorted(had)
+
+
+def recorded_credentials(path: str) -> list[str]:
+    """Like ``replayed_credentials``, for a trace file, which is not verified."""
+    from .._journal.store import first_entry, last_entry
+
+    return replayed_credentials(first_entry(path).get("meta"), last_entry(path).get("meta"))
 
 
 def _listed(meta: object) -> list[str] | None:

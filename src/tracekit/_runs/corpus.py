@@ -32,8 +32,8 @@ from xml.etree import ElementTree
 import orjson
 
 from .. import _reality
-from .._capture.plugins import replayed_credentials
-from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, last_entry, summary
+from .._capture.plugins import recorded_credentials
+from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
 from .comparing import changes
@@ -1016,7 +1016,7 @@ def regress(
         "store": os.path.abspath(".tracekit") if is_url(url) else os.path.abspath(where.root),
         "isolate": isolate,
         "timeout": timeout,
-        "credentials": _credentials(sources) if entry is not None else [],
+        "credentials": _credentials(sources) if entry is not None else None,
         "options": {
             "live": tried,
             "strict": list(strict),
@@ -1045,10 +1045,11 @@ def regress(
     return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many, tried)
 
 
-def _credentials(sources: Sequence[_Source]) -> list[str]:
-    """Return the credential variables that the first recorded process had, for importing the module of ``entry``."""
+def _credentials(sources: Sequence[_Source]) -> list[str] | None:
+    """Return the credential variables that the first recorded process had, for importing the module of ``entry``;
+    ``None`` if that is unknown."""
     for one in sources:
         if not is_url(one.place):
             with suppress(OSError):
-                return replayed_credentials(first_entry(one.place).get("meta"), last_entry(one.place).get("meta"))
-    return replayed_credentials(None, None)
+                return recorded_credentials(one.place)
+    return None

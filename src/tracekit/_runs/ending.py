@@ -150,12 +150,12 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         meta["lost"] = session.log.journal.lost
     if (callbacks := session.progress.unplaced) is not None:
         meta["callbacks"] = callbacks
-    if lanes := _open_elsewhere(session):
+    if lanes := _still_running(session):
         meta["open_lanes"] = lanes
     return kind, fields, meta
 
 
-def _open_elsewhere(session: Recording) -> list[int]:
+def _still_running(session: Recording) -> list[int]:
     """Return the numbers of the lanes that go on while the calling thread or task ends the run."""
     here = {get_ident()}
     if (task := _reality.running_task()) is not None:

@@ -29,7 +29,7 @@ from .._capture.instrumentation import instrument
 from .._journal.entry import FAMILIES
 from .._journal.keys import Keys
 from .._journal.reader import Trace
-from .._journal.store import RunSummary, Store, beside, first_entry, last_entry, summary
+from .._journal.store import RunSummary, Store, beside, first_entry, summary
 from .._lazy import expression
 from .._runs import block as served
 from .._runs import ending
@@ -360,14 +360,6 @@ class Sibling(NamedTuple):
     ordinal: int
     path: str
     about: RunSummary
-
-
-def recorded_credentials(path: str) -> list[str]:
-    """Return the credential variables for which a replay of a file supplies placeholders; the file is not verified."""
-    try:
-        return plugins.replayed_credentials(first_meta(path), last_entry(path).get("meta"))
-    except OSError:  # removed meanwhile
-        return plugins.replayed_credentials(None, None)
 
 
 def first_meta(path: str) -> dict[str, Any]:
@@ -1148,7 +1140,10 @@ def replayed(
     _reality.room_aside()
     files = _Files(instructions, layer)
     path = instructions["path"]
-    plugins.supply_placeholders(recorded_credentials(path))
+    recorded = None
+    with suppress(OSError):  # removed meanwhile
+        recorded = plugins.recorded_credentials(path)
+    plugins.supply_placeholders(recorded)
     if "isolated" not in instructions:
         prepare()
     compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
