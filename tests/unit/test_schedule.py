@@ -88,6 +88,34 @@ def test_threads_get_their_events_in_recorded_order() -> None:
     assert order.reordered == []
 
 
+def test_a_failure_wakes_a_thread_that_is_just_about_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that fails after a thread has looked whether it has, and before the thread is held, does not leave it held."""
+    order = schedule(2, 4)
+    join, came = order.threads.join, []
+    with order.threads.lock:
+        join()
+
+    def fail_first() -> Any:
+        order.fail()
+        return join()
+
+    def ask() -> None:
+        with order.threads.lock:
+            join()
+        monkeypatch.setattr(order.threads, "join", fail_first)
+        try:
+            order.wait(4)
+        except Failed:
+            came.append("failed")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    deadline = time.monotonic() + 20
+    while asking.is_alive() and time.monotonic() < deadline:
+        pass  # busy: nothing is handed out because all others wait
+    assert came == ["failed"]
+
+
 def test_a_lock_around_the_tools_does_not_deadlock() -> None:
     """The thread that had the lock second in the recording has it first now: its event is handed out, and listed."""
     order = schedule(2, 4)

@@ -424,6 +424,8 @@ class Schedule:
             due = self._due_now()
         try:
             self._settle(due, ticket)
+            if self._failed:  # just now: what has been asked for since is not woken otherwise
+                self._wake_all()
             with off_loop():
                 gate.acquire()
         except BaseException:  # a signal handler raised
