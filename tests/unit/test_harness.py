@@ -466,7 +466,7 @@ def test_a_writer_that_failed_or_died_reads_as_what_it_is() -> None:
         raise ZeroDivisionError
     assert load_trace(writer.run_id).verdict.end == "run.failed"
     with Trace(writer.path) as trace:
-        assert trace.entry(len(trace))["meta"]["failure"]["exception"].endswith("ZeroDivisionError")
+        assert trace.last["meta"]["failure"]["exception"].endswith("ZeroDivisionError")
     unfinished = TraceWriter()
     unfinished.record("tool_call", {"x": 1}, 2, {"tool_id": "t"})
     events = load_trace(unfinished.run_id)

@@ -491,7 +491,7 @@ def test_an_abort_is_on_the_log_with_who_and_why() -> None:
     done = recovery.abort(log.path, reason="the customer called", by="ann")
     assert (done.in_doubt, done.compensated, done.uncompensated) == ((doubt,), (), (lost, kept))
     with Trace(log.path) as trace:
-        last = trace.entry(len(trace))
+        last = trace.last
     assert last["type"] == "run.aborted"
     facts = {key: last["meta"][key] for key in ("by", "reason", "in_doubt", "uncompensated", "count")}
     assert facts == {

@@ -1115,6 +1115,17 @@ class Trace:
             self._first = self.entry(1)
         return self._first
 
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last entry, a new object; it is an end unless the run is incomplete. Raises ``IndexError`` if there is
+        none."""
+        return self.entry(len(self))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last entry is an end, so that the log has everything that the run did."""
+        return self.last["type"] in ENDS
+
     def entry(self, seq: int) -> dict[str, Any]:
         """Return the entry ``seq``, checked against its hash. Raises ``IndexError`` if there is none."""
         data: dict[str, Any] = orjson.loads(self.line(seq))

@@ -95,7 +95,7 @@ def hand_out_tasks(scope: Scope) -> bool:
 
 
 def _stop(trace: Trace, resumed: bool) -> NoReturn:
-    last: dict[str, Any] = {} if resumed else trace.entry(len(trace))
+    last: dict[str, Any] = {} if resumed else trace.last
     error = last.get("error") if last.get("type") == "run.failed" else None
     kind = _STOPS.get(str(error.get("type"))) if isinstance(error, dict) else None
     if threading.current_thread() is not threading.main_thread():

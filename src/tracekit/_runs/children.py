@@ -943,7 +943,7 @@ class ReplayedChildren:
         self._children: list[ReplayedChild] = []
         #: The paths of processes that are answered from the log although something that they started had joined.
         self._answered: Final[list[str]] = []
-        last = session.trace.entry(len(session.trace))
+        last = session.trace.last
         #: The paths of recorded processes that were gone before they had written anything.
         self._without_segment: Final = frozenset((last.get("meta") or {}).get("without_segment") or ())
         self._concluded = False
@@ -1100,7 +1100,7 @@ class ReplayedChildren:
         session = self.session
         until = None if session.failure is None else _reality.monotonic() + _AFTER_A_FAILURE
         session.others_have_steps = bool(self._path or self._children)
-        end = session.trace.entry(len(session.trace))["ts_ns"]
+        end = session.trace.last["ts_ns"]
         failed = [failure for child, state in self._idle(until) if (failure := child.conclude(state, end)) is not None]
         for child in self._children:
             if not child.pool:

@@ -32,7 +32,7 @@ from .._runtime.step import Request
 from .._runtime.verdict import Report
 from .._values import dumps, exception_to_json, fingerprint, to_json
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
-from .ending import last_entry, text_of
+from .ending import text_of
 
 __all__ = [
     "NOTHING",
@@ -407,7 +407,7 @@ class Recorded:
         """Return the result of the run; ``None`` if it has none, and for a child process."""
         if self.name != self.run_id:
             return None
-        last = last_entry(self.trace)
+        last = self.trace.last
         if last["type"] != "run.completed" or "output" not in last:
             return None
         return dumps(steady(self.trace.expand(last["output"])))
@@ -592,7 +592,7 @@ def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recor
         run = recordings.get(recorded.run_id)
         if run is None or run is recorded or not recorded.incomplete:
             continue
-        end = last_entry(run.trace)["ts_ns"]
+        end = run.trace.last["ts_ns"]
         expected_steps = {seq for seq in recorded.expected_steps() if recorded.trace.entry(seq)["ts_ns"] < end}
         for transcript in replays:
             for seq in sorted(expected_steps - transcript.steps.get(file, {}).keys()):

@@ -52,7 +52,6 @@ __all__ = [
     "failed",
     "hash_seed_hint",
     "keep_as_failure",
-    "last_entry",
     "on_os_exit",
     "on_process_end",
     "same_error",
@@ -223,15 +222,10 @@ Equal = Callable[[Any, Any], bool]
 _ADDRESS: Final = expression(r"0x[0-9a-fA-F]{6,}")
 
 
-def last_entry(trace: Trace) -> dict[str, Any]:
-    """Return the last entry of a run; it is an end unless the run is incomplete."""
-    return trace.entry(len(trace))
-
-
 def failed(trace: Trace) -> bool:
     """Return whether the recorded run ended with an exception, except for the closing of a generator that held the
     block."""
-    last = last_entry(trace)
+    last = trace.last
     if not _with_error(last):
         return False
     return bool(last["error"]["type"] != "builtins:GeneratorExit")
@@ -239,7 +233,7 @@ def failed(trace: Trace) -> bool:
 
 def same_error(trace: Trace, redactor: Redactor, equal: Equal, error: BaseException) -> bool:
     """Return whether the recorded run failed with an exception of this type and text, memory addresses aside."""
-    last = last_entry(trace)
+    last = trace.last
     if not _with_error(last):
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
@@ -258,7 +252,7 @@ def another_abort(trace: Trace, redactor: Redactor, equal: Equal, reason: str | 
 
     A run without an end, or with an end written by an operator, says nothing about what its program would have done.
     """
-    last = last_entry(trace)
+    last = trace.last
     meta = last.get("meta") or {}
     own = last["type"] == "run.aborted" and bool(meta.get("by_program"))
     if not own and last["type"] not in ("run.completed", "run.failed"):
@@ -288,7 +282,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
 
     ``where`` is the line in the code.
     """
-    last = last_entry(trace)
+    last = trace.last
     recorded = _error_text(last["error"])
     actual = ended_as or "no exception" if error is None else _error_text(exception_to_json(error, []))
     return DivergenceError(

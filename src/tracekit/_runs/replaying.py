@@ -18,7 +18,7 @@ from .. import _reality
 from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
-from .._journal.entry import ENDS, FAMILIES, SINGLES
+from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import Store, file_beside, is_segment, segment_of
 from .._runtime.callsite import caller, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
@@ -50,7 +50,6 @@ from .ending import (
     drain_async,
     failed,
     hash_seed_hint,
-    last_entry,
     on_process_end,
     same_error,
 )
@@ -165,7 +164,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def result(self) -> Any:
         """The result of the recorded run; ``None`` if it has no end or no result."""
         trace = self.session.trace
-        last = last_entry(trace)
+        last = trace.last
         if last["type"] != "run.completed" or "output" not in last:
             return None
         return from_json(trace.expand(self.session.originals.of(last, trace.expand, "output")["output"]))
@@ -210,7 +209,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if self.called_from is not None:  # otherwise the caller handles the end of the process
             taken.callback(on_process_end(self._cut_off))
         # A process that joins has been given the credentials of the whole run.
-        of_run = plugins.replayed_credentials(session.trace.first["meta"], last_entry(session.trace).get("meta"))
+        of_run = plugins.replayed_credentials(session.trace.first["meta"], session.trace.last.get("meta"))
         recorded = options.setdefault("credentials", of_run)
         taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
@@ -359,7 +358,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         """Compare the program's result with the recorded one; a difference fails the replay."""
         session = self.session
         trace = session.trace
-        last = last_entry(trace)
+        last = trace.last
         if last["type"] != "run.completed" or "output" not in last:
             return
         if self.ended_as is None:
@@ -409,7 +408,7 @@ class ReplayBlock(Block["ReplayBlock"]):
                 self._exit(None)
             else:
                 session.finish()
-                if last_entry(trace)["type"] in ENDS and self._imported is None:
+                if trace.ended and self._imported is None:
                     session.report.inexact(
                         "exit_status", "the process ended inside the block, and the recorded one did not"
                     )
@@ -471,7 +470,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _compare_output(self, session: Replay) -> None:
         """Compare the program's output, if both the recording and this process kept it."""
-        meta = last_entry(session.trace).get("meta") or {}
+        meta = session.trace.last.get("meta") or {}
         recorded = meta.get("printed")
         report = session.report
         if not isinstance(recorded, dict) or not stdio.observed():
@@ -505,7 +504,7 @@ class ReplayBlock(Block["ReplayBlock"]):
                 self._ended_otherwise(
                     "error", another_end(session.trace, error, self.ended_as, self._ended_at(error)), error
                 )
-            elif last_entry(session.trace)["type"] in ENDS:
+            elif session.trace.ended:
                 say = session.report.inexact if self._partial is None else session.report.allow
                 text = f"the program ended with {error!r}, and the recorded one did not"
                 say("error", text, step=len(session.trace), where=self._ended_at(error))

@@ -196,7 +196,7 @@ class ResumeBlock(RecordBlock):
             taken.pop_all()
 
     def _acquire(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
-        first, last = log.trace.entry(1), log.trace.entry(len(log.trace))
+        first, last = log.trace.first, log.trace.last
         found = self._drift(log, first)
         self._session = session = self._resumption = Resumption(
             journal,

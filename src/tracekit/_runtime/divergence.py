@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
 
-from .._journal.entry import ENDS, FAMILIES
+from .._journal.entry import FAMILIES
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._lazy import expression
@@ -429,7 +429,7 @@ def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhauste
 
 def without_outcome(trace: Trace, run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     """A step has only an intent record: the recorded process died there, or went on without an outcome."""
-    return (_left if trace.entry(len(trace))["type"] in ENDS else _ends_inside)(run_id, seq, kind, name)
+    return (_left if trace.ended else _ends_inside)(run_id, seq, kind, name)
 
 
 def _left(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
@@ -844,7 +844,7 @@ class Divergences:
 
     def exhausted(self, lane: Lane, kind: str, name: str, data: bytes, number: int) -> ReplayError:
         """``lane`` (the recorded lane ``number``) makes more steps of a kind than recorded."""
-        if self._trace.entry(len(self._trace))["type"] == "run.aborted":
+        if self._trace.last["type"] == "run.aborted":
             return self._failed.by(aborted_here(self._run_id, shown_as(self._trace.path), kind, name))
         if kind in _BY_A_CLIENT and (crossing := self._crossed_here()) is not None:
             return self._failed.by(not_captured(self._run_id, kind, name, crossing))

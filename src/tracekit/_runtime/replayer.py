@@ -990,7 +990,7 @@ class Replay:
     def holds_past_end(self, lane: Lane) -> bool:
         """Return whether ``lane``, for which the log has nothing more, is to be held until the replay ends: it was still
         running when the recorded run ended."""
-        last = self.trace.entry(len(self.trace))
+        last = self.trace.last
         open_lanes = (last.get("meta") or {}).get("open_lanes") if last["type"] in ENDS else None
         with self._lock:
             if not isinstance(open_lanes, list) or self.lanes.of(lane).lane not in open_lanes:
@@ -1262,7 +1262,7 @@ class Replay:
     def warnings(self) -> list[str]:
         if not self.state.ended:
             return []
-        meta = self.trace.entry(len(self.trace)).get("meta")
+        meta = self.trace.last.get("meta")
         recorded = self.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
         return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
 
@@ -1307,7 +1307,7 @@ class Replay:
     def left_standing(self) -> set[int]:
         """Return the steps that the recorded run undid at some time, or reports as not undone: an abort now must not
         undo them."""
-        last = self.trace.entry(len(self.trace))
+        last = self.trace.last
         named = (last.get("meta") or {}).get("uncompensated") if last["type"] == "run.aborted" else None
         return {*self.index.compensations, *(one for one in named or () if type(one) is int)}
 
@@ -1477,7 +1477,7 @@ class Replay:
         and ``error`` only says that it continues."""
         if not self._ends_with_log or self.may_leave or self.report.verdict.reasons:
             return False
-        if self.trace.entry(len(self.trace))["type"] in ENDS:
+        if self.trace.ended:
             return False
         if getattr(error, "child", None) is not None:
             return error.at_log_end

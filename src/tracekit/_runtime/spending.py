@@ -817,7 +817,7 @@ def _usage(path: str, prices: Prices) -> dict[str, Any]:
         # a budget that is never reached: it counts without limiting
         ledger = Spending.of_log(Budget(cost_units=1e18), trace.entries())
         cost, unpriced = _cost(trace.entries(), prices)
-        lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
+        lasted = (trace.last["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
     about = {"unreported": ledger.unreported, "cost": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}
     return {**ledger.spent, **about}
 

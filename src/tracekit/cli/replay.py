@@ -356,7 +356,7 @@ def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:
 
     with read_run(trace.path, where) as read:
         answer = read.verdict.can_be_replayed
-    last = trace.entry(len(trace))
+    last = trace.last
     summary = {"run_id": last["run_id"], "from_replay": True}
     ended = last["type"] == "run.completed"
     if ended:
