@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracekit.integration import Answer, Outcome, message, register_codec, shown
+from tracekit.integration import Answer, message, raw_headers, register_codec, shown
 
 __all__ = ["teach"]
 
@@ -14,13 +14,10 @@ def teach(yarl: ModuleType, multidict: ModuleType) -> None:
     """Record URLs and headers anywhere in a value: ``ClientResponseError.request_info``, for example."""
 
     def encode_headers(headers: Any) -> Any:
-        raw = [
-            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace")) for name, value in headers.items()
-        ]
-        return message(0, raw, b"")["headers"]
+        return message(None, raw_headers(headers), None)["headers"]
 
     def decode_headers(recorded: Any) -> Any:
-        headers = Answer(Outcome({"headers": recorded}, None, {}, {})).headers
+        headers = Answer.of_message({"headers": recorded}).headers
         return multidict.CIMultiDictProxy(multidict.CIMultiDict(headers))
 
     register_codec(yarl.URL, "yarl.URL", lambda url: shown(str(url)), lambda text: yarl.URL(text, encoded=True))

@@ -8,8 +8,7 @@ from http.cookies import CookieError, SimpleCookie
 from types import ModuleType
 from typing import Any
 
-from tracekit.errors import NotReplayableError
-from tracekit.integration import Answer, Outcome, message, register_codec, shown
+from tracekit.integration import Answer, body_not_kept, message, raw_headers, register_codec, shown
 
 __all__ = ["teach"]
 
@@ -23,19 +22,15 @@ def teach(models: ModuleType) -> None:
     def encode_request(request: Any) -> dict[str, Any]:
         body = request.body if isinstance(request.body, str | bytes) else None
         content = body.encode() if isinstance(body, str) else body
-        recorded = message(0, _raw(request.headers), content or b"")
-        del recorded["status"]
-        if content is None:
-            del recorded["format"], recorded["body"]
         return {
-            **recorded,
+            **message(None, raw_headers(request.headers or {}), content),
             "method": request.method,
             "url": _url(request.url),
             **({"text": True} if isinstance(body, str) else {}),
         }
 
     def decode_request(recorded: dict[str, Any]) -> Any:
-        answer = Answer(Outcome(recorded, None, {}, {}))
+        answer = Answer.of_message(recorded)
         request = models.PreparedRequest()
         request.method, request.url = recorded["method"], recorded["url"]
         request.headers = models.CaseInsensitiveDict(answer.headers)
@@ -44,15 +39,12 @@ def teach(models: ModuleType) -> None:
         return request
 
     def encode_response(response: Any) -> dict[str, Any]:
-        content = response._content
-        recorded = message(response.status_code, _raw(response.headers), content or b"")
-        if content is False:
-            del recorded["format"], recorded["body"]
+        content = None if response._content is False else response._content or b""
         coding = {
             name: response.headers[name] for name in ("content-encoding", "content-length") if name in response.headers
         }
         return {
-            **recorded,
+            **message(response.status_code, raw_headers(response.headers), content),
             "url": _url(response.url),
             "reason": response.reason,
             "encoding": response.encoding,
@@ -63,7 +55,7 @@ def teach(models: ModuleType) -> None:
         }
 
     def decode_response(recorded: dict[str, Any]) -> Any:
-        answer = Answer(Outcome(recorded, None, {}, {}))
+        answer = Answer.of_message(recorded)
         response = models.Response()
         response.status_code = answer.status
         response.headers = models.CaseInsensitiveDict(_joined(answer.headers) | recorded.get("coding", {}))
@@ -80,14 +72,6 @@ def teach(models: ModuleType) -> None:
 
     register_codec(models.PreparedRequest, "requests.PreparedRequest", encode_request, decode_request)
     register_codec(models.Response, "requests.Response", encode_response, decode_response)
-
-
-def _raw(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(_bytes(name), _bytes(value)) for name, value in (headers or {}).items()]
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("latin-1", "replace")
 
 
 def _url(url: str | None) -> str | None:
@@ -114,11 +98,7 @@ class _Unkept:
     """A body that is not in the trace: reading it raises an error."""
 
     def read(self, *args: Any, **kwargs: Any) -> bytes:
-        raise NotReplayableError(
-            "The body of a recorded HTTP message is not in the trace.",
-            reason="body",
-            next_action="Read it in the tool, and raise or return what it says.",
-        )
+        raise body_not_kept()
 
     stream = read
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import NotReplayableError
-from tracekit.integration import Answer, Outcome, message, register_codec, shown
+from tracekit.integration import Answer, body_not_kept, message, register_codec, shown
 
 if TYPE_CHECKING:
     from ._library import Library
@@ -23,23 +22,22 @@ def teach(library: Library, name: str) -> None:
     unkept = _unkept(library)
 
     def encode_request(request: Any) -> dict[str, Any]:
-        headers = message(0, request.headers.raw, b"")["headers"]
-        return {"method": request.method, "url": shown(str(request.url)), "headers": headers}
+        return {
+            **message(None, request.headers.raw, None),
+            "method": request.method,
+            "url": shown(str(request.url)),
+        }
 
     def request(recorded: dict[str, Any]) -> Any:
-        headers = Answer(Outcome(recorded, None, {}, {})).headers
+        headers = Answer.of_message(recorded).headers
         return library.Request(recorded["method"], recorded["url"], headers=headers, stream=unkept())
 
     def encode_response(response: Any) -> dict[str, Any]:
-        content = getattr(response, "_content", None)
         headers = response.headers.raw
-        recorded = message(response.status_code, headers, content or b"")
-        if content is None:
-            del recorded["format"], recorded["body"]
         elapsed = getattr(response, "_elapsed", None)
         seconds = None if elapsed is None else elapsed.total_seconds()
         return {
-            **recorded,
+            **message(response.status_code, headers, getattr(response, "_content", None)),
             **library.also(response, headers),
             "elapsed": seconds,
             "request": getattr(response, "_request", None),
@@ -47,7 +45,7 @@ def teach(library: Library, name: str) -> None:
         }
 
     def response(recorded: dict[str, Any]) -> Any:
-        answer = Answer(Outcome(recorded, None, {}, {}))
+        answer = Answer.of_message(recorded)
         stream = library.ByteStream(answer.content) if answer.read else unkept()
         made = library.response(answer, recorded["request"], stream)
         made.history = recorded.get("history", [])
@@ -67,11 +65,7 @@ def _unkept(library: Library) -> Any:
         """A body that is not in the trace: reading it raises an error."""
 
         def __iter__(self) -> Iterator[bytes]:
-            raise NotReplayableError(
-                "The body of a recorded HTTP message is not in the trace.",
-                reason="body",
-                next_action="Read it in the tool, and raise or return what it says.",
-            )
+            raise body_not_kept()
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             for piece in self:

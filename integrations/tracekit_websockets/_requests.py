@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracekit.integration import Answer, Exchange, begin, here, outside
+from tracekit.integration import Answer, Exchange, begin, here, outside, raw_headers
 
 __all__ = ["begun", "raised", "report"]
 
@@ -22,7 +22,7 @@ def begun(uri: str, headers: Any) -> Exchange | str | None:
         scheme.lower().encode(),
         netloc.rpartition("@")[2].encode("ascii", "replace"),
         (slash + path or "/").encode("ascii", "replace"),
-        [(name.encode(), value.encode("latin-1", "replace")) for name, value in _pairs(headers)],
+        raw_headers(_pairs(headers)),
         b"",
     )
     return outside(*parts) if scope is None else begin(scope, *parts, websocket=True)

@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from ._capture.http import Exchange as Exchange
     from ._capture.http import Headers as Headers
     from ._capture.http import begin as begin
+    from ._capture.http import body_not_kept as body_not_kept
     from ._capture.http import connection_failed as connection_failed
     from ._capture.http import message as message
     from ._capture.http import outside as outside
     from ._capture.http import passes_untouched as passes_untouched
+    from ._capture.http import raw_headers as raw_headers
     from ._capture.http import refuse as refuse
     from ._capture.http import unconnected as unconnected
     from ._capture.http import withheld as withheld
@@ -250,6 +252,7 @@ _HOMES: Final = {
     "attach": "_capture.plugins",
     "begin": "_capture.http",
     "below_seam": "_runtime.session",
+    "body_not_kept": "_capture.http",
     "canonical_json": "_values:dumps",
     "capture": "_capture.calls",
     "captured_of": "_capture.calls",
@@ -298,6 +301,7 @@ _HOMES: Final = {
     "perform": "_capture.calls",
     "perform_async": "_capture.calls",
     "placed": "_runtime.session",
+    "raw_headers": "_capture.http",
     "refuse": "_capture.http",
     "register": "_capture.plugins",
     "register_codec": "_values:register",
@@ -392,6 +396,7 @@ __all__ = [
     "attach",
     "begin",
     "below_seam",
+    "body_not_kept",
     "canonical_json",
     "capture",
     "captured_of",
@@ -440,6 +445,7 @@ __all__ = [
     "placed",
     "plain",
     "prompt_of",
+    "raw_headers",
     "read_run",
     "refuse",
     "register",

@@ -25,7 +25,14 @@ from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import from_json, quick, to_json
-from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
+from ..errors import (
+    DivergenceError,
+    LiveCallBlockedError,
+    NotReplayableError,
+    ReplayError,
+    RunStateError,
+    TraceExhaustedError,
+)
 from .callers import called_back, telemetry
 from .guard import Attempt, everywhere, observe
 from .plugins import Claim, Dialect, Route, note_captured, resolve, shown
@@ -41,6 +48,7 @@ __all__ = [
     "Piece",
     "SentBody",
     "begin",
+    "body_not_kept",
     "body_of",
     "connection_failed",
     "decode",
@@ -52,6 +60,7 @@ __all__ = [
     "parsed",
     "passes_untouched",
     "piece_of",
+    "raw_headers",
     "refuse",
     "request_body",
     "response_headers",
@@ -314,9 +323,36 @@ def _kept(name: str) -> str:
 _KEPT: Final = _Names(_kept)
 
 
-def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
-    """Return a complete response in the form of the log."""
-    return whole(status, headers, content, value, None, {})[0]
+def message(status: int | None, headers: Headers, content: bytes | None) -> dict[str, Any]:
+    """Return a message in the form of the log, without credentials: a request if ``status`` is ``None``.
+
+    Without its body if ``content`` is ``None``. :meth:`Answer.of_message` reads it.
+    """
+    found = whole(status or 0, headers, content or b"", NOT_JSON, None, {})[0]
+    if status is None:
+        del found["status"]
+    if content is None:
+        del found["format"], found["body"]
+    return found
+
+
+def raw_headers(headers: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]) -> Headers:
+    """Return headers that a library keeps as text in the form in which they are sent."""
+    items = headers.items() if isinstance(headers, Mapping) else headers
+    return [(_sent(name), _sent(value)) for name, value in items]
+
+
+def _sent(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1", "replace")
+
+
+def body_not_kept() -> NotReplayableError:
+    """Return the error of reading a body that the trace does not contain."""
+    return NotReplayableError(
+        "The body of a recorded HTTP message is not in the trace.",
+        reason="body",
+        next_action="Read it in the tool, and raise or return what it says.",
+    )
 
 
 def whole(
@@ -441,6 +477,11 @@ class Answer:
         self.elapsed: float = outcome.meta.get("elapsed", 0.0)
         self.read = "format" in recorded
         self.content = None if "head" in output else body_of(recorded)
+
+    @classmethod
+    def of_message(cls, recorded: Mapping[str, Any]) -> Answer:
+        """Read what :func:`message` returned."""
+        return cls(Outcome({**recorded}, None, {}, {}))
 
 
 def piece_of(chunk: Outcome) -> bytes:
