@@ -107,6 +107,29 @@ def test_a_task_has_ended_before_the_next_in_its_context_begins() -> None:
         assert asyncio.run(main()) == recorded == (f"/{second.__qualname__}#1", 1)
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_task_has_left_its_context_as_soon_as_it_is_done(run: Recording, rounds: int) -> None:
+    """Whether its callbacks have run by then or not: a callback of the next task in that context is that task's."""
+
+    async def first() -> None:
+        pass
+
+    async def second() -> str:
+        called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(lambda: called.set_result(path()))
+        return await called
+
+    async def main() -> str:
+        context = contextvars.copy_context()
+        ended = asyncio.create_task(first(), context=context)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        assert ended.done()
+        return await asyncio.create_task(second(), context=context)
+
+    assert asyncio.run(main()) == f"/{second.__qualname__}#1/callback#1"
+
+
 def test_tasks_have_lanes_by_name_and_order_of_their_start(run: Recording) -> None:
     """gather, TaskGroup, create_task and ensure_future: the n-th of its name that its parent started."""
 

@@ -14,7 +14,7 @@ from asyncio.events import _get_running_loop
 from asyncio.timeouts import Timeout
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future as CallFuture
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import Context, ContextVar
 from functools import partial
 from inspect import iscoroutinefunction
@@ -209,9 +209,40 @@ class _AtEnd:
         self._callback(task)
 
 
-#: In a context that was passed to a task: that context, until the task is done. A copy of it, which a task may create
-#: and pass on, has this value as well, but is another context.
-_given: Final[ContextVar[list[Context | None]]] = ContextVar("tracekit.given")
+class _Lent:
+    """A context that was passed to a task, and the tasks in it that have not ended.
+
+    While one of them runs, the context has the lane of the first; a task that is done no longer counts, whenever its
+    callbacks run.
+    """
+
+    __slots__ = ("before", "context", "tasks")
+
+    def __init__(self, context: Context, before: Scope | None) -> None:
+        self.context: Final = context
+        #: What the context has when no task is in it.
+        self.before: Final = before
+        self.tasks: Final[list[Any]] = []
+
+    @property
+    def free(self) -> bool:
+        return all(task.done() for task in self.tasks)
+
+    def end(self, task: Any) -> None:
+        """``task`` has ended; if no other is in the context, that gets what it had before."""
+        if task in self.tasks:
+            self.tasks.remove(task)
+            self.give_back()
+
+    def give_back(self) -> None:
+        if self.free and self.context.get(_given) is self:
+            self.tasks.clear()
+            self.context.run(_lend, self.before, None)
+
+
+#: In a context that was passed to a task: who is in it. A copy of it, which a task may create and pass on, has this
+#: value as well, but is another context.
+_given: Final[ContextVar[_Lent | None]] = ContextVar("tracekit.given", default=None)
 
 
 def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
@@ -220,41 +251,34 @@ def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context
     The first task of such a context has its lane set in the context from its first piece on; with several tasks at
     once, the lane is looked up by task.
     """
-    before, earlier = context.get(current), context.get(_given)
-    lent: list[Context | None] = [context]
-    first = earlier is None or earlier[0] is not context
-    if first:
-        try:
+    lent = context.get(_given)
+    if lent is None or lent.context is not context or lent.free:
+        before = context.get(current) if lent is None or lent.context is not context else lent.before
+        lent = _Lent(context, before)
+        with suppress(RuntimeError):  # the context is the running one
             context.run(_lend, scope.in_lane(lane), lent)
-        except RuntimeError:  # the context is the running one
-            first = False
-
-    def give_back() -> None:
-        lent[0] = None
-        if first:
-            context.run(_lend, before, lent)
-
     try:
         task = make()
     except BaseException:
-        give_back()
+        lent.give_back()
         raise
     numbered(task)
     me = lane.owner = id(task)
     lane.owned[me] = lane
+    lent.tasks.append(task)
     _created(scope, task)
 
     def ended(_: object) -> None:
         lane.owner = owner
         if lane.owned.get(me) is lane:
             del lane.owned[me]
-        give_back()
+        lent.end(task)
 
     task.add_done_callback(_AtEnd(scope, ended), context=Context())
     return task
 
 
-def _lend(scope: Scope | None, lent: list[Context | None]) -> None:
+def _lend(scope: Scope | None, lent: _Lent | None) -> None:
     current.set(scope)
     _given.set(lent)
 
