@@ -167,7 +167,10 @@ def hash_seed(trace: Trace) -> dict[str, str]:
 
 #: Options of every command that replays.
 STRICT: Final = click.option(
-    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make a replay with this remark inexact."
+    "--strict",
+    multiple=True,
+    type=click.Choice(CAN_BE_INEXACT),
+    help="Make a replay with this remark inexact; output: unknown if not compared.",
 )
 IGNORE: Final = click.option(
     "--ignore",
