@@ -173,7 +173,7 @@ def test_a_failure_that_was_not_recorded(place: Place) -> None:
     replayed = place.cli("replay", place.run)
     assert replayed.returncode == 1
     assert "KeyError: 'bug'" in replayed.stderr
-    assert "the program failed, and the recorded one did not" in replayed.stderr
+    assert "the program ended with KeyError, status 1, and the recorded one did not" in replayed.stderr
 
 
 # -- os._exit ------------------------------------------------------------------------------------------------------------

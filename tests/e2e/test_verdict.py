@@ -296,7 +296,7 @@ def test_a_program_that_a_stand_in_ends_shows_where_and_why(place: Place) -> Non
     assert replayed.returncode == 1
     assert "in <module>" in replayed.stderr
     assert re.search("exception: step 2 .* comes back as RecordedError", replayed.stderr), replayed.stderr
-    assert "the program failed, and the recorded one did not" in replayed.stderr
+    assert "the program ended with RecordedError, status 1, and the recorded one did not" in replayed.stderr
 
 
 LATE = """

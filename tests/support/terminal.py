@@ -8,12 +8,18 @@ import subprocess
 import sys
 
 
-def on_a_terminal(*arguments: str, columns: int = 160) -> tuple[str, int]:
-    """What ``tracekit`` with these arguments prints where its output is a terminal, and its exit code."""
+def on_a_terminal(*arguments: str, columns: int = 160, lines: int | None = None) -> tuple[str, int]:
+    """What ``tracekit`` with these arguments prints where its output is a terminal, and its exit code.
+
+    With ``lines`` it is a terminal with colours and of this height, and its input, too: longer output goes into a pager.
+    """
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns)}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+    if lines is not None:
+        environment |= {"TERM": "xterm", "LINES": str(lines)}
+    given = None if lines is None else theirs
+    with subprocess.Popen(command, stdin=given, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         text = b""
         while True:

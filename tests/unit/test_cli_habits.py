@@ -73,10 +73,11 @@ def test_a_directory_in_place_of_a_run(store: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace(store: Path, tmp_path: Path) -> None:
     """It is broken, without a date or duration that nobody knows, and with exit code 1."""
     (tmp_path / "notes.txt").write_text("buy milk\n")
-    for command in ("show", "audit"):
+    for command in ("show", "audit", "verify"):
         done = call(command, "notes.txt")
         assert done.exit_code == 1
-        assert "broken" in done.stdout
+        assert "is not the first entry of a trace: this is another file" in done.stdout
+        assert (done.output.count("another file"), done.stderr) == (2 if command == "audit" else 1, "")
         assert "1970" not in done.stdout
     done = call("failures", "notes.txt")
     assert done.exit_code == 1

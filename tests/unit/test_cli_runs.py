@@ -92,6 +92,29 @@ def test_what_is_needed_is_not_removed(tmp_path: Path) -> None:
     assert runs() == {"live"}
 
 
+def test_only_what_was_named_is_removed(tmp_path: Path) -> None:
+    """Of a copy the copy alone, with its own processes; never a file that is no trace, nor one process of a run."""
+    run = recorded("a")
+    segment = "a.0123456789abcdef.jsonl"
+    Path(run.path).with_name(segment).write_bytes(Path(run.path).read_bytes())
+    for name in ("a.jsonl", segment):
+        (tmp_path / name).write_bytes(Path(run.path).with_name(name).read_bytes())
+    notes = tmp_path / "notes.txt"
+    notes.write_text("buy milk\n")
+    kept = files()
+    assert call("rm", str(tmp_path / "a.jsonl")).exit_code == 0
+    assert (files(), [*tmp_path.glob("a*")]) == (kept, [])
+    for name, reason in (
+        (str(notes), "is not removed: it is no trace"),
+        ("a.0123456789abcdef", "is one process of the run a: `tracekit rm a` removes"),
+    ):
+        done = call("rm", "--force", name)
+        assert done.exit_code == 4
+        assert reason in done.stderr
+        assert "--force" not in done.stderr
+    assert (files(), notes.exists()) == (kept, True)
+
+
 # -- prune ---------------------------------------------------------------------------------------------------------------
 
 

@@ -173,10 +173,12 @@ def test_list() -> None:
     assert [run["end"] for run in runs] == ["run.failed", "run.completed", "run.completed"]
     assert [run["path"] for run in runs[1:]] == [second, first]
     assert len(call("list", "--json", "--limit", "2").stdout.splitlines()) == 2
-    shown, status = on_a_terminal("list")
+    shown, status = on_a_terminal("list", columns=56)
     assert status == 0
     assert all(run["run_id"] in shown for run in runs)
     assert "failed" in shown
+    assert "no room for age, took, entries (--json)" in shown
+    assert max(map(len, shown.splitlines())) <= 56
 
 
 def listed(*options: str) -> list[dict[str, Any]]:
@@ -523,25 +525,46 @@ def call_path(run: str) -> str:
     return str(Path(os.environ["TRACEKIT_DIR"]) / "runs" / f"{run}.jsonl")
 
 
-def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NO_COLOR nothing is coloured, on a terminal either."""
+def test_colors_in_a_pager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """less is told to show them; a pager that may print their codes gets plain text; with NO_COLOR there are none."""
+    for pager in ("less", "other"):
+        (tmp_path / pager).write_text("#!/bin/sh\necho LESS=$LESS\nexec cat\n")
+        (tmp_path / pager).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("LESS", "PAGER", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    path, red = recorded(bill), re.compile(r"\x1b\[[0-9;]*3[0-9]m")
+    shown, _ = on_a_terminal("show", path, lines=3)
+    assert shown.startswith("LESS=-R\n")
+    assert red.search(shown)
     monkeypatch.setenv("NO_COLOR", "1")
-    shown, _ = on_a_terminal("show", recorded(bill))
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)
+    shown, _ = on_a_terminal("show", path, lines=3)
+    assert shown.startswith("LESS=-R\n")
+    assert not red.search(shown)
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("PAGER", "other")
+    shown, _ = on_a_terminal("show", path, lines=3)
+    assert shown.startswith("LESS=\n")
+    assert "\x1b" not in shown
 
 
 def test_show_of_a_broken_or_unsealed_run(tmp_path: Path) -> None:
-    """What verifies is shown, the problem stands on stderr, and the exit code says 1 or 3."""
+    """What verifies is shown, the problem once, with what to do, and the exit code says 1 or 3."""
     path = recorded(bill)
     cut = without_last_line(path, tmp_path / "cut.jsonl")
     done = call("show", "--json", cut)
     assert done.exit_code == 3
     assert "incomplete" in done.stderr
+    done = call("show", cut)
+    assert (done.output.count("has no end"), done.stderr) == (1, "")
+    assert f"next:  `tracekit recovery resume {cut} --check` says" in done.stdout
     lines = Path(path).read_bytes().splitlines(keepends=True)
     Path(cut).write_bytes(b"".join(lines[:3] + lines[4:]))
     done = call("show", "--json", cut)
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, 3)
     assert "line 4" in done.stderr
+    done = call("show", cut)
+    assert (done.output.count("line 4"), done.stderr) == (1, "")
 
 
 def test_show_does_not_steer_the_terminal() -> None:

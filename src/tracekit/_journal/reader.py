@@ -356,6 +356,12 @@ class Scan:
             found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
             seq, version = found.get("seq"), found.get("v")
         except (ValueError, AttributeError):
+            found, seq, version = {}, None, None
+        if number == 1 and seq is None:
+            return self.bad(
+                1, "is not the first entry of a trace: this is another file, or its beginning was overwritten"
+            )
+        if not found:
             return self.bad(number, "is not an entry: it is not a JSON object, or was overwritten")
         if number == 1 and _newer(version):
             return self._version(version)

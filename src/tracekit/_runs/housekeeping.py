@@ -13,11 +13,11 @@ import orjson
 from .._journal.durable import sync_directory
 from .._journal.packing import is_packed, pack_file, unpack_file
 from .._journal.reader import Trace
-from .._journal.store import SUFFIX, Store, beside, live_writer, shown_as, summary
+from .._journal.store import SUFFIX, Store, beside, first_entry, is_segment, live_writer, shown_as, summary
 from ..errors import RunStateError, TracekitError
 from .recovery import decision_on
 
-__all__ = ["compress", "needed", "owners_of_keys", "remove", "uncompress"]
+__all__ = ["compress", "needed", "no_run", "owners_of_keys", "remove", "uncompress"]
 
 
 def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = True) -> Iterator[str]:
@@ -43,7 +43,7 @@ def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = T
         yield f"step {steps} is in doubt: `tracekit in-doubt` says what to do"
     elif died and summary(path).end is None:
         yield "it has no end, and may be resumed"
-    if count := owners.get(run_id, 0):
+    if count := owners.get(run_id, 0) if _is_in(store, path) else 0:
         yield f"{count} {'call' if count == 1 else 'calls'} that happen once in this store {'is' if count == 1 else 'are'} answered from it"
 
 
@@ -62,24 +62,37 @@ def owners_of_keys(store: Store) -> Mapping[str, int]:
     return found
 
 
-def remove(store: Store, path: str) -> int:
+def _is_in(store: Store, path: str) -> bool:
+    return os.path.dirname(os.path.abspath(path)) == os.path.abspath(store.runs)
+
+
+def no_run(store: Store, path: str) -> str | None:
+    """Return why the file at ``path`` is not that of a whole run; ``None`` if it is: any file in the store, however
+    damaged, and elsewhere one that begins as a trace does."""
+    if is_segment(path):
+        run = os.path.basename(path).removesuffix(SUFFIX).rpartition(".")[0]
+        return f"it is one process of the run {run}: `tracekit rm {run}` removes all of it"
+    return None if _is_in(store, path) or first_entry(path).get("type") == "run.started" else "it is no trace"
+
+
+def remove(path: str) -> int:
     """Remove the run in the file at ``path`` with everything that is kept for it; return the number of bytes.
 
     Raises ``RunStateError`` if it is being written. Its own file is removed first: the rest after an interrupted
     removal belongs to no run.
     """
-    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    directory, name = os.path.split(os.path.abspath(path))
+    run_id = name.removesuffix(SUFFIX)
     with ExitStack() as stack:
         for file in (path, *beside(path)):
             if stack.enter_context(live_writer(file)):
                 raise _is_open(file)
         size = 0
-        for file in (path, *_all_of(store, run_id)):
+        for file in (path, *_all_of(directory, run_id)):
             with suppress(FileNotFoundError):
                 size += os.stat(file).st_size
                 os.unlink(file)
-    if os.path.isdir(store.runs):
-        sync_directory(store.runs)
+    sync_directory(directory)
     return size
 
 
@@ -93,17 +106,24 @@ _OTHERS: Final = {
 }
 
 
-def _all_of(store: Store, run_id: str) -> Iterator[str]:
-    """Yield every file of a run but its own: its processes', vaults, recovered remains, kept tips, indexes, notes."""
-    for directory, others in _OTHERS.items():
+def _all_of(runs: str, run_id: str) -> Iterator[str]:
+    """Yield every file of a run but its own: its processes', vaults, recovered remains, kept tips, indexes, notes.
+
+    Only beside its own file, in ``runs``, and in the store that this directory belongs to: a copy has nothing in the
+    store of the original.
+    """
+    for kind, others in _OTHERS.items():
+        if kind != "runs" and os.path.basename(runs) != "runs":
+            continue
+        directory = runs if kind == "runs" else os.path.join(os.path.dirname(runs), kind)
         try:
-            names = sorted(os.listdir(os.path.join(store.root, directory)))
+            names = sorted(os.listdir(directory))
         except FileNotFoundError:
             continue
         for name in names:
             head, dot, rest = name[: len(run_id)], name[len(run_id) : len(run_id) + 1], name[len(run_id) + 1 :]
             if head == run_id and dot in (".", "") and others.fullmatch(rest):
-                yield os.path.join(store.root, directory, name)
+                yield os.path.join(directory, name)
 
 
 def compress(store: Store, path: str) -> tuple[int, int]:

@@ -1442,14 +1442,14 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
             print(f"tracekit:   {paid}the recorded run took {taken}", file=sys.stderr)
         _print_warnings(report.run_id, report.warnings)
     network = f"tracekit: network: {reports[0].isolation}; "
+    how = f"{type(ended.error).__name__}, status {ended.status}"
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)
     elif _log_ended(replayed_runs.failure):
         print(f"{network}how the recorded program would have ended is not known", file=sys.stderr)
     elif not replayed_runs.expected(ended.error):
-        print(f"{network}the program failed, and the recorded one did not", file=sys.stderr)
+        print(f"{network}the program ended with {how}, and the recorded one did not", file=sys.stderr)
     else:
-        how = f"{type(ended.error).__name__}, status {ended.status}"
         print(f"{network}the recorded program ended with {how}; so did this one", file=sys.stderr)
 
 

@@ -160,7 +160,7 @@ def paged() -> Iterator[Console]:
     if text.count("\n") < out.height:
         click.echo(text, nl=False, color=True)
     else:
-        click.echo_via_pager(text, color=True)
+        click.echo_via_pager(text)  # which leaves colours out for a pager that would print them as codes
 
 
 #: A line of text in pieces, each with its style.
@@ -190,7 +190,7 @@ def page(lines: Callable[[Console], Iterator[Line | Text]]) -> None:
     if (more := next(texts, None)) is None:
         click.echo("".join(first), nl=False, color=True)
     else:
-        click.echo_via_pager(chain(first, [more], texts), color=True)
+        click.echo_via_pager(chain(first, [more], texts))
 
 
 def _rendered(out: Console, line: Line | Text) -> str:

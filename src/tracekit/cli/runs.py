@@ -249,7 +249,10 @@ def _is_one(line: bytes, digest: str) -> bool:
 
 
 def _print(rows: Sequence[Row]) -> None:
-    """Print a table without wrapping its lines: ids must stay copyable."""
+    """Print a table without wrapping its lines: ids must stay copyable.
+
+    On a terminal, columns that have no room are left out, the last one first.
+    """
     from rich.text import Text
 
     heads = ("run", "name", "state", "age", "took", "tokens", "cost", "entries")
@@ -257,6 +260,9 @@ def _print(rows: Sequence[Row]) -> None:
     used = [number for number in range(len(heads)) if any(row[number] for row in cells[1:])]
     widths = {number: max(len(row[number]) for row in cells) for number in used}
     with output.paged() as console:
+        left_out: list[str] = []
+        while console.is_terminal and len(used) > 3 and sum(widths[one] + 2 for one in used) - 2 > console.width:
+            left_out.insert(0, heads[used.pop()])
         for number, row in enumerate(cells):
             line = Text("")
             for column in used:
@@ -266,6 +272,8 @@ def _print(rows: Sequence[Row]) -> None:
                 line += Text(cell + "  ", style=style)
             line.rstrip()
             console.print(line, soft_wrap=True)
+        if left_out:
+            console.print(Text(f"no room for {', '.join(left_out)} (--json)", style="dim"), soft_wrap=True)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -297,7 +305,8 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
 
     A run that a process has open is never removed. A run that has a step in doubt, has no end, or answers calls that happen once in
     the store is refused without --force (with it, a call under such a key is refused for good); then nothing is removed, and the
-    exit code is 4.
+    exit code is 4. The same goes for a file that is no trace, or only one process of a run. A copy outside the store is
+    removed alone, and the run stays.
 
     \b
     Examples:
@@ -308,16 +317,17 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
         where = output.local(store)
         paths = list(dict.fromkeys(located(run, where) for run in runs))
         owners = housekeeping.owners_of_keys(where)
-        refused = False
+        refused, forced = False, True
         for path in paths:
-            for reason in [] if force else housekeeping.needed(where, path, owners):
+            never = housekeeping.no_run(where, path)
+            for reason in [never] if never else [] if force else housekeeping.needed(where, path, owners):
                 output.message(f"{_stem(path)} is not removed: {reason}")
-                refused = True
+                refused, forced = True, forced and never is None
         if refused:
-            output.message("nothing was removed; --force removes those that no process has open")
+            output.message(f"nothing was removed{'; --force removes those that no process has open' if forced else ''}")
             raise SystemExit(output.REFUSED)
         for path in paths:
-            size = housekeeping.remove(where, path)
+            size = housekeeping.remove(path)
             click.echo(f"removed {printable(_stem(path))} ({_bytes(size)})")
 
 
@@ -383,7 +393,7 @@ def prune(
             output.message("nothing was removed")
             return
         for run in progress(going, "removing"):
-            housekeeping.remove(where, run.path)
+            housekeeping.remove(run.path)
         click.echo(f"removed {_runs(len(going))} ({size})")
 
 

@@ -201,12 +201,13 @@ def show(
                 _print_step(view, view.step(step))
             else:
                 _print_tree(view, choice, limit)
-            _report(found.state, found.problem, found.line, always=as_json or as_why)
+            if as_json or as_why or step is not None:  # the tree ends with it
+                _report(found.state, found.problem, found.line)
             sys.exit(_EXIT[found.state])
 
 
-def _report(state: str, problem: str | None, line: int | None, *, always: bool) -> None:
-    if problem and (always or state == "broken"):
+def _report(state: str, problem: str | None, line: int | None) -> None:
+    if problem:
         output.message(f"{state}: {printable(problem)}" + (f" (line {line})" if line else ""))
 
 
@@ -215,7 +216,7 @@ def _print_entries(path: str, where: Store, first: int, expand: bool) -> None:
     with Trace(path) as trace:
         verdict = where.judge_run(trace)
         output.emit(whole(trace, first, expand))
-        _report(verdict.state, verdict.problem, verdict.line, always=True)
+        _report(verdict.state, verdict.problem, verdict.line)
     sys.exit(_EXIT[verdict.state])
 
 
@@ -283,6 +284,22 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
     if hidden and not choice.narrows and choice.first == 1:
         yield styled((f"not shown: {_entries(hidden)} of bookkeeping (--all)", "dim"))
     yield from _ending(view.own)
+    if (text := _next(view)) is not None:
+        yield styled((f"  next:  {text}", ""))
+
+
+def _next(view: RunView) -> str | None:
+    """Return what to do about a run that died or left something in doubt, with the command."""
+    name = shown_as(view.own.trace.path)
+    if view.state == "died" and view.imported_from is None:
+        return f"`tracekit recovery resume {name} --check` says whether the run may go on, and what to find out before"
+    in_doubt = [
+        str(one.place) for file in view.files for seq in file.doubts if (one := file.steps[seq]).state == "in doubt"
+    ]
+    if in_doubt and view.state != "running":
+        is_one = len(in_doubt) == 1
+        return f"`tracekit in-doubt` says how to settle {'step' if is_one else 'steps'} {', '.join(in_doubt)}"
+    return None
 
 
 def _nothing_found(view: RunView, choice: Choice) -> str:
@@ -459,9 +476,9 @@ def _ending(file: FileView) -> Iterator[Text]:
     elif found.state == "incomplete" and file.live:
         yield styled((f"running: {_entries(found.count)} so far (--follow follows it)", "cyan"))
     else:
-        yield styled(
-            (f"{found.state}: {found.problem or ''}", "bold red" if found.state == "broken" else "bold yellow")
-        )
+        where = f"line {found.line}: " if found.line else ""
+        style = "bold red" if found.state == "broken" else "bold yellow"
+        yield styled((f"{found.state}: {where}{found.problem or ''}", style))
 
 
 # -- a live run --------------------------------------------------------------------------------------------------------

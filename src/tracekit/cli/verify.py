@@ -130,7 +130,8 @@ def _print(path: str, verdict: Verdict) -> None:
     if (remedy := remedy_for(verdict)) is not None:
         console.print(f"  {printable(remedy)}", markup=False, soft_wrap=True)
     if verdict.state == "broken":
-        console.print(f"  the first {verdict.last_good_seq} entries verify", markup=False)
+        good = verdict.last_good_seq
+        console.print(f"  {f'the first {good} entries verify' if good else 'no entry verifies'}", markup=False)
     else:
         console.print(f"  {verdict.count} entries, tip hash {verdict.head}", markup=False, soft_wrap=True)
     if (line := sealed_line(verdict)) is not None:
