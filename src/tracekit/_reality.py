@@ -18,7 +18,7 @@ from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new
 from collections.abc import Callable, Mapping
 from contextlib import ContextDecorator, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 __all__ = [
     "OwnThread",
@@ -34,6 +34,7 @@ __all__ = [
     "off_loop",
     "open_file",
     "own_threads",
+    "pause",
     "perf_counter",
     "perf_counter_ns",
     "process_time_ns",
@@ -52,6 +53,7 @@ __all__ = [
     "write",
 ]
 
+T = TypeVar("T")
 
 #: Above the descriptor numbers that a program with few open files gets.
 _ASIDE: Final = 512
@@ -286,6 +288,15 @@ def clocks() -> dict[str, Any]:
     for name in ("process_time", "thread_time"):
         found[f"time.{name}"], found[f"time.{name}_ns"] = 0.0, 0
     return found
+
+
+def pause(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a call in which this thread may rest for long: a wait, or a function of the program.
+
+    A signal handler that is called meanwhile runs at once. Elsewhere in tracekit's own code it would have to wait (see
+    ``_runtime.signals``).
+    """
+    return function(*args, **kwargs)
 
 
 def repoint(name: str, genuine: Callable[..., Any]) -> None:

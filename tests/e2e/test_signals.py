@@ -304,46 +304,107 @@ print(look(2) < 2)
 
 
 INTERRUPTED = """
-import json, signal
-from tracekit import record, traced_tool
+import itertools, json, signal, sys
+from _thread import interrupt_main
+from contextlib import aclosing
+from functools import partial
+from tracekit import effect, record, traced_tool
 
-class Stop(Exception):
+class Stop(BaseException):
     pass
 
 def stop(number, frame):
     raise Stop
 
-@traced_tool(side_effect="irreversible")
+class Signal:
+    __neg__ = partial(interrupt_main, signal.SIGALRM)
+
+def count(frame, event, arg):
+    global left
+    left -= 1
+    if not left:
+        sys.setprofile(None)
+        -a_signal  # the handler is called when this function has returned
+
+def tool(function, **contract):
+    return traced_tool(name="pay", **{"side_effect": "irreversible", **contract})(function)
+
 def pay(n):
     done.append(n)
 
-done, stopped = [], 0
+async def pay_later(n):
+    done.append(n)
+
+def pay_in_pieces(n):
+    done.append(n)
+    yield n
+
+async def pay_in_pieces_later(n):
+    done.append(n)
+    yield n
+
+def block(n):
+    with effect("pay", side_effect="irreversible", n=n) as e:
+        e.perform(pay, n)
+
+def driven(made):
+    try:
+        made.send(None)
+    except StopIteration:
+        pass
+
+async def exhausted(items):
+    async with aclosing(items):
+        async for _ in items:
+            pass
+
+plain, coroutine = tool(pay), tool(pay_later)
+pieces, pieces_later = tool(pay_in_pieces), tool(pay_in_pieces_later)
+once, retried = tool(pay, exactly_once=True), tool(pay_later, side_effect="reversible", max_retries=1)
+same = tool(pay, exactly_once=True, idempotency_key=lambda n: "the same")
+undone = tool(pay, side_effect="reversible", max_retries=1, compensate=lambda n: None)
+calls = {
+    "plain": plain,
+    "coroutine": lambda n: driven(coroutine(n)),
+    "generator": lambda n: list(pieces(n)),
+    "async generator": lambda n: driven(exhausted(pieces_later(n))),
+    "exactly once": once,
+    "a coroutine with retries": lambda n: driven(retried(n)),
+    "a duplicate": same,
+    "with retries and a compensation": undone,
+    "a block": block,
+}
+a_signal, left = Signal(), 0
 signal.signal(signal.SIGALRM, stop)
-with record("interrupted", durability="none") as run:
-    for n in range(600):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + n % 300))
-            pay(n)
-        except Stop:
-            stopped += 1
-        finally:
-            while True:
+for kind, call in calls.items():
+    done, stopped = [], 0
+    with record("interrupted", durability="none") as run:
+        call(-1)
+        for n in itertools.count():
+            left = n + 1
+            try:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    break
-                except Stop:
-                    stopped += 1
-entries = [json.loads(line) for line in open(run.path)]
-calls = {entry["seq"]: entry["input"]["n"] for entry in entries if entry["type"] == "tool.call"}
-ended = {entry["step"] for entry in entries if entry["type"] in ("tool.return", "tool.error")}
-assert stopped
-assert calls.keys() == ended, [calls[seq] for seq in calls.keys() - ended]
-assert {*done} <= {*calls.values()}
+                    sys.setprofile(count)
+                    call(n)
+                finally:
+                    sys.setprofile(None)
+                [].append(None)
+            except Stop:
+                stopped += 1
+            if left > 0:
+                break
+    entries = [json.loads(line) for line in open(run.path)]
+    begun = {entry["seq"]: entry["input"]["n"] for entry in entries if entry["type"] == "tool.call" and entry["name"] == "pay"}
+    ended = {entry["step"] for entry in entries if entry["type"] in ("tool.return", "tool.error", "tool.skipped")}
+    assert begun.keys() <= ended, (kind, [begun[seq] for seq in begun.keys() - ended])
+    assert {*done} <= {*begun.values()}, kind
+    assert stopped == n > 50, (kind, stopped, n)
 """
 
 
 def test_a_handler_that_raises_loses_no_outcome(place: Place) -> None:
-    """A handler that raises an exception while tracekit writes the intent record or the outcome of a tool is called once that
-    is done: every call has an outcome in the log, whatever the instant."""
+    """A handler that raises an exception while tracekit works on a call is called once that is done, whatever the
+    instant: every intent record has an outcome, and no exception is lost. Tried at each function that begins or ends
+    during a call, with and without a contract."""
     done = place.python(place.program(INTERRUPTED))
     assert done.returncode == 0, done.stderr

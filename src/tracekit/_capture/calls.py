@@ -77,7 +77,7 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     shown = parameters[1:] if not skip_first and is_method(function) else parameters
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
     source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
-    namespace: dict[str, Any] = dict(defaults)
+    namespace: dict[str, Any] = {"__name__": __name__, **defaults}
     exec(source, namespace)  # the source contains only parameter names, which are identifiers
     bind: Binder = namespace["bind"]
     return bind
@@ -231,6 +231,7 @@ def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) ->
             failed(step, error, info=info)
             raise
         current.reset(token)
+        del token  # the call is over (see ``is_at_work``)
         step.chunk(item, info=info)
         resume, info = generator.__next__, None
         try:
@@ -298,6 +299,7 @@ async def live_async_items(step: Any, generator: Any, info: dict[str, Any] | Non
             failed(step, error, driven.suspended, info)
             raise
         current.reset(token)
+        del token  # the call is over (see ``is_at_work``)
         step.chunk(item, info=_about(driven, info))
         info = None
         try:

@@ -695,10 +695,10 @@ class Work:
         """Return the result of the call within ``seconds``; else raise ``Overdue``, and call ``over`` once the call
         ends after all."""
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
-        Context().run(thread.start)  # a thread of tracekit, not of the run
         try:
+            Context().run(thread.start)  # a thread of tracekit, not of the run
             with _reality.off_loop():
-                in_time = self._gate.acquire(timeout=seconds)
+                in_time = _reality.pause(self._gate.acquire, timeout=seconds)
         except BaseException:  # Ctrl-C
             self._leave(over)
             raise
@@ -893,13 +893,13 @@ class UndoableSteps:
             if over():
                 return
             if callable(until):
-                until(gate)
+                _reality.pause(until, gate)
                 continue
             rest = until - _reality.monotonic()
             if rest <= 0:
                 return
             with _reality.off_loop():
-                gate.acquire(timeout=min(rest, _POLL_S))
+                _reality.pause(gate.acquire, timeout=min(rest, _POLL_S))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over`` is true, for at most ``seconds`` if that is a number."""
@@ -1103,24 +1103,21 @@ class Wait(NamedTuple):
 
 
 class FunctionBody:
-    """The live call of a function."""
+    """The live call of a function: the body of ``step``, in ``scope``."""
 
-    __slots__ = ("_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
+    __slots__ = ("_call", "_limit", "_open", "_scope", "_step", "asynchronous", "suspended", "working")
 
     #: Additional entries of the outcome's ``meta``.
     outcome_info: Final[Mapping[str, Any]] = _NONE
     ended: Final = True
 
     def __init__(
-        self,
-        call: Invocation,
-        scope: Scope | None,
-        one: OpenCall | None,
-        asynchronous: bool,
+        self, call: Invocation, step: Any, scope: Scope | None, one: OpenCall | None, asynchronous: bool
     ) -> None:
         terms = call.terms
         limit = None if terms is None else terms.contract.timeout_ms
         self._call: Final = call
+        self._step: Final = step
         self._scope: Final = scope
         self._open: Final = one
         self._limit: Final = None if limit is None else limit / 1000
@@ -1131,13 +1128,21 @@ class FunctionBody:
         self.working: Callable[[], bool] | None = None
 
     def take(self) -> Any:
-        call = self._call
-        if self._limit is None:
-            return call.function(*call.args, **call.kwargs)
-        work = Work(call.function, call.args, call.kwargs, self._scope)
+        call, step = self._call, self._step  # noqa: F841 - by ``step``, the call of a signal handler is found to be in its body
+        token = current.set(self._scope)
+        try:
+            result = call.function(*call.args, **call.kwargs) if self._limit is None else self._in_time(self._limit)
+        except BaseException:
+            current.reset(token)
+            raise
+        current.reset(token)
+        return result
+
+    def _in_time(self, limit: float) -> Any:
+        work = Work(self._call.function, self._call.args, self._call.kwargs, self._scope)
         self.working = lambda: not work.ended
         try:
-            return work.result(self._limit, self._over)
+            return work.result(limit, self._over)
         except Overdue:
             if self._open is not None:
                 self._open.given_up(self.working)
@@ -1151,27 +1156,40 @@ class FunctionBody:
             undoable_steps(self._scope.session).changed()
 
     async def take_async(self) -> Any:
-        call = self._call
-        driven = drive(call.function(*call.args, **call.kwargs))
+        call, step = self._call, self._step  # noqa: F841 - as in ``take``
+        token = current.set(self._scope)
         try:
-            return await (driven if self._limit is None else in_time_async(driven, self._limit))
-        finally:
-            self.suspended = driven.suspended
+            driven = drive(call.function(*call.args, **call.kwargs))
+            try:
+                result = await (driven if self._limit is None else in_time_async(driven, self._limit))
+            finally:
+                self.suspended = driven.suspended
+        except BaseException:
+            current.reset(token)
+            raise
+        current.reset(token)
+        return result
 
 
 class BlockBody:
     """A live body that is the program's own ``with`` block: the driver stops here, and continues once the block has
     ended."""
 
-    __slots__ = ("ended", "outcome_info")
+    __slots__ = ("_token", "ended", "outcome_info")
 
     suspended: Final = False
     working: Final = None
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope | None) -> None:
         self.outcome_info: Mapping[str, Any] = _NONE
         #: Whether the block has ended; a dropped one has no outcome.
         self.ended = False
+        self._token: Final = current.set(scope)
+
+    def end(self) -> None:
+        """Leave the block."""
+        self.ended = True
+        current.reset(self._token)
 
 
 class Pause:
@@ -1196,7 +1214,7 @@ class Pause:
         if timer is not None and not timer.live:
             timer.wait()
         if timer is None or timer.live:
-            _reality.sleep(self._seconds)
+            _reality.pause(_reality.sleep, self._seconds)
             if timer is not None:
                 timer.fired()
 
@@ -1314,16 +1332,13 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
         one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes, awaited=awaited)
         body = body_of(one, body)
-    work = BlockBody() if call.function is None else FunctionBody(call, body, one, asynchronous)
-    scoped = current.set(body)
+    work = BlockBody(body) if call.function is None else FunctionBody(call, step, body, one, asynchronous)
     try:
         result = yield work
     except BaseException as error:
         if not work.ended:
             raise
-        current.reset(scoped)
         return _failed(call, step, error, work, one)
-    current.reset(scoped)
     if type(result) in LAZY and call.function is not None:
         if not lazily:
             return _failed(call, step, _unfinished(spec.name, result), work, one)

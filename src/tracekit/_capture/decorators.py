@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from .._reality import pause
 from .._runtime.callsite import caller
 from .._runtime.redaction import patterns_of
 from .._runtime.session import Scope, here
@@ -327,7 +328,7 @@ class Effect:
     def perform(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """If the effect is live, call ``function`` and store its result as ``output``; return ``output``."""
         if self.live:
-            self.output = function(*args, **kwargs)
+            self.output = pause(function, *args, **kwargs)
         return self.output
 
     def __enter__(self) -> Effect:
@@ -387,7 +388,7 @@ class Effect:
             if error is None and self._answered and not self._asked:
                 raise self._unasked("the log has answered it, and its block has been run all the same")
             return
-        block.ended = True
+        block.end()
         if error is None and not self._asked and self._scope is not None:
             self._scope.session.report.warn(
                 f"the block of effect {self._spec.name!r} used neither `perform()` nor `live`, and can't be replayed: "

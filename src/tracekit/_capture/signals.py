@@ -138,16 +138,17 @@ _sending: Final[list[int]] = []
 def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -> Any:
     """Handle the interpreter's call of a handler, which has interrupted ``frame``."""
     scope = current.get()
-    if scope is None or scope.session.state.ended:
+    threads = None if scope is None else scope.session.threads
+    ended = scope is not None and scope.session.state.ended
+    at_work = threads is None and not ended and number not in _sending and is_at_work(frame, scope)
+    if at_work and at_next(frame, partial(_called_later, number, handler)):
+        return None
+    if scope is None or ended:
         return handler(number, frame)
-    threads = scope.session.threads
     if threads is not None:
         return _called_in_replay(scope, threads.signals, number, lambda: handler(number, _of_program(frame)))
     if number in _sending:
         return _recorded(scope, number, "sent", None, lambda: handler(number, _of_program(frame)))
-    at_work = is_at_work(frame, scope)
-    if at_work and at_next(frame, partial(_called_later, number, handler)):
-        return None
     at = "between" if at_work else place_of(frame, scope)
     return _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))
 
@@ -158,6 +159,9 @@ def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) ->
     scope = current.get()
     if scope is None or scope.session.state.ended:
         handler(number, frame)
+        return
+    if scope.session.threads is not None:
+        _called_in_replay(scope, scope.session.threads.signals, number, lambda: handler(number, frame))
         return
     at = "step" if scope.live else "after"
     _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))

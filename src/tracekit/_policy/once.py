@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from _thread import get_ident
+from _thread import LockType, get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -191,8 +191,8 @@ class KeyedCall:
         """Wait until its intent record is logged; return false if it was given up before."""
         if self.thread == get_ident() and not self.of:
             return True  # a signal handler in the middle of it: the call is pending, and our own
-        with self._is_open:
-            return self.of != 0
+        _reality.pause(_pass, self._is_open)
+        return self.of != 0
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -214,8 +214,7 @@ class KeyedCall:
 
     def wait(self, step: DuplicateStep) -> None:
         if self.pending:
-            with self._has_ended:
-                pass
+            _reality.pause(_pass, self._has_ended)
 
     async def wait_async(self, step: DuplicateStep) -> bool:
         """Wait for the result; return whether the event loop ran meanwhile."""
@@ -258,6 +257,12 @@ class KeyedCall:
                 found.add(call)
                 stack.extend(call.waiting)
         return found
+
+
+def _pass(gate: LockType) -> None:
+    """Wait until a gate is open."""
+    with gate:
+        pass
 
 
 def _wake(future: Any) -> None:
@@ -690,7 +695,7 @@ class PeerCalls:
             except (TraceError, OSError) as error:
                 raise self._unsure(has, getattr(error, "what", str(error))) from error
             report(has)
-            _reality.sleep(_FIRST)
+            _reality.pause(_reality.sleep, _FIRST)
 
     def log_of(self, has: Owner) -> str:
         right = valid_run_id(has.run_id) and (has.segment is None or SEGMENT.fullmatch(f"x.{has.segment}"))
@@ -845,7 +850,7 @@ class Awaited(KeyedCall):
 
     def wait(self, step: DuplicateStep) -> None:
         for pause in self._poll_pauses(step):
-            _reality.sleep(pause)
+            _reality.pause(_reality.sleep, pause)
 
     async def wait_async(self, step: DuplicateStep) -> bool:
         ran = False

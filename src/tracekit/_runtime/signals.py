@@ -31,7 +31,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._reality import pthread_kill
-from .callsite import is_own, is_python
+from .callsite import is_own, is_python, is_user_frame
 from .session import Scope, current
 
 if TYPE_CHECKING:
@@ -60,11 +60,21 @@ def number_of(name: str) -> int:
 # -- where a handler is called -----------------------------------------------------------------------------------------
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-#: Our own bookkeeping code, which finishes soon: it neither waits for anything outside nor runs the program's code.
-_BOOKS: Final = tuple(os.path.join(_PACKAGE, room, "") for room in ("_journal", "_native", "_runtime", "_values"))
+#: Our own bookkeeping code, which finishes soon, except in `pause`.
+_BOOKS: Final = (
+    *(
+        os.path.join(_PACKAGE, room, "")
+        for room in ("_journal", "_native", "_policy", "_runtime", "_values", "failures")
+    ),
+    *(os.path.join(_PACKAGE, name) for name in (os.path.join("_capture", "leftovers.py"), "_lazy.py", "errors.py")),
+)
+#: Our own code around calls of the program.
 _AT_WORK: Final = frozenset(
     os.path.join(_PACKAGE, "_capture", name)
-    for name in ("callers.py", "calls.py", "clock.py", "decorated.py", "exchange.py", "randomness.py", "signals.py")
+    for name in (
+        *("callers.py", "calls.py", "clock.py", "contracted.py", "decorated.py", "decorators.py", "exchange.py"),
+        *("randomness.py", "signals.py"),
+    )
 )
 #: Our own code in which the program waits.
 _WAITS: Final = frozenset(
@@ -78,21 +88,34 @@ _WAITS: Final = frozenset(
 _ASYNCIO: Final = os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep
 
 
+def _is_library(frame: FrameType) -> bool:
+    """Return whether a frame is of the standard library, or of code that a library generated (the ``__new__`` of a named
+    tuple)."""
+    file = frame.f_code.co_filename
+    return is_python(file) or (file[:1] == "<" and not is_user_frame(frame))
+
+
 def _own(frame: FrameType | None) -> FrameType | None:
-    """Return ``frame``, or the caller of its standard library code, if that is tracekit's."""
-    while frame is not None and is_python(frame.f_code.co_filename):
+    """Return ``frame``, or the caller of its library code, if that is tracekit's."""
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        if not _is_library(frame):
+            return None
         frame = frame.f_back
-    return frame if frame is not None and is_own(frame.f_code.co_filename) else None
+    return frame
 
 
 def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
     """Return whether tracekit itself was working where ``frame`` was interrupted, before or after a call of the
-    program, not during it."""
-    own = _own(frame)
-    # Whoever has called the bookkeeping, a policy or a contract, it is not left in the middle.
-    keeps_books = own is not None and own.f_code.co_filename.startswith(_BOOKS)
-    at_work = own is not None and (own is frame or keeps_books)
-    while at_work and own is not None and is_own(file := own.f_code.co_filename):
+    program, not during it.
+
+    ``scope`` is that of the interrupted code: ``None`` outside every run, and in bookkeeping that runs code of the
+    program (encoding a value may).
+    """
+    first = own = _own(frame)
+    keeps_books = False
+    while own is not None and is_own(file := own.f_code.co_filename):
+        # Whoever has called the bookkeeping, it is not left in the middle.
+        keeps_books = keeps_books or file.startswith(_BOOKS)
         names = own.f_locals
         if file in _WAITS or own.f_code.co_name == "pause":
             return bool(getattr(names.get("timer"), "is_over", False))
@@ -101,9 +124,10 @@ def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
         step = names.get("step")
         if step is not None and getattr(step, "live", False):
             entered = any(type(value) is Token and value.var is current for value in names.values())
-            return not (entered and scope is not None and scope.parent == step.seq)
+            # Below other code of tracekit, the call of the program has not quite begun, or is over.
+            return own is not first or not (entered and scope is not None and scope.parent == step.seq)
         own = own.f_back
-    return at_work
+    return first is not None and (keeps_books or scope is not None)
 
 
 def _waits(frame: FrameType | None) -> bool:
@@ -180,7 +204,7 @@ class _Watch:
                 frame.f_trace = self._line
                 if precisely:
                     frame.f_trace_opcodes = True
-                    if not is_python(frame.f_code.co_filename):
+                    if not _is_library(frame):
                         break
             frame = frame.f_back
         sys.settrace(self._called)
@@ -219,7 +243,7 @@ def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and (is_own(frame.f_code.co_filename) or is_python(frame.f_code.co_filename)):
+    while frame is not None and (is_own(frame.f_code.co_filename) or _is_library(frame)):
         frame = frame.f_back
     return frame
 
