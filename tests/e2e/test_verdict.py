@@ -409,13 +409,17 @@ print("sk-proj-" + "a1B2" * 12)
     assert (same.returncode, "exact (1 step" in same.stderr) == (0, True), same.stderr
     (place.directory / "word").write_text("two")
     other = place.cli("replay", place.run, "--live-files", "word")
-    assert (other.returncode, "not exact (1 other output)" in other.stderr) == (1, True), other.stderr
+    assert (other.returncode, "exact but for 1 input of today, 1 other output" in other.stderr) == (0, True), (
+        other.stderr
+    )
     assert "was 'from a thread one', and is 'from a thread two'" in other.stderr
+    strictly = place.cli("replay", place.run, "--strict", "output", "--live-files", "word")
+    assert (strictly.returncode, "[inexact-replay]" in strictly.stderr) == (1, True), strictly.stderr
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_the_order_in_which_threads_print_is_compared(place: Place, named: bool) -> None:
-    """Each prints the same in another order, by what is not recorded: inexact, with both lines, unless nobody could see a difference."""
+    """Each prints the same in another order, by what is not recorded: a remark with both lines, unless nobody could see a difference."""
     script = place.program(
         TOOL
         + f"""
@@ -447,8 +451,10 @@ print("ends")
     program = (place.directory / script).read_text().replace("for name in turns]", "for name in sorted(turns)]")
     (place.directory / script).write_text(program)
     other = place.cli("replay", place.run, "--live-files", "turns")
-    assert (other.returncode, "1 other output" in other.stderr) == (int(named), named), other.stderr
+    assert (other.returncode, "1 other output" in other.stderr) == (0, named), other.stderr
     assert ("line 3 of all output was 'line of b', and is 'line of c'" in other.stderr) == named
+    strictly = place.cli("replay", place.run, "--live-files", "turns", "--strict", "output")
+    assert strictly.returncode == int(named)
 
 
 def test_strict_output_of_a_recording_that_kept_none_is_unknown() -> None:

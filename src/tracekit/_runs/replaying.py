@@ -483,12 +483,10 @@ class ReplayBlock(Block["ReplayBlock"]):
         printed = session.state.extras.of(stdio.PrintedLines)
         now = printed.as_dict(session.redactor.redact_text)
         found = stdio.differences(recorded, now)
-        # Like any other difference of what the program did: a consequence of a step that went live, or not exact.
-        say = report.inexact if self._partial is None else report.allow
         for one in found:
-            say("output", str(one), lane=one.lane, line=one.number)
+            session.report.remark("output", str(one), lane=one.lane, line=one.number)
         if not found and (other := stdio.other_order(recorded, meta.get("printed_order"), now, printed.order())):
-            say("output", str(other), line=other.number)
+            session.report.remark("output", str(other), line=other.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Compare how the program ended with how the recorded one did, if that has an end."""
@@ -655,8 +653,8 @@ def replay(
     say) raises ``InexactReplayError``; ``session.report.verdict`` has the reasons.
 
     - ``on_divergence="warn"``: continue where that is harmless, and issue an ``InexactReplayWarning`` at the end.
-    - ``strict``: let the verdict's remarks of ``"environment"``, ``"clock"`` or ``"redacted"`` make the replay inexact;
-      ``"output"``: what the program prints has to have been compared.
+    - ``strict``: let the verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` make the
+      replay inexact.
     - ``ignore``: fields left out of the comparison, by kind of step, as a difference names them: ``{"llm":
       ["input.body.user"], "tool:search": ["input.trace_id"]}``.
     - ``writes="real"``: let the program change existing files. ``dry_run``: block all file writes.

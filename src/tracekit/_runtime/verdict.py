@@ -36,7 +36,7 @@ __all__ = [
     "judge",
 ]
 
-#: What ``strict`` may name: remarks, which then make a replay inexact, and ``output``, which then has to be known.
+#: The remarks that ``strict`` may name; they then make a replay inexact.
 CAN_BE_INEXACT: Final = ("environment", "clock", "output", "redacted")
 #: How many reasons of one code are kept; all of them are counted.
 _KEPT: Final = 1000
@@ -98,10 +98,6 @@ _ADVICE: Final = {
     "exception": (
         "import the module of its type before the replay; if it is imported, register a codec for what the exception holds "
         "(`tracekit.integration.register_codec`) and record again"
-    ),
-    "output": (
-        "look at what decides that line: what is not recorded (an address, a process id, what was on a pipe before the run, "
-        f"which of two threads prints first) differs each time; else {_CHANGED}"
     ),
     "environment": "replay with the versions that it was recorded with; or record again",
     "redacted": "no replay has the value that was taken out of the recording",
@@ -194,7 +190,7 @@ class ReplayVerdict:
         left = sum(self.counts[code] for code in {one.code for one in self.reasons}) - len(shown)
         more = f"\n  and {left} more" if left > 0 else ""
         codes = {one.code for one in self.reasons}
-        chosen = sorted((codes & self.strict) - {"output"})
+        chosen = sorted(codes & self.strict)
         named = ", ".join(f'"{code}"' for code in chosen)
         leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
         action = "; ".join(dict.fromkeys(_ADVICE.get(one.code, _CHANGED) for one in self.reasons))

@@ -167,10 +167,7 @@ def hash_seed(trace: Trace) -> dict[str, str]:
 
 #: Options of every command that replays.
 STRICT: Final = click.option(
-    "--strict",
-    multiple=True,
-    type=click.Choice(CAN_BE_INEXACT),
-    help="Make a replay with this remark inexact; output: unknown if not compared.",
+    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make a replay with this remark inexact."
 )
 IGNORE: Final = click.option(
     "--ignore",
