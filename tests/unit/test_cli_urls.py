@@ -13,8 +13,10 @@ from click.testing import CliRunner, Result
 
 from tracekit import record, traced_tool
 from tracekit.cli import main
+from tracekit.errors import RunStateError
 
 URL = "memory://bucket/traces"
+ONE = f"{URL}/runs/one.jsonl"
 
 
 @traced_tool(side_effect="irreversible", name="pay")
@@ -62,9 +64,25 @@ def test_every_command_that_reads_takes_a_url() -> None:
     assert call("failures", "--store", URL, "--json").stdout.count("ConnectionResetError") >= 1
     assert call("executions", "diff", "one", "two", "--store", URL).exit_code == 1
     assert call("export", "one", "--to", "expanded", "--store", URL).exit_code == 0
+    assert "tool pay" in call("text", "two", "--store", URL).stdout
     doubt = call("in-doubt", "--store", URL)
     assert (doubt.exit_code, "pay(cents=-1)" in doubt.stdout) == (1, True)
     assert call("recovery", "scan", "--store", URL).exit_code == 1
+
+
+@pytest.mark.usefixtures("bucket")
+def test_what_is_at_a_url_is_named_by_it() -> None:
+    """Paths and commands in answers are of use when the answer is there: none leads to a copy that is gone by then."""
+    run = f"{URL}/runs/lost.jsonl"
+    assert f"complete  {run}" in call("verify", run).stdout
+    assert json.loads(call("verify", "lost", "--store", URL, "--json").stdout)["path"] == run
+    assert {
+        json.loads(line)["path"]
+        for line in call("list", "--json", "--name", "lost", "--store", URL).stdout.splitlines()
+    } == {run}
+    assert f"tracekit recovery settle {run} 2 --not-done" in call("in-doubt", "--store", URL).stdout
+    assert f"there is no run 'none' in {URL}" in call("show", "none", "--store", URL).stderr
+    assert f"tracekit replay {run} -- SCRIPT" in call("replay", run).stderr
 
 
 @pytest.mark.usefixtures("bucket")
@@ -75,6 +93,7 @@ def test_what_is_not_there_is_an_error() -> None:
     for words in (
         ["list", "--store", "memory://nothing"],
         ["list", "--store", "nobody://x"],
+        ["list", "--store", "ftp://127.0.0.1:1/x"],
         ["show", "memory://nothing/x.jsonl"],
     ):
         done = call(*words)
@@ -93,6 +112,15 @@ def test_what_is_at_a_url_is_only_read() -> None:
     ):  # fmt: skip
         done = call(*words, "--store", URL)
         assert (done.exit_code, "is only read" in done.stderr) == (2, True), (words, done.output)
+    for words in (
+        ["rm", ONE], ["compress", ONE], ["seal", "--key", "none", ONE], ["recovery", "abort", ONE, "--reason", "x"],
+        ["recovery", "settle", ONE, "2", "--not-done", "--reason", "x"], ["recovery", "resume", ONE], ["serve", "--store", URL],
+        ["run", "--store", URL, __file__], ["estimate", "--agent", "clerk", "--store", URL],
+    ):  # fmt: skip
+        done = call(*words)
+        assert (done.exit_code, "is only read" in done.stderr) == (2, True), (words, done.output)
+    with pytest.raises(RunStateError, match="is only read"), record("new", store=URL):
+        pass
     assert {name: files.cat_file(name) for name in files.find("/bucket")} == before
 
 

@@ -721,8 +721,8 @@ def shown_as(path: str) -> str:
     """Return how to name the run in this file in a command, here and now: its id if that finds it, else the path."""
     import shlex
 
-    store = Store()
-    here = os.path.dirname(os.path.abspath(path)) == store.runs
+    store = os.path.abspath(os.environ.get("TRACEKIT_DIR") or ".tracekit")
+    here = os.path.dirname(os.path.abspath(path)) == os.path.join(store, "runs")
     return (
         os.path.basename(path)[: -len(SUFFIX)] if here and path.endswith(SUFFIX) else shlex.quote(os.path.abspath(path))
     )
@@ -734,6 +734,14 @@ _OF_NONE: Final = (
     "`tracekit run SCRIPT` records one; go to the directory that your program runs in, or name its store with "
     "--store or TRACEKIT_DIR"
 )
+_URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_url(text: object) -> bool:
+    """Return whether a store or run is named by a URL."""
+    return isinstance(text, str) and _URL.match(text) is not None
+
+
 #: The newest run, or an earlier one.
 _LAST: Final = expression(r"last(?:~([0-9]{1,9}))?")
 
@@ -774,7 +782,13 @@ class Store:
     def __init__(
         self, root: str | os.PathLike[str] | None = None, *, file: str | os.PathLike[str] | None = None
     ) -> None:
-        self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
+        named = root or os.environ.get("TRACEKIT_DIR") or ".tracekit"
+        if is_url(named):
+            raise RunStateError(
+                f"{named} is a URL, which is only read: a store in which runs are recorded or changed is a directory",
+                next_action="record into a directory and copy it to the URL, or copy the store here first",
+            )
+        self.root: Final = os.path.abspath(named)
         self.file: Final = None if file is None else os.path.abspath(file)
         self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)
         self.tips: Final = os.path.join(self.root, "heads")

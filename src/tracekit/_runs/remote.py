@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
-from .._journal.store import SEGMENT, SUFFIX, Store, before_last
+from .._journal.store import SEGMENT, SUFFIX, Store, before_last, is_url
 from .._lazy import expression
 from ..errors import RunStateError, TraceError
 
-__all__ = ["fetched_run", "fetched_store", "is_url", "runs_at"]
+__all__ = ["as_named", "fetched_run", "fetched_store", "is_url", "runs_at"]
 
-_URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
 #: A name that is accepted: of a file in one directory, whatever a server says.
 _NAME: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
 
@@ -27,9 +26,16 @@ _NAME: Final = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
 Progress = Callable[[list[str], str], Iterable[str]]
 
 
-def is_url(text: object) -> bool:
-    """Return whether a store or run is named by a URL."""
-    return isinstance(text, str) and _URL.match(text) is not None
+#: The temporary directories, each with the URL of what was downloaded into it.
+_FETCHED: Final[dict[str, str]] = {}
+
+
+def as_named(text: str) -> str:
+    """Return ``text``, a message or data, with the URL of what was downloaded in place of the temporary path, which is
+    gone when somebody reads it."""
+    for directory, url in _FETCHED.items():
+        text = text.replace(directory, url)
+    return text
 
 
 def fetched_store(url: str, run: str | None = None, progress: Progress = lambda items, what: items) -> Store:
@@ -45,7 +51,7 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
             f"there is no store at {url} (it has no directory 'runs'), so nothing was examined",
             next_action="name the directory that contains 'runs' and 'heads'",
         )
-    root = _directory()
+    root = _directory(remote.url)
     last = None if run is None else before_last(run)
     wanted = names if run is None or last is not None else [name for name in names if name.startswith(run)]
     runs = [name for name in wanted if name.endswith(SUFFIX) and not SEGMENT.fullmatch(name.removesuffix(SUFFIX))]
@@ -76,7 +82,7 @@ def fetched_run(url: str) -> str:
     stem = name.removesuffix(SUFFIX)
     if directory.rpartition("/")[2] == "runs":
         return fetched_store(directory.rpartition("/")[0], stem).find(stem)
-    remote, root = _Remote(directory), _directory()
+    remote, root = _Remote(directory), _directory(directory)
     names = [
         one
         for one in remote.names("")
@@ -104,13 +110,14 @@ def runs_at(url: str) -> list[str]:
     return sorted(one for one in found if not SEGMENT.fullmatch(one.rpartition("/")[2].removesuffix(SUFFIX)))
 
 
-def _directory() -> str:
-    """Return a directory of this process alone, removed when the process ends in any way."""
+def _directory(url: str) -> str:
+    """Return a directory of this process alone for what is at ``url``, removed when the process ends in any way."""
     import shutil
     import tempfile
 
     made = tempfile.mkdtemp(prefix="tracekit-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
+    _FETCHED[made] = url
     return made
 
 
@@ -137,6 +144,8 @@ class _Remote:
             raise TraceError(
                 f"{url} can't be read: {error}", next_action="use s3://, gs:// or another protocol of fsspec"
             ) from None
+        except Exception as error:  # some protocols connect here
+            raise self._unreadable("", error) from error
 
     def _place(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root

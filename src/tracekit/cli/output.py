@@ -17,7 +17,7 @@ import orjson
 from .. import _reality
 from .._journal.store import Store
 from .._lazy import expression
-from .._runs.remote import fetched_run, fetched_store, is_url
+from .._runs.remote import as_named, fetched_run, fetched_store, is_url
 from .._runs.wording import both_sides, brief, dollars, duration, local_time, printable, short, time_span
 from ..errors import (
     BudgetExceededError,
@@ -98,7 +98,7 @@ def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
     out = (sys.stderr if stderr else sys.stdout).buffer
     for item in [value] if isinstance(value, Mapping) else value:
-        out.write(escaped(orjson.dumps(item, option=options)))
+        out.write(escaped(as_named(orjson.dumps(item, option=options).decode()).encode()))
     out.flush()
 
 
@@ -119,8 +119,9 @@ def escaped(json_text: bytes) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` without terminal control characters; line ends and tabs stay."""
-    return _STEERING.sub(" ", text)
+    """Return ``text`` as it is printed: without terminal control characters (line ends and tabs stay), and with the URLs of
+    what was downloaded."""
+    return _STEERING.sub(" ", as_named(text))
 
 
 #: The width of lines in a pipe or a file, unless ``COLUMNS`` says otherwise.
@@ -182,7 +183,7 @@ def page(lines: Callable[[Console], Iterator[Line | Text]]) -> None:
     if not out.is_terminal:
         for line in lines(out):
             text = "".join(part for part, _ in line) if isinstance(line, list) else line.plain
-            sys.stdout.write(printable(text).rstrip() + "\n")
+            sys.stdout.write(printable(as_named(text)).rstrip() + "\n")
         sys.stdout.flush()
         return
     texts = (_rendered(out, line) for line in lines(out))
@@ -403,17 +404,19 @@ def readable(store: str | None, *runs: str) -> Store:
     """Return the store from which to read ``runs``: a directory, or the needed part of a store at a URL."""
     if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
         if all(map(is_url, runs)):
-            return Store()
+            return Store(".tracekit")  # in which none of them is
         return fetched_store(str(where), runs[0].partition(".")[0] if len(runs) == 1 else None, progress)
     return Store(store)
 
 
-def local(store: str | None) -> Store:
-    """Return the store in which something is to be changed: a directory; stores at a URL are read-only."""
+def local(store: str | None, *changed: str) -> Store:
+    """Return the store in which something is done: a directory; a store at a URL, or a run to be ``changed`` there, is
+    only read."""
     import click
 
-    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
-        raise click.UsageError(f"{where} is a URL, which is only read: copy the store here first")
+    for where in (store or os.environ.get("TRACEKIT_DIR"), *changed):
+        if is_url(where):
+            raise click.UsageError(f"{where} is a URL, which is only read: copy the store here first")
     return Store(store)
 
 

@@ -78,7 +78,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     """
     supplied = _supplied(options["supply"])
     try:
-        where = output.local(store)
+        where = output.local(store, run)
         path = str(located(run, where))
         decision = decision_on(
             path,
@@ -387,7 +387,7 @@ def abort(
         if tools:
             sys.path.insert(0, "")  # like `python -m`
         done = give_up(
-            located(run, output.local(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
+            located(run, output.local(store, run)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
         )  # fmt: skip
         if as_json:
             output.emit(done.as_dict())
@@ -445,7 +445,7 @@ def settle(
             raise click.UsageError("say --done OUTPUT.json or --not-done")
         if not reason.strip():
             raise click.BadParameter("say why", param_hint="--reason")
-        path = located(run, output.local(store))
+        path = located(run, output.local(store, run))
         tree = None if done is None else _tree(done)
         try:
             seq, along, corrects = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)

@@ -157,6 +157,10 @@ def run(
       tracekit show last             # and look at what was recorded
     """
     instructions = record_instructions(module, command, name=name, user_modules=user_modules, spans=spans)
+    if "://" in (store or os.environ.get("TRACEKIT_DIR", "")):
+        from .output import local
+
+        local(store)  # nothing is recorded at a URL
     if store is not None:
         os.environ["TRACEKIT_DIR"] = os.path.abspath(store)
     if keep_files is not None:

@@ -314,7 +314,7 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
       tracekit rm last~1 last  # the two newest
     """
     with output.reported():
-        where = output.local(store)
+        where = output.local(store, *runs)
         paths = list(dict.fromkeys(located(run, where) for run in runs))
         owners = housekeeping.owners_of_keys(where)
         refused, forced = False, True
@@ -421,7 +421,7 @@ def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, sto
     with output.reported():
         if bool(runs) == (older_than is not None):
             raise click.UsageError("name runs, or say --older-than AGE")
-        where = output.local(store) if runs else named(output.local(store).root, existing=True)
+        where = output.local(store, *runs) if runs else named(output.local(store).root, existing=True)
         paths = [located(run, where) for run in runs]
         if older_than is not None:
             paths = [run.path for run in where.list() if run.end and run.started_ns < older_than.timestamp() * 1e9]

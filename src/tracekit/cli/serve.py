@@ -9,7 +9,6 @@ from contextlib import suppress
 import click
 
 from .._capture.inputs import bytes_of
-from .._journal.store import Store
 from ..errors import RunStateError
 from ..monitoring import asgi_app
 from . import output
@@ -42,7 +41,7 @@ def serve(store: str | None, host: str, port: int, min_free: str) -> None:
     except ValueError as error:
         raise click.UsageError(f"--min-free: {error}") from None
     with output.reported():
-        where = Store(store)
+        where = output.local(store)
         app = asgi_app(where, min_free=least)
         try:
             import uvicorn

@@ -12,7 +12,6 @@ from typing import Any, Final
 import click
 
 from .._journal.entry import READS
-from .._journal.store import Store
 from .._runs.reading import FileView, Message, ModelCall, RunView, StepView, plain, plain_bytes
 from . import output
 from .output import located, printable
@@ -26,7 +25,7 @@ _LEFT_OUT: Final = READS | {"timer", "lane", "identity", "blob", "input", "bound
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 def text(runs: tuple[str, ...], store: str | None) -> None:
     """Print a trace as text for a review: what was asked and what was answered, lane by lane.
 
@@ -48,7 +47,7 @@ def text(runs: tuple[str, ...], store: str | None) -> None:
       tracekit text tests/traces/test_agent/test_refund.jsonl
     """
     with output.reported():
-        where = Store(store)
+        where = output.readable(store, *runs)
         for run in runs:
             with output.read(located(run, where)) as view:
                 with output.working("writing it as text"):

@@ -191,7 +191,7 @@ def seal(runs: tuple[str, ...], key: str | None, store: str | None) -> None:
             "name the private key: --key FILE, or TRACEKIT_SEAL_KEY_FILE; `tracekit keygen FILE` makes one"
         )
     with output.reported():
-        where, signing = output.local(store), SigningKey.of(key)
+        where, signing = output.local(store, *runs), SigningKey.of(key)
         assert signing is not None
         for run in runs:
             path = located(run, where)

@@ -149,7 +149,7 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
       tracekit verify-determinism sent.jsonl -- agent.py
     """
     try:
-        store = Store(options.pop("store"))
+        store = output.local(options.pop("store"))
         form = None if _is_trace(run) else form_of(run)
         if form is not None:
             _serve(run, run, form, options["replays"], as_json)
