@@ -352,7 +352,7 @@ class CorpusReport:
                 about = ElementTree.SubElement(case, kind, message=_xml(run.text.partition("\n")[0]))
                 if kind != "skipped":
                     about.set("type", run.code or run.state)
-                about.text = _xml(_explained(run))
+                about.text = _xml(f"{_explained(run)}\nnext: {self.command_for(run)}")
             if run.output and run.state in ("crashed", "timed out"):
                 ElementTree.SubElement(case, "system-out").text = _xml(run.output)
         suites = ElementTree.Element("testsuites")
@@ -360,6 +360,9 @@ class CorpusReport:
         ElementTree.indent(suites)
         return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
+
+#: The most differences of a run that are in JUnit XML.
+_IN_JUNIT: Final = 20
 
 #: Characters that XML 1.0 can't represent.
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -372,7 +375,11 @@ def _xml(text: str) -> str:
 def _explained(run: JudgedRun) -> str:
     where = [f"step {run.step}"] if run.step is not None else []
     where += [f"at {run.location}"] if run.location else []
-    return "\n".join(filter(None, (run.text, ", ".join(where), f"run {run.place}")))
+    fields = []
+    for one in run.differences[:_IN_JUNIT] if "\n" not in run.text else ():  # the text of a divergence has them
+        recorded, actual = both_sides(one, 200)
+        fields.append(f"  {one.get('path')}: {recorded} -> {actual}")
+    return "\n".join(filter(None, (run.text, *fields, ", ".join(where), f"run {run.place}")))
 
 
 # -- as HTML -----------------------------------------------------------------------------------------------------------
@@ -1038,11 +1045,20 @@ def regress(
             many = ray.workers
         replies = _here(how, places, many) if executor is None else _by(executor, how, places, many)
         for number, reply in replies:
+            _check_options(reply)
             reply["output"] = redactor.redact_text(reply["output"])[0]
             found[number] = _judged(sources[number], reply)
             progress(len(found), len(sources))
     ordered = tuple(found[number] for number in range(len(sources)))
     return CorpusReport(ordered, entry, tuple(command), _reality.monotonic() - since, many, tried)
+
+
+def _check_options(reply: Mapping[str, Any]) -> None:
+    """Raise ``RunStateError`` if a run could not be replayed because of an option, which is the same for every run."""
+    outcome = reply["outcome"] or {}
+    why = outcome.get("cannot") or outcome.get("raised") or {}
+    if why.get("option") is not None:
+        raise RunStateError(why["text"], next_action=why["next"])
 
 
 def _credentials(sources: Sequence[_Source]) -> list[str] | None:

@@ -209,11 +209,13 @@ def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
         raise RunStateError(
             f"there is no {named} to decide each {kind}: {error}",
             next_action="name a function that can be imported here, as module:function",
+            option="live",
         ) from None
     if not callable(found):
         raise RunStateError(
             f"{named} is to decide each {kind}, and is not a function",
             next_action="name a function, as module:function",
+            option="live",
         )
     return found  # type: ignore[no-any-return]
 

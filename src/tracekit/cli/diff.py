@@ -150,13 +150,13 @@ def _print_fields(console: Console, fields: tuple[Mapping[str, Any], ...]) -> No
     for one in fields[:_MAX_VALUES]:
         before, now = one.get("recorded"), one.get("actual")
         if isinstance(before, str) and isinstance(now, str) and "\n" in before + now:
-            console.print(f"    {printable(one['path'])}:", markup=False)
+            console.print(f"    {printable(one['path'])}:")
             print_text(console, unified(before, now))
             continue
         sides = both_sides(one, 120)
-        console.print(f"    {printable(one['path'])}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
+        console.print(f"    {printable(one['path'])}: {sides[0]} → {sides[1]}", soft_wrap=True)
     if len(fields) > _MAX_VALUES:
-        console.print(f"    … {len(fields) - _MAX_VALUES} more (--json)", markup=False)
+        console.print(f"    … {len(fields) - _MAX_VALUES} more (--json)")
 
 
 def _summary(found: RunComparison) -> Text:

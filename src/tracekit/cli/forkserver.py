@@ -298,8 +298,7 @@ class _Server:
             body = launch.prepared(program)
             return 1 if body is None else launch.replayed(program, body, instructions, self._layer)
         except TracekitError as error:
-            about = {"cannot": {"code": error.code, "text": error.what}}
-            os.write(outcome, dumps(about))
+            os.write(outcome, dumps({"cannot": launch.raised_facts(error)}))
             return 1
 
 

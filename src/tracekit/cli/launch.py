@@ -289,7 +289,9 @@ class Entry:
 
     def _usage_error(self, what: str) -> RunStateError:
         return RunStateError(
-            f"--entry {self._name}: {what}", next_action="say --entry MODULE:FUNCTION, importable from here"
+            f"--entry {self._name}: {what}",
+            next_action="say --entry MODULE:FUNCTION, importable from here",
+            option="--entry",
         )
 
     def call(
@@ -1373,7 +1375,7 @@ def _write_outcome(into: int, replayed_runs: ReplayedRuns, ended: Ended | None, 
         "status": None if ended is None else ended.status,
         "opened": replayed_runs.opened,
         "failure": None if failure is None else _failure_facts(failure),
-        "raised": None if error is None or replayed_runs.expected(error) else _raised_facts(error),
+        "raised": None if error is None or replayed_runs.expected(error) else raised_facts(error),
         "verdicts": [one.verdict.as_dict() for one in reports],
         "steps": sum(one.matched["consumed"] for one in reports),
         "new_run": next((one.new_run_id for one in replayed_runs.started if one.new_run_id is not None), None),
@@ -1404,7 +1406,7 @@ def _failure_facts(failure: BaseException) -> dict[str, Any]:
     }
 
 
-def _raised_facts(error: BaseException) -> dict[str, Any]:
+def raised_facts(error: BaseException) -> dict[str, Any]:
     """Return the facts on an exception that ended the program, and the line of its own code that raised it."""
     text = Redactor.of_process([]).redact_text(error.what if isinstance(error, TracekitError) else str(error))[0]
     return {
@@ -1412,6 +1414,9 @@ def _raised_facts(error: BaseException) -> dict[str, Any]:
         "text": text,
         "location": raised_at(error),
         "code": getattr(error, "code", None),
+        # An option that is wrong whatever the run, and what to do.
+        "option": getattr(error, "option", None),
+        "next": getattr(error, "next_action", None),
     }
 
 

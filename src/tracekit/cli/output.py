@@ -143,7 +143,8 @@ def console(*, stderr: bool = False) -> Console:
     from shutil import get_terminal_size
 
     width, height = get_terminal_size((80 if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH, 25))
-    return Plain(highlight=False, stderr=stderr, width=width, height=height)
+    # A recorded ":x:" is no emoji, and a recorded "[b]" no style.
+    return Plain(highlight=False, emoji=False, markup=False, stderr=stderr, width=width, height=height)
 
 
 @contextmanager

@@ -288,7 +288,7 @@ def _print_steps(found: InDoubt, where: Store) -> None:
             within = sum(one.inside is not None for one in steps)
             nested = f", {within} of them inside another" if within else ""
             count = f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}{nested}"
-            console.print(f"{title}: {count}", style=style, markup=False)
+            console.print(f"{title}: {count}", style=style)
             for one, depth in _under_each_other(steps):
                 _print_uncertain(console, one, depth)
     if not (found.in_doubt or found.running or found.undeclared or found.unreadable):
@@ -393,7 +393,7 @@ def abort(
             output.emit(done.as_dict())
             return
         console = output.console()
-        console.print(f"aborted {printable(done.run_id)}", markup=False, soft_wrap=True)
+        console.print(f"aborted {printable(done.run_id)}", soft_wrap=True)
         for what, steps in (
             ("in doubt", done.in_doubt),
             ("undone", done.compensated),
@@ -401,7 +401,7 @@ def abort(
         ):
             if steps:
                 label = "step" if len(steps) == 1 else "steps"
-                console.print(f"  {what}: {label} {', '.join(map(str, steps))}", markup=False, soft_wrap=True)
+                console.print(f"  {what}: {label} {', '.join(map(str, steps))}", soft_wrap=True)
 
 
 @recovery.command("settle", short_help="Record whether a step in doubt was done.")
@@ -458,13 +458,13 @@ def settle(
             where = f"entry {seq}" if seq else "outside the log, since the run has ended"
             console = output.console()
             what = "not done" if done is None else "done"
-            console.print(f"step {step} is settled as {what} ({where})", markup=False)
+            console.print(f"step {step} is settled as {what} ({where})")
             if corrects is not None:
                 before = "done" if corrects else "not done"
-                console.print(f"  it was settled as {before} before, which no longer counts", markup=False)
+                console.print(f"  it was settled as {before} before, which no longer counts")
             for one in along:
                 line = f"  with it, as {what}: step {one.seq}, {one.family} {one.name!r}, inside it"
-                console.print(printable(line), markup=False, soft_wrap=True)
+                console.print(printable(line), soft_wrap=True)
 
 
 def _tree(file: BinaryIO) -> Any:

@@ -175,7 +175,8 @@ def regress(
         ignored = ignored_fields(by_kind(ignore))
         tried = kinds_that_go_live(_tried(live, policy, shift, at))
     except ValueError as error:
-        raise click.UsageError(f"--{error}") from None
+        clock = "--shift-clock" if shift is not None else "--at" if at is not None else "--live clock"
+        raise click.UsageError(f"--{error}".replace('--live["clock"]', clock)) from None
     if options["isolate"] == "on" and any(kind.partition(":")[0] in FAMILIES for kind in tried):
         raise click.UsageError("--live reaches the network, and --isolate=on cuts it off")
     query = Query(names, since, before, agents, models, states, failure, min_cost, max_cost)
@@ -246,17 +247,17 @@ def _print(report: CorpusReport) -> None:
 
 def _print_changes(console: Console, changes: Mapping[str, Any], asked: bool) -> None:
     counted = [f"{count} {op}" for op, count in changes["calls"].items() if count]
-    console.print(f"calls: {', '.join(counted) or 'the same'}", markup=False, soft_wrap=True)
+    console.print(f"calls: {', '.join(counted) or 'the same'}", soft_wrap=True)
     if changes["cut_off"]:
         many = plural(changes["cut_off"], "run")
-        console.print(f"cut off: {many}, at a call that is not in the recording", markup=False, soft_wrap=True)
+        console.print(f"cut off: {many}, at a call that is not in the recording", soft_wrap=True)
     if changes["decisions"]:
-        console.print(f"decisions: {changes['decisions']} flipped", markup=False)
+        console.print(f"decisions: {changes['decisions']} flipped")
     if changes["results"]:
-        console.print(f"results: {changes['results']} changed", markup=False)
+        console.print(f"results: {changes['results']} changed")
     then, now = changes["recorded"], changes["now"]
     if asked:
-        console.print(f"models: {_took(then)} → {_took(now)}", markup=False, soft_wrap=True)
+        console.print(f"models: {_took(then)} → {_took(now)}", soft_wrap=True)
 
 
 def _took(taken: Mapping[str, Any]) -> str:
@@ -278,19 +279,19 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
     head = Text(f"{group.state}", style=_STYLES[group.state]) + Text(f": {printable(group.text)}", style="bold")
     console.print(head + Text(f"  {many} run{'' if many == 1 else 's'}", style="dim"), soft_wrap=True)
     first = group.runs[0]
-    console.print(f"  {short(first.text.partition(chr(10))[0], 300)}", markup=False, soft_wrap=True)
+    console.print(f"  {short(first.text.partition(chr(10))[0], 300)}", soft_wrap=True)
     for one in first.differences[:_FIELDS]:
         sides = both_sides(one, 60)
-        console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", markup=False, soft_wrap=True)
+        console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", soft_wrap=True)
     if len(first.differences) > _FIELDS:
-        console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)", markup=False)
+        console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)")
     for behind in _effects_of_decisions(first)[:_SHOWN]:
-        console.print(f"    behind it: {behind}", markup=False, soft_wrap=True)
+        console.print(f"    behind it: {behind}", soft_wrap=True)
     for run in group.runs[:_SHOWN]:
         step = "" if run.step is None else f"  step {run.step}"
         console.print(Text(f"  {printable(run.run)}", style="cyan") + Text(step, style="dim"), soft_wrap=True)
     if many > _SHOWN:
-        console.print(f"  … {many - _SHOWN} more (--json)", markup=False)
+        console.print(f"  … {many - _SHOWN} more (--json)")
     console.print(Text(f"  next: {printable(report.command_for(first))}", style="dim"), soft_wrap=True)
     console.print()
 

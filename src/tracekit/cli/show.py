@@ -538,7 +538,7 @@ def _follow(path: str, choice: Choice, as_json: bool) -> None:
         sys.exit(output.INCOMPLETE)
     if not as_json:
         last = view.last.get("error")
-        console.print(f"{view.ended}{': ' + short(error_text(last), 300) if last is not None else ''}", markup=False)
+        console.print(f"{view.ended}{': ' + short(error_text(last), 300) if last is not None else ''}")
     sys.exit(output.RIGHT)
 
 
@@ -555,7 +555,7 @@ def _print_step(view: RunView, step: StepView) -> None:
     with output.paged() as console:
         console.print(line_of(step, console.width), no_wrap=True, overflow="ellipsis")
         for name, value in facts_of(view, step):
-            console.print(f"  {name:<12}{printable(value)}", markup=False, soft_wrap=True)
+            console.print(f"  {name:<12}{printable(value)}", soft_wrap=True)
         print_input(console, step)
         print_answer(console, step)
 
@@ -595,7 +595,7 @@ def _print_prompt(console: Console, call: ModelCall) -> None:
         print_turn(console, edit if changes.previous is not None else edit._replace(op="same"))
     for name, value in (("tools", ", ".join(prompt.tools)), ("parameters", arguments_text(prompt.parameters))):
         if value:
-            console.print(f"{name}: {printable(value)}", markup=False, soft_wrap=True)
+            console.print(f"{name}: {printable(value)}", soft_wrap=True)
 
 
 def _print_completion(console: Console, call: ModelCall) -> None:
@@ -667,7 +667,7 @@ def unified(old: str, new: str) -> str:
 def print_text(console: Console, text: str) -> None:
     """Print a text line by line, indented."""
     for line in text.splitlines():
-        console.print(f"    {printable(line)}", markup=False, soft_wrap=True)
+        console.print(f"    {printable(line)}", soft_wrap=True)
 
 
 def _print_value(console: Console, what: str, value: Any) -> None:
@@ -694,7 +694,7 @@ def _print_error(console: Console, step: StepView) -> None:
             for name in ("type", "recoverable", "recovery_strategy")
             if name in failure
         ]
-        console.print(f"    {printable(', '.join(facts))}", markup=False, soft_wrap=True)
+        console.print(f"    {printable(', '.join(facts))}", soft_wrap=True)
 
 
 # -- why ---------------------------------------------------------------------------------------------------------------

@@ -126,24 +126,22 @@ def _print(path: str, verdict: Verdict) -> None:
     console.print(Text(verdict.state, style=style) + Text(f"  {printable(path)}"), soft_wrap=True)
     if verdict.problem:
         where = f"line {verdict.line}: " if verdict.line else ""
-        console.print(f"  {where}{printable(verdict.problem)}", markup=False, soft_wrap=True)
+        console.print(f"  {where}{printable(verdict.problem)}", soft_wrap=True)
     if (remedy := remedy_for(verdict)) is not None:
-        console.print(f"  {printable(remedy)}", markup=False, soft_wrap=True)
+        console.print(f"  {printable(remedy)}", soft_wrap=True)
     if verdict.state == "broken":
         good = verdict.last_good_seq
-        console.print(f"  {f'the first {good} entries verify' if good else 'no entry verifies'}", markup=False)
+        console.print(f"  {f'the first {good} entries verify' if good else 'no entry verifies'}")
     else:
-        console.print(f"  {verdict.count} entries, tip hash {verdict.head}", markup=False, soft_wrap=True)
+        console.print(f"  {verdict.count} entries, tip hash {verdict.head}", soft_wrap=True)
     if (line := sealed_line(verdict)) is not None:
         console.print(Text(f"  {printable(line[0])}", style=line[1]), soft_wrap=True)
     if verdict.lost:
-        console.print(
-            f"  {verdict.lost} more could not be written when it was recorded: they are missing", markup=False
-        )
+        console.print(f"  {verdict.lost} more could not be written when it was recorded: they are missing")
     for segment in verdict.segments:
         problem = f": {segment['problem']}" if segment.get("problem") else ""
         text = f"  segment {segment.get('segment')} {segment.get('state')}{problem}"
-        console.print(printable(text), markup=False, soft_wrap=True)
+        console.print(printable(text), soft_wrap=True)
 
 
 def _breaches(path: str) -> list[dict[str, Any]]:
