@@ -27,7 +27,7 @@ def of_time(call: ast.Call) -> bool:
     """Whether a call is one of these, passes one on to be called, or waits with a limit."""
     function = call.func
     name = (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")).lstrip("_")
-    if name == "outside_the_run" and isinstance(call.args[0], ast.Attribute):
+    if name in ("outside_the_run", "pause") and call.args and isinstance(call.args[0], ast.Attribute):
         name = call.args[0].attr
     limits = [option.value for option in call.keywords if option.arg == "timeout"]
     if name == "acquire" and call.args and isinstance(call.args[0], ast.Constant):

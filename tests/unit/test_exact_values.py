@@ -7,6 +7,7 @@ import collections
 import datetime
 import os
 import platform
+import random
 import struct
 import subprocess
 import sys
@@ -52,6 +53,17 @@ def _read_only() -> Any:
     return value
 
 
+def _emptied() -> set[int]:
+    value = set(range(0, 80, 8))
+    for one in range(40, 80, 8):
+        value.discard(one)
+    return value
+
+
+def _sampled(count: int) -> set[int]:
+    return set(random.Random(count).sample(range(10**6), count))
+
+
 class OneHour(datetime.tzinfo):
     def utcoffset(self, dt: Any) -> datetime.timedelta:
         return datetime.timedelta(hours=1)
@@ -92,6 +104,13 @@ EXACT: dict[str, Callable[[], Any]] = {
     "the state of a file": lambda: os.stat("/"),
     "the size of a terminal": lambda: os.terminal_size((80, 24)),
     "times": os.times,
+    "a set whose members collide": lambda: {8, 0, 16},
+    "a frozenset": lambda: frozenset([16, 8, 0, 1.5]),
+    "a set of pairs": lambda: {(x, y) for x in range(3) for y in range(4)},
+    "a set without room for more": lambda: _sampled(18),
+    "a large set": lambda: _sampled(300),
+    "a union": lambda: _sampled(9) | _sampled(7),
+    "a set from which members were removed": _emptied,
     "a deque": lambda: collections.deque([1, 2], 3),
     "an array of the standard library": lambda: array.array("f", [0.1, -0.0]),
     "minus zero": lambda: -0.0,
@@ -102,7 +121,7 @@ EXACT: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("what", EXACT)
 def test_nothing_tells_a_recorded_value_from_the_original(what: str) -> None:
-    """Type, contents, memory order, flags and names."""
+    """Type, contents, order of iteration, memory order, flags and names."""
 
     @traced_tool(side_effect="read_only")
     def made() -> Any:
@@ -195,6 +214,9 @@ def test_any_layout_of_an_array(data: st.DataObject) -> None:
         {"$t": "memoryview", "v": "AAAA", "format": "i", "shape": [1]},
         {"$t": "memoryview", "v": "AAAA", "format": "B", "shape": [-3]},
         {"$t": "memoryview", "v": "AAAA", "format": "<x", "shape": [3]},
+        {"$t": "set", "v": [0, 8], "order": [0, 0]},
+        {"$t": "set", "v": [0, 8], "order": ["0", 1]},
+        {"$t": "set", "v": [0, 8], "order": [1, 0], "slots": 10**9},
         {"$t": "structseq", "c": "os:stat_result", "v": [], "f": {}},
         {"$t": "structseq", "c": "builtins:tuple", "v": [], "f": {}},
         {"$t": "datetime", "v": "2026-01-02T00:00:00", "name": "X"},

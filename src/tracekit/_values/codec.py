@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import datetime as _datetime_module
+import os
 import re
 import sys
 from binascii import a2b_base64, b2a_base64
@@ -474,12 +475,106 @@ def _tuple(walk: Walk, value: Any, depth: int) -> Tree:
 
 
 def _set(tag: str) -> Handler:
-    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+    base: Any = {"set": set, "frozenset": frozenset}[tag]
 
-        base = set if issubclass(type(value), set) else frozenset
-        return {"$t": tag, "v": sorted(walk.items(base.__iter__(value), depth + 1), key=dumps)}
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+        members = list(base.__iter__(value))
+        trees = walk.items(members, depth + 1)
+        if walk.made is None:
+            return {"$t": tag, "v": sorted(trees, key=dumps)}
+        numbers = sorted(range(len(members)), key=lambda number: dumps(trees[number]))
+        return {"$t": tag, "v": [trees[number] for number in numbers], **_iteration(base, value, members, numbers)}
 
     return handler
+
+
+#: The types whose hashes are the same in every process; those of texts are if the environment says so.
+_SAME_HASHES: Final = {int, float, bool, complex} | (
+    {str, bytes} if os.environ.get("PYTHONHASHSEED", "random").isdigit() else set()
+)
+#: A set has at most this many slots for each of its members, and for eight.
+_SLOTS: Final = 16
+
+
+def _iteration(base: Any, value: Any, members: list[Any], numbers: list[int]) -> dict[str, Tree]:
+    """Return what makes a new set iterate as this one does, if its members in the order of ``numbers`` do not: an order in
+    which to add them, and the number of slots. Nothing if that is not known, or hashes are others in a replay."""
+    if not all(map(_hashes_alike, members)):
+        return {}
+    if [*map(id, base(members[number] for number in numbers))] == [*map(id, members)]:
+        return {}
+    slots = (base.__sizeof__(value) - base.__basicsize__) // 16 or 8
+    if slots > _SLOTS * max(8, len(members)):
+        return {}
+    at = {number: place for place, number in enumerate(numbers)}
+    every = [*range(len(members))]
+    for keys, order in (({}, every), ({"slots": slots}, every), ({"slots": slots}, _order(members, slots))):
+        if [*map(id, _added(base, [members[number] for number in order], **keys))] == [*map(id, members)]:
+            return {"order": [at[number] for number in order], **keys}
+    return {}
+
+
+#: Larger sets are not tried for long.
+_MOST_TRIED: Final = 500
+
+
+def _order(members: list[Any], slots: int) -> list[int]:
+    """Return an order in which to add members to a set of so many slots, so that it iterates over them as they are
+    here."""
+    order = [*range(len(members))]
+    for _ in range(2 if len(members) <= _MOST_TRIED else 0):
+        # which slots are taken hardly depends on the order
+        taken: set[int] = set()
+        for number in order:
+            taken.add(_free_slot(hash(members[number]), slots, taken))
+        wanted = sorted(taken)
+        order, left, before = [], [*range(len(members))], 0
+        taken = set()
+        while len(left) != before:  # add each one as soon as that leads to its slot
+            before, rest = len(left), []
+            for number in left:
+                if _free_slot(hash(members[number]), slots, taken) == wanted[number]:
+                    taken.add(wanted[number])
+                    order.append(number)
+                else:
+                    rest.append(number)
+            left = rest
+        order += left
+        if not left:
+            break
+    return order
+
+
+def _free_slot(value: int, slots: int, taken: set[int]) -> int:
+    """Return the slot in which CPython puts a new member of a set: the first free one of those that its hash leads to."""
+    mask, rest = slots - 1, value & (2**64 - 1)
+    slot = value & mask
+    while True:
+        for one in range(slot, slot + (10 if slot + 9 <= mask else 1)):
+            if one not in taken:
+                return one
+        rest >>= 5
+        slot = (slot * 5 + 1 + rest) & mask
+
+
+def _hashes_alike(value: Any) -> bool:
+    kind = type(value)
+    return kind in _SAME_HASHES or (kind is tuple and all(map(_hashes_alike, value)))
+
+
+def _added(base: Any, members: list[Any], slots: int = 0) -> Any:
+    """Return a set to which the members were added in this order; with ``slots``, when it already had that many."""
+    if not slots:
+        return base(members)
+    # A set makes room for twice the length of a dictionary before it adds the first key.
+    first, rest = members[: (slots - 1) // 2], members[(slots - 1) // 2 :]
+    others = [object() for _ in range(slots // 4 - len(first))]
+    made = set(dict.fromkeys([*first, *others]))
+    for other in others:
+        made.discard(other)
+    for one in rest:
+        made.add(one)
+    return made if base is set else base(made)
 
 
 def _ordered(walk: Walk, value: Any, depth: int) -> Tree:
@@ -1337,6 +1432,17 @@ def _decode_path(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     return (pathlib.Path if foreign else cls)(_text(decoder.value(tree["v"], depth + 1)))
 
 
+def _decode_set(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    base: Any = set if tree["$t"] == "set" else frozenset
+    members = decoder.items(tree["v"], depth + 1)
+    if "order" not in tree:
+        return base(members)
+    order, slots = tree["order"], tree.get("slots", 0)
+    if type(slots) is not int or slots > _SLOTS * max(8, len(members)) or sorted(order) != [*range(len(members))]:
+        refuse("it is not the order of a set")
+    return _added(base, [members[number] for number in order], slots)
+
+
 def _decode_namespace(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     from types import SimpleNamespace
 
@@ -1600,8 +1706,8 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "bytearray": lambda decoder, tree, depth: bytearray(_data(tree)),
     "memoryview": _decode_memoryview,
     "tuple": lambda decoder, tree, depth: tuple(decoder.items(tree["v"], depth + 1)),
-    "set": lambda decoder, tree, depth: set(decoder.items(tree["v"], depth + 1)),
-    "frozenset": lambda decoder, tree, depth: frozenset(decoder.items(tree["v"], depth + 1)),
+    "set": _decode_set,
+    "frozenset": _decode_set,
     "dict": lambda decoder, tree, depth: dict(decoder.pairs(tree["v"], depth + 1)),
     "OrderedDict": lambda decoder, tree, depth: collections.OrderedDict(decoder.pairs(tree["v"], depth + 1)),
     "Counter": _decode_counter,
