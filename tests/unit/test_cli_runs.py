@@ -250,18 +250,32 @@ def test_nothing_is_added_to_a_compressed_run(tmp_path: Path) -> None:
 # -- completion ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_shell_completes_ids_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def offered(words: str) -> list[str]:
+    """What the shell offers for the last of these words: for each value its type, itself and its description."""
+    environment = {
+        "_TRACEKIT_COMPLETE": "zsh_complete",
+        "COMP_WORDS": f"tracekit {words}",
+        "COMP_CWORD": str(len(words.split(" "))),
+    }
+    return CliRunner().invoke(main, [], prog_name="tracekit", env=environment).stdout.split("\n")
+
+
+def test_the_shell_completes_what_is_in_a_run() -> None:
+    """Steps, kinds, lanes, agents and tools of the run that the command names; nothing for a run that is not there."""
+    with record("one", run_id="one", agent="clerk"):
+        pay(5)
+    for words, wanted in (
+        ("show one ", ["3", "tool pay, done"]), ("debug one --at ", ["3", "tool pay, done"]),
+        ("recovery settle one ", ["3", "tool pay, done"]),
+        ("show one --kind t", ["tool", "1 step"]), ("show one --lane ", ["0", "_"]), ("show one --agent ", ["clerk", "_"]),
+        ("audit one --tool p", ["pay", "_"]), ("audit one --agent c", ["clerk", "_"]),
+        ("show none ", []), ("show --kind ", []),
+    ):  # fmt: skip
+        assert [line for line in offered(words) if line not in ("", "plain")] == wanted, words
+
+
+def test_the_shell_completes_ids_of_runs() -> None:
     """The runs of the store whose ids begin so, each with its name and how it ended; an empty store offers none."""
-
-    def offered(words: str) -> list[str]:
-        environment = {
-            "_TRACEKIT_COMPLETE": "zsh_complete",
-            "COMP_WORDS": f"tracekit {words}",
-            "COMP_CWORD": str(len(words.split(" "))),
-        }
-        done = CliRunner().invoke(main, [], prog_name="tracekit", env=environment)
-        return done.stdout.split("\n")
-
     assert not any("nightly" in line for line in offered("show night"))
     recorded("nightly-1")
     recorded("nightly-2")

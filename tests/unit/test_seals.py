@@ -144,6 +144,17 @@ def test_tampering_is_told(tamper: Callable[[Path], None], state: str, seal: str
     assert verified(sealed, public(key)) == (1, state, seal)
 
 
+def test_a_changed_seal_is_not_blamed_on_the_trace(sealed: Path, key: Path) -> None:
+    """With the key it is known which of the two was changed; without, that either may have been."""
+    _seal(sealed, lambda facts: facts.update(count=7))
+    assert (
+        "a seal was changed: it was not made with the key"
+        in (done := call("verify", sealed, "--key", public(key))).stdout
+    )
+    assert "rewritten" not in done.stdout
+    assert "entry 7: it was rewritten, or the seal was changed" in call("verify", sealed).stdout
+
+
 def test_a_seal_of_another_run(sealed: Path, key: Path, tmp_path: Path) -> None:
     """A seal is of one run: beside another it is wrong."""
     other = write(sealed.with_name("other.jsonl"), [{**one, "run_id": "other"} for one in small_run()], run_id="other")

@@ -340,22 +340,21 @@ def check_seal(trace: Trace, verdict: Verdict, keys: PublicKeys | None = None) -
     try:
         seals = read_seals(trace.path)
     except ValueError as error:
-        return _wrong(verdict, str(error), {})
+        return _wrong(verdict, str(error))
     if not seals:
         return verdict if keys is None else verdict._replace(seal={"state": "none", "text": "there is no seal"})
-    for seal in seals:  # whoever made the seal: a contradiction between a trace and its seal is never ignored
-        if (problem := _differs(trace, verdict, seal)) is not None:
-            return _wrong(verdict, problem, _facts(seal))
     mine = seals if keys is None else [seal for seal in seals if seal.key in keys]
+    for seal in mine:
+        if keys is not None and not keys.verifies(seal):  # checked first: a changed seal says nothing about the trace
+            text = f"a seal was changed: it was not made with the key {seal.key} that it names"
+            return _wrong(verdict, text, **_facts(seal))
+    for seal in seals:  # whoever made the seal: a contradiction between a trace and its seal is never ignored
+        if (problem := _differs(trace, verdict, seal, checked=keys is not None and seal.key in keys)) is not None:
+            return _wrong(verdict, problem, min(seal.count, verdict.count) or None, **_facts(seal))
     if keys is not None and not mine:
         by = ", ".join(dict.fromkeys(seal.key for seal in seals))
         text = f"by its own account the seal was made with another key: {by}"
         return verdict._replace(seal={"state": "untrusted", "text": text, **_facts(seals[-1])})
-    for seal in mine:
-        if keys is not None and not keys.verifies(seal):
-            return _wrong(
-                verdict, f"a seal was changed: it was not made with the key {seal.key} that it names", _facts(seal)
-            )
     last = max(
         reversed(mine), key=lambda seal: seal.count
     )  # of two over the same entries the later one, which may name more segments
@@ -376,16 +375,19 @@ def _facts(seal: Seal) -> dict[str, Any]:
     return {**found, "segments": dict(seal.segments)} if seal.segments else found
 
 
-def _wrong(verdict: Verdict, problem: str, facts: Mapping[str, Any]) -> Verdict:
+def _wrong(verdict: Verdict, problem: str, line: int | None = None, **facts: Any) -> Verdict:
     verdict = verdict._replace(seal={"state": "wrong", "text": problem, **facts}, lost_tail=False)
     if verdict.state == "broken":
         return verdict
-    line = min(facts.get("count", verdict.count), verdict.count) or None
     return verdict._replace(state="broken", problem=problem, line=line)
 
 
-def _differs(trace: Trace, verdict: Verdict, seal: Seal) -> str | None:
-    """Return how the file contradicts a seal; ``None`` if everything that was sealed is unchanged."""
+def _differs(trace: Trace, verdict: Verdict, seal: Seal, *, checked: bool) -> str | None:
+    """Return how the file contradicts a seal; ``None`` if everything that was sealed is unchanged.
+
+    ``checked``: whether a trusted key has made the seal. Otherwise it may be the seal that was changed.
+    """
+    or_the_seal = "" if checked else ", or the seal was changed"
     if seal.run_id != verdict.run_id:
         return f"the seal is of run {seal.run_id}"
     first = trace.entry(1) if verdict.count else {}
@@ -395,9 +397,10 @@ def _differs(trace: Trace, verdict: Verdict, seal: Seal) -> str | None:
     if verdict.count < seal.count:
         return (
             f"it was sealed with {seal.count} entries; {verdict.count} verify: its last lines were cut off or changed"
+            + or_the_seal
         )
     if trace.hash_of(seal.count) != seal.head:
-        return f"it was sealed with another hash at entry {seal.count}: it was rewritten"
+        return f"it was sealed with another hash at entry {seal.count}: it was rewritten{or_the_seal}"
     return None
 
 

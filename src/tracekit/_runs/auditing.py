@@ -562,7 +562,7 @@ def _gaps(account: Account) -> Iterator[str]:
         yield "who acted is as the program stated; no identity or attestation was checked"
     unnamed = sum(action.effect and action.step.agent is None for action in account.actions)
     if unnamed:
-        yield f"{unnamed} effects name no agent"
+        yield "1 effect names no agent" if unnamed == 1 else f"{unnamed} effects name no agent"
     if not account.checks and any(action.effect for action in account.actions):
         yield "the run recorded no policy check"
     if any(action.step.settled is not None for action in account.actions):

@@ -33,8 +33,22 @@ def _actions(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @KEYS
-@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Show only what this agent did.")
-@click.option("--tool", "tools", multiple=True, metavar="NAME", help="Show only calls of this tool (pay, pay*).")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=output.complete_in_run("agent"),
+    help="Show only what this agent did.",
+)
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=output.complete_in_run("tool"),
+    help="Show only calls of this tool (pay, pay*).",
+)
 @click.option(
     "--action",
     "actions",

@@ -34,7 +34,7 @@ from .._runs.debugging import SINK, StepPlace
 from .._runs.reading import FileView, RunView, StepView, plain
 from .._runs.replaying import kinds_that_go_live
 from ..errors import RunStateError, TracekitError
-from .output import DIFFERENT, console, fail, printable, read
+from .output import DIFFERENT, complete_in_run, console, fail, printable, read
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
@@ -1205,7 +1205,10 @@ def interact(found: Prepared, at: str | int | None) -> NoReturn:
 @click.command(context_settings={"allow_interspersed_args": True})
 @of_a_replay
 @click.option(
-    "--at", metavar="STEP", help="Begin at this step (in a child process: SEGMENT:STEP); by default at the first."
+    "--at",
+    metavar="STEP",
+    shell_complete=complete_in_run("step"),
+    help="Begin at this step (in a child process: SEGMENT:STEP); by default at the first.",
 )
 def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None, **options: Any) -> None:
     """Step forward and back through RUN, in the lines of your program that made the steps.

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
@@ -18,7 +19,7 @@ from .. import _reality
 from .._journal.store import Store
 from .._lazy import expression
 from .._runs.remote import as_named, fetched_run, fetched_store, is_url
-from .._runs.wording import both_sides, brief, dollars, duration, local_time, printable, short, time_span
+from .._runs.wording import FRAME, both_sides, brief, dollars, duration, local_time, plural, printable, short, time_span
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -49,6 +50,7 @@ __all__ = [
     "aside",
     "both_sides",
     "brief",
+    "complete_in_run",
     "complete_run",
     "console",
     "dollars",
@@ -74,6 +76,7 @@ __all__ = [
     "short",
     "shown",
     "styled",
+    "values_in",
     "working",
 ]
 
@@ -462,6 +465,49 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
                 CompletionItem(run.run_id, help=f"{short(run.name or '', 30)}, {ended}, {age(run.started_ns)} ago")
             )
     return offered[:200]
+
+
+def values_in(view: RunView) -> dict[str, dict[str, str]]:
+    """Return what the steps of a run can be chosen by: their numbers, kinds, lanes, agents and tools, each with a
+    description."""
+    found: dict[str, dict[str, str]] = {"step": {}, "kind": {}, "lane": {}, "agent": {}, "tool": {}}
+    kinds = Counter(step.kind for step in view.steps(all=True) if step.type not in FRAME)
+    found["kind"] = {kind: plural(count, "step") for kind, count in kinds.most_common()}
+    for step in view.steps(all=True):
+        if step.type in FRAME:
+            continue
+        lane = step.lane.label.rpartition("<locals>.")[2] or step.file.process or str(step.lane.number)
+        found["lane"].setdefault(lane, "")
+        if step.agent:
+            found["agent"].setdefault(step.agent, "")
+        if step.kind == "tool":
+            found["tool"].setdefault(step.name, "")
+        if not step.bookkeeping:
+            found["step"][str(step.place)] = f"{step.kind} {step.name}, {step.state}"
+    return found
+
+
+def complete_in_run(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return the completion for a step, kind, lane, agent or tool of the run that the command names."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from .._runs.reading import read_run
+
+        try:
+            # Behind an option that still lacks its value, click has not assigned the arguments.
+            run, where = ctx.params["run"] or next(iter(ctx.args), ""), Store(ctx.params.get("store"))
+            if is_url(run):
+                return []
+            with read_run(located(run, where), where) as view:
+                found = values_in(view)[what]
+        except (KeyError, OSError, TracekitError):
+            return []
+        offered = [(value, about) for value, about in found.items() if value.startswith(incomplete)]
+        return [CompletionItem(value, help=printable(about) or None) for value, about in offered[:200]]
+
+    return complete
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------------

@@ -406,7 +406,7 @@ def abort(
 
 @recovery.command("settle", short_help="Record whether a step in doubt was done.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
-@click.argument("step", metavar="STEP", type=click.IntRange(1))
+@click.argument("step", metavar="STEP", type=click.IntRange(1), shell_complete=output.complete_in_run("step"))
 @click.option(
     "--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, with this output ("-": stdin).'
 )

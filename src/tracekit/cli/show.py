@@ -118,7 +118,7 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
-@click.argument("step", metavar="[STEP]", required=False)
+@click.argument("step", metavar="[STEP]", required=False, shell_complete=output.complete_in_run("step"))
 @click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--all", "every", is_flag=True, help="Include clock and random reads, lanes and other bookkeeping.")
 @click.option(
@@ -126,6 +126,7 @@ def _is_lane(step: StepView, wanted: str) -> bool:
     "kinds",
     metavar="KIND",
     multiple=True,
+    shell_complete=output.complete_in_run("kind"),
     help="Only this kind: llm, tool, http, process, span, decision, message, error, clock … Repeatable.",
 )
 @click.option(
@@ -133,9 +134,17 @@ def _is_lane(step: StepView, wanted: str) -> bool:
     "lanes",
     metavar="LANE",
     multiple=True,
+    shell_complete=output.complete_in_run("lane"),
     help="Only this task or thread (worker#2, or worker for all of that name). Repeatable.",
 )
-@click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only what this agent did. Repeatable.")
+@click.option(
+    "--agent",
+    "agents",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=output.complete_in_run("agent"),
+    help="Only what this agent did. Repeatable.",
+)
 @click.option("--failed", is_flag=True, help="Only what failed, was cut off, or is in doubt.")
 @click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
 @click.option(
@@ -304,21 +313,14 @@ def _next(view: RunView) -> str | None:
 
 def _nothing_found(view: RunView, choice: Choice) -> str:
     """Return the message that no step matches the filters, and which values they could have in this run."""
-    kinds: Counter[str] = Counter()
-    lanes: dict[str, None] = {}
-    agents: dict[str, None] = {}
-    for step in view.steps(all=True):
-        if step.type not in FRAME:
-            kinds[step.kind] += 1
-            lanes[step.lane.label.rpartition("<locals>.")[2] or step.file.process or str(step.lane.number)] = None
-            agents |= {step.agent: None} if step.agent else {}
     text = "no step failed, was cut off or is in doubt" if choice.failed else "no step matches"
     if choice.failed and not (choice.kinds or choice.lanes or choice.agents):
         return text
-    counts = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_MAX_ENTRIES))
-    parts = [f"kinds of this run: {counts}"] if choice.kinds else []
-    parts += [f"lanes: {', '.join([*lanes][:_MAX_ENTRIES])}"] if choice.lanes else []
-    parts += [f"agents: {', '.join([*agents][:_MAX_ENTRIES]) or 'none'}"] if choice.agents else []
+    there = output.values_in(view)
+    kinds = [f"{kind} ({many.partition(' ')[0]})" for kind, many in there["kind"].items()]
+    parts = [f"kinds of this run: {', '.join(kinds[:_MAX_ENTRIES])}"] if choice.kinds else []
+    parts += [f"lanes: {', '.join([*there['lane']][:_MAX_ENTRIES])}"] if choice.lanes else []
+    parts += [f"agents: {', '.join([*there['agent']][:_MAX_ENTRIES]) or 'none'}"] if choice.agents else []
     return f"{text}; {'; '.join(parts)}"
 
 
