@@ -398,8 +398,10 @@ def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
     return describe
 
 
-def thread_start(args: tuple[Any, ...]) -> Attempt:
-    """Describe the start of a thread, by the name of what it runs."""
+def thread_start(args: tuple[Any, ...]) -> Attempt | None:
+    """Describe the start of a thread, by the name of what it runs; ``None`` for a thread of tracekit's own."""
+    if str(getattr(args[0], "__module__", "")).startswith("tracekit."):  # those of programs run a ``threading`` function
+        return None
     thread = getattr(args[0], "__self__", None)
     runs = getattr(thread, "_target", None) or thread or args[0]
     return Attempt("act", "thread.start", str(getattr(runs, "__qualname__", type(runs).__qualname__)))
