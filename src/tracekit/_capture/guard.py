@@ -400,7 +400,7 @@ def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
 
 def thread_start(args: tuple[Any, ...]) -> Attempt | None:
     """Describe the start of a thread, by the name of what it runs; ``None`` for a thread of tracekit's own."""
-    if str(getattr(args[0], "__module__", "")).startswith("tracekit."):  # those of programs run a ``threading`` function
+    if str(getattr(args[0], "__module__", "")).startswith("tracekit."):  # one of a program runs threading's function
         return None
     thread = getattr(args[0], "__self__", None)
     runs = getattr(thread, "_target", None) or thread or args[0]
