@@ -206,7 +206,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
             undoes = library.undoes(self._response)
             pieces = iter(self._inner)
-            enter, leave, report = current.set, current.reset, exchange.piece
+            enter, leave, report, received = current.set, current.reset, exchange.piece, exchange.receiver()
             while True:
                 token = enter(body)
                 try:
@@ -225,7 +225,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     raise
                 leave(token)
                 if decoder is None:
-                    report(data)
+                    received(data)
                 elif not undoes:
                     report(data, plain=library.understood(exchange, decoder, data))
                 else:

@@ -17,7 +17,7 @@ from collections import deque
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 import pytest
@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from tracekit._native import pure
 from tracekit._runtime.secrets import made_from, passing_in_python
+from tracekit.errors import LogWriteError
 
 ROOT = Path(__file__).parents[2]
 
@@ -563,8 +564,8 @@ class Taken:
         self.here: Any = SimpleNamespace(lane=self.lane)
         run = SimpleNamespace(known=SimpleNamespace(starts=starts))
         self.stream = SimpleNamespace(tail="", keep=8, look=look, run=run)
-        self.log = SimpleNamespace(journal=self)
-        self.pieces = form(self.stream, self.here, lambda: self.here, self.log, "tool.chunk", 5)
+        self.log, self.state = SimpleNamespace(journal=self), SimpleNamespace(ended=False)
+        self.pieces = form(self.stream, self.here, lambda: self.here, self.state, self.log, "tool.chunk", 5)
 
     def append(self, *entry: object) -> int:
         self.written.append(entry)
@@ -572,6 +573,12 @@ class Taken:
 
     def add(self, piece: object) -> tuple[Any, ...]:
         return self.pieces.add(piece), self.stream.tail, self.written[-1:]
+
+    def receive(self, piece: object) -> tuple[list[Any], list[Any]]:
+        kept: list[Any] = []
+        left: list[Any] = []
+        self.pieces.receive(kept, left.append, piece)
+        return kept, left
 
 
 def both_taken(starts: tuple[str, ...] = ()) -> tuple[Taken, Taken]:
@@ -581,11 +588,24 @@ def both_taken(starts: tuple[str, ...] = ()) -> tuple[Taken, Taken]:
 
 PIECES = st.one_of(
     st.sampled_from(
-        ["", "sk-", "proj-", "token=", "hunter2hunter2", "://", "a" * 255, "b" * 256, "\ud800", 'q"\n', "\u00e9"]
+        [
+            "",
+            "sk-",
+            "proj-",
+            "token=",
+            "hunter2hunter2",
+            "://",
+            "a" * 1023,
+            "b" * 1024,
+            "\u20ac" * 342,
+            "\ud800",
+            'q"\n',
+            "\u00e9",
+        ]
     ),
     st.text("abc -_=0", max_size=12),
     st.builds(Text, st.text(max_size=3)),
-    st.sampled_from([b"bytes", None, 7]),
+    st.sampled_from([b"bytes", b"\xff", None, 7]),
 )
 
 
@@ -602,18 +622,28 @@ def test_pieces(pieces: list[Any], starts: tuple[str, ...]) -> None:
         else:
             in_python.stream.tail = in_c.stream.tail = "beside it"
         assert len(in_c.written) == len(in_python.written)
+        received = piece.encode(errors="surrogatepass") if isinstance(piece, str) else piece
+        kept, left = in_c.receive(received)
+        assert kept + left == [received]
+        if kept:
+            assert in_python.receive(received) == (kept, left)
+            assert in_python.written[-1] == in_c.written[-1]
+            assert in_python.stream.tail == in_c.stream.tail
 
 
 @pytest.mark.parametrize("form", [0, 1])
 def test_pieces_that_come_elsewhere(form: int) -> None:
-    """A piece that another thread or task takes, or a line without a number, is not plain; one that can't be written says so."""
+    """A piece that another thread or task takes, or a line without a number, is not plain; nor is one after the end of the run, or one that
+    can't be written."""
     taken, me = both_taken()[form], pure.owner()
     assert taken.add("a") == (True, "a", [("tool.chunk", 3, 5, b',"step":5,"output":"a"')])
     begun = taken.here
     for other in (SimpleNamespace(lane=taken.lane), None):
         taken.here = other
         assert not taken.pieces.add("b")
-    taken.here = begun
+    taken.here, taken.state.ended = begun, True
+    assert not taken.pieces.add("b")
+    taken.state.ended = False
     for owner, number in ((me + 1, 3), (0, 3), (me, -1)):
         taken.lane.owner, taken.lane.id = owner, number
         assert not taken.pieces.add("b")
@@ -627,12 +657,22 @@ def test_pieces_that_come_elsewhere(form: int) -> None:
     assert asyncio.run(inside()) == (False, True)
     assert [entry[1:3] for entry in taken.written] == [(3, 5), (4, 5)]
     taken.lane.owner = me
+
+    def refuses(*_: object) -> NoReturn:
+        raise LogWriteError("no space left")
+
+    taken.log.journal = SimpleNamespace(append=refuses)
+    assert not taken.pieces.add("d")
+    assert taken.receive(b"d") == ([], [b"d"])
+    assert taken.stream.tail == "ac"
     taken.log.journal = SimpleNamespace(append=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         taken.pieces.add("e")
     assert taken.stream.tail == "ace"
     with pytest.raises(TypeError):
         taken.pieces.add()
+    with pytest.raises(TypeError):
+        taken.pieces.receive(None, print)
     with pytest.raises(TypeError):
         compiled.Pieces(1, 2)
 

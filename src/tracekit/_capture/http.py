@@ -8,7 +8,7 @@ response.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from sys import _getframe
 from types import CodeType
 from typing import Any, Final, ParamSpec
@@ -781,6 +781,12 @@ class Exchange:
         if received_with is not None:
             info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
+
+    def receiver(self) -> Callable[[bytes], None]:
+        """Return a function that records one piece after another of a response whose head is recorded, as ``piece`` does
+        without more about it: plain pieces in one call."""
+        pieces = self.step.plain_pieces() if self._text else None
+        return self.piece if pieces is None else partial(pieces.receive, self._kept, self.piece)
 
     def _coded(self, content: bytes, value: Any, coded: bytes) -> dict[str, Any]:
         """Return how a body was transferred whose content coding was decoded: its bytes, or only their number if they

@@ -45,11 +45,18 @@ nearest(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* An imported module, or NULL. A new reference. Unlike PyImport_GetModule it never waits for another thread that imports the module. */
+static PyObject *
+imported(PyObject *name)
+{
+    return Py_XNewRef(PyDict_GetItemWithError(PyImport_GetModuleDict(), name));
+}
+
 /* The event loop that is running in this thread, or None. A new reference. */
 static PyObject *
 running_loop(NativeState *state)
 {
-    PyObject *events = PyImport_GetModule(state->method[ASYNCIO_EVENTS]);
+    PyObject *events = imported(state->method[ASYNCIO_EVENTS]);
     PyObject *ask = events == NULL ? NULL : PyObject_GetAttr(events, state->method[RUNNING_LOOP]);
     Py_XDECREF(events);
     if (ask == NULL) { /* the module may still be importing */
@@ -74,7 +81,7 @@ tracekit_owner(NativeState *state)
         return NULL;
     }
     if (loop != Py_None) {
-        PyObject *tasks = PyImport_GetModule(state->method[ASYNCIO_TASKS]);
+        PyObject *tasks = imported(state->method[ASYNCIO_TASKS]);
         if (tasks == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_ImportError, "an event loop runs, and asyncio.tasks is not there");

@@ -71,6 +71,12 @@ module_exec(PyObject *module)
     }
     state->time_ns = PyObject_GetAttrString(reality, "time_ns");
     Py_DECREF(reality);
+    PyObject *errors = PyImport_ImportModule("tracekit.errors");
+    if (errors == NULL) {
+        return -1;
+    }
+    state->unwritten = PyObject_GetAttrString(errors, "LogWriteError");
+    Py_DECREF(errors);
     PyObject *sys = PyImport_ImportModule("sys");
     if (sys == NULL) {
         return -1;
@@ -86,7 +92,7 @@ module_exec(PyObject *module)
     state->has_sha256 = tracekit_has_sha256();
     state->has_ssse3 = tracekit_has_ssse3();
     if (state->loads == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
-        || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
+        || state->unwritten == NULL || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
         return -1;
     }
     if (tracekit_add_journal(module) < 0 || tracekit_add_pieces(module) < 0 || tracekit_add_lines(module) < 0 || tracekit_add_values(module) < 0
@@ -106,6 +112,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->in_order);
     Py_VISIT(state->sha256);
     Py_VISIT(state->time_ns);
+    Py_VISIT(state->unwritten);
     Py_VISIT(state->getframe);
     Py_VISIT(state->get_ident);
     for (size_t i = 0; i < METHODS; i++) {
@@ -123,6 +130,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->in_order);
     Py_CLEAR(state->sha256);
     Py_CLEAR(state->time_ns);
+    Py_CLEAR(state->unwritten);
     Py_CLEAR(state->getframe);
     Py_CLEAR(state->get_ident);
     for (size_t i = 0; i < METHODS; i++) {

@@ -13,13 +13,13 @@ enum {
     DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, APPEND, CROWDED,
     JOIN, F_BACK, CO_FILENAME,
     ASYNCIO_EVENTS, ASYNCIO_TASKS, RUNNING_LOOP, CURRENT_TASK,
-    OWNER, ID, THE_RUN, KNOWN, STARTS, LOOK_AT, TAIL, KEEP, JOURNAL, POPLEFT, GIVE_BACK, ENCODE_READ, METHODS
+    OWNER, ID, THE_RUN, KNOWN, STARTS, LOOK_AT, TAIL, KEEP, JOURNAL, ENDED, POPLEFT, GIVE_BACK, ENCODE_READ, METHODS
 };
 #define METHOD_NAMES                                                                                                   \
     {"digest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
      "_wake", "__enter__", "__exit__", "append", "_crowded", "join", "f_back", "co_filename", \
      "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task", \
-     "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal", "popleft", "_give_back", "_encode_read"}
+     "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal", "ended", "popleft", "_give_back", "_encode_read"}
 
 /* The state of a module object: functions of other packages, looked up when it is created. */
 typedef struct {
@@ -31,6 +31,7 @@ typedef struct {
     PyObject *get_ident; /* threading.get_ident */
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns, which the test kit replaces by a clock of its own */
+    PyObject *unwritten; /* errors.LogWriteError */
     int has_sha256;      /* whether sha256.c can use the processor's instructions */
     int has_ssse3;       /* whether the processor has SSSE3 */
     PyObject *method[METHODS]; /* the names of METHOD_NAMES */

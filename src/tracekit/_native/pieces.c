@@ -4,13 +4,20 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *stream, *scope, *lane, *get, *log, *kind, *step;
+    PyObject *stream, *scope, *lane, *get, *run_state, *log, *kind, *step;
 } Pieces;
 
-/* Whether the stream was begun by the task or thread that is running now and its lane has a number, which goes to `*id`. */
+/* Whether the run goes on, the stream was begun by the task or thread that is running now, and its lane has a number, which goes to
+   `*id`. */
 static int
 is_there(NativeState *state, Pieces *pieces, PyObject **id)
 {
+    PyObject *ended = PyObject_GetAttr(pieces->run_state, state->method[ENDED]);
+    int over = ended == NULL ? -1 : PyObject_IsTrue(ended);
+    Py_XDECREF(ended);
+    if (over) {
+        return over < 0 ? -1 : 0;
+    }
     PyObject *scope = PyObject_CallNoArgs(pieces->get);
     Py_XDECREF(scope);
     if (scope != pieces->scope) {
@@ -35,22 +42,22 @@ is_there(NativeState *state, Pieces *pieces, PyObject **id)
     return 1;
 }
 
-/* Set `*tail` to the last characters of the stream so far, this piece included; 0 if the piece needs the full check for secrets. */
+/* Set `*before` and `*tail` to the last characters of the stream before this piece, and with it; 0 if the piece needs the full check
+   for secrets. */
 static int
-passes(NativeState *state, PyObject *stream, PyObject *text, PyObject **tail)
+passes(NativeState *state, PyObject *stream, PyObject *text, PyObject **before, PyObject **tail)
 {
     PyObject *run = PyObject_GetAttr(stream, state->method[THE_RUN]);
     PyObject *known = run == NULL ? NULL : PyObject_GetAttr(run, state->method[KNOWN]);
     PyObject *starts = known == NULL ? NULL : PyObject_GetAttr(known, state->method[STARTS]);
     PyObject *look = starts == NULL ? NULL : PyObject_GetAttr(stream, state->method[LOOK_AT]);
-    PyObject *before = look == NULL ? NULL : PyObject_GetAttr(stream, state->method[TAIL]);
-    PyObject *keep = before == NULL ? NULL : PyObject_GetAttr(stream, state->method[KEEP]);
-    *tail = keep == NULL ? NULL : PyObject_CallFunctionObjArgs(look, before, text, keep, starts, NULL);
+    *before = look == NULL ? NULL : PyObject_GetAttr(stream, state->method[TAIL]);
+    PyObject *keep = *before == NULL ? NULL : PyObject_GetAttr(stream, state->method[KEEP]);
+    *tail = keep == NULL ? NULL : PyObject_CallFunctionObjArgs(look, *before, text, keep, starts, NULL);
     Py_XDECREF(run);
     Py_XDECREF(known);
     Py_XDECREF(starts);
     Py_XDECREF(look);
-    Py_XDECREF(before);
     Py_XDECREF(keep);
     if (*tail == Py_None) {
         Py_CLEAR(*tail);
@@ -59,7 +66,7 @@ passes(NativeState *state, PyObject *stream, PyObject *text, PyObject **tail)
     return *tail == NULL ? -1 : 1;
 }
 
-/* Write the entry of a chunk. */
+/* Write the entry of a chunk: 0 if it can't be written. */
 static int
 write_piece(NativeState *state, Pieces *pieces, PyObject *id, PyObject *data)
 {
@@ -68,7 +75,53 @@ write_piece(NativeState *state, Pieces *pieces, PyObject *id, PyObject *data)
         : PyObject_CallMethodObjArgs(journal, state->method[APPEND], pieces->kind, id, pieces->step, data, NULL);
     Py_XDECREF(journal);
     Py_XDECREF(seq);
+    if (seq == NULL && PyErr_ExceptionMatches(state->unwritten)) {
+        PyErr_Clear();
+        return 0;
+    }
     return seq == NULL ? -1 : 1;
+}
+
+/* Whether a text has fewer than PIECE bytes; 0 also for one with half a surrogate pair. */
+static int
+is_short(NativeState *state, PyObject *text)
+{
+    Py_ssize_t size;
+    if (PyUnicode_GetLength(text) >= state->piece) {
+        return 0;
+    }
+    if (PyUnicode_AsUTF8AndSize(text, &size) == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    return size < state->piece;
+}
+
+/* Write a piece: 1 if that is done, 0 if it has to be done otherwise, -1 with an exception. */
+static int
+add_piece(NativeState *state, Pieces *pieces, PyObject *text)
+{
+    PyObject *id = NULL, *before = NULL, *tail = NULL, *data = NULL;
+    int done = 0;
+    if (PyUnicode_CheckExact(text) && (done = is_short(state, text)) == 1 && (done = is_there(state, pieces, &id)) == 1
+        && (done = passes(state, pieces->stream, text, &before, &tail)) == 1) {
+        data = tracekit_of_text(state, pieces->step, text);
+        done = data == NULL ? -1 : data != Py_None;
+        if (done == 1) {
+            done = PyObject_SetAttr(pieces->stream, state->method[TAIL], tail) < 0 ? -1 : write_piece(state, pieces, id, data);
+            if (done == 0 && PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0) {
+                done = -1;
+            }
+        }
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(before);
+    Py_XDECREF(tail);
+    Py_XDECREF(data);
+    return done;
 }
 
 PyDoc_STRVAR(add_doc, "add($self, text, /)\n--\n\nSee pure.Pieces.add.");
@@ -76,7 +129,6 @@ PyDoc_STRVAR(add_doc, "add($self, text, /)\n--\n\nSee pure.Pieces.add.");
 static PyObject *
 pieces_add(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    Pieces *pieces = (Pieces *)self;
     NativeState *state = PyType_GetModuleState(type);
     if (state == NULL) {
         return NULL;
@@ -85,29 +137,63 @@ pieces_add(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "add() takes a text");
         return NULL;
     }
-    PyObject *id = NULL, *tail = NULL, *data = NULL;
-    int done = 0;
-    if (PyUnicode_CheckExact(args[0]) && PyUnicode_GetLength(args[0]) < state->piece
-        && (done = is_there(state, pieces, &id)) == 1
-        && (done = passes(state, pieces->stream, args[0], &tail)) == 1) {
-        data = tracekit_of_text(state, pieces->step, args[0]);
-        done = data == NULL ? -1 : data != Py_None;
-        if (done == 1) {
-            done = PyObject_SetAttr(pieces->stream, state->method[TAIL], tail) < 0 ? -1 : write_piece(state, pieces, id, data);
-        }
-    }
-    Py_XDECREF(id);
-    Py_XDECREF(tail);
-    Py_XDECREF(data);
+    int done = add_piece(state, (Pieces *)self, args[0]);
     return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+/* The same for a piece as it was received. */
+static int
+add_received(NativeState *state, Pieces *pieces, PyObject *data)
+{
+    if (!PyBytes_CheckExact(data) || PyBytes_Size(data) >= state->piece) {
+        return 0;
+    }
+    PyObject *text = PyUnicode_DecodeUTF8(PyBytes_AsString(data), PyBytes_Size(data), NULL);
+    if (text == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    int done = add_piece(state, pieces, text);
+    Py_DECREF(text);
+    return done;
+}
+
+PyDoc_STRVAR(receive_doc, "receive($self, kept, otherwise, data, /)\n--\n\nSee pure.Pieces.receive.");
+
+static PyObject *
+pieces_receive(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 3 || (names != NULL && PyTuple_Size(names)) || !(args[0] == Py_None || PyList_CheckExact(args[0]))) {
+        PyErr_SetString(PyExc_TypeError, "receive() takes a list or None, a function and a piece");
+        return NULL;
+    }
+    int done = add_received(state, (Pieces *)self, args[2]);
+    if (done == 0) {
+        PyObject *result = PyObject_CallFunctionObjArgs(args[1], args[2], NULL);
+        Py_XDECREF(result);
+        done = result == NULL ? -1 : 1;
+    } else if (done == 1 && args[0] != Py_None) {
+        done = PyList_Append(args[0], args[2]);
+    }
+    if (done < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *
 pieces_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *stream, *scope, *get, *log, *kind, *step;
+    PyObject *stream, *scope, *get, *run_state, *log, *kind, *step;
     if ((names != NULL && PyDict_Size(names))
-        || !PyArg_ParseTuple(args, "OOOOOO:Pieces", &stream, &scope, &get, &log, &kind, &step)) {
+        || !PyArg_ParseTuple(args, "OOOOOOO:Pieces", &stream, &scope, &get, &run_state, &log, &kind, &step)) {
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Pieces takes no named arguments");
     }
     PyObject *lane = PyObject_GetAttrString(scope, "lane");
@@ -120,6 +206,7 @@ pieces_new(PyTypeObject *type, PyObject *args, PyObject *names)
     pieces->scope = Py_NewRef(scope);
     pieces->lane = lane;
     pieces->get = Py_NewRef(get);
+    pieces->run_state = Py_NewRef(run_state);
     pieces->log = Py_NewRef(log);
     pieces->kind = Py_NewRef(kind);
     pieces->step = Py_NewRef(step);
@@ -135,6 +222,7 @@ pieces_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(pieces->scope);
     Py_VISIT(pieces->lane);
     Py_VISIT(pieces->get);
+    Py_VISIT(pieces->run_state);
     Py_VISIT(pieces->log);
     Py_VISIT(pieces->kind);
     Py_VISIT(pieces->step);
@@ -149,6 +237,7 @@ pieces_clear(PyObject *self)
     Py_CLEAR(pieces->scope);
     Py_CLEAR(pieces->lane);
     Py_CLEAR(pieces->get);
+    Py_CLEAR(pieces->run_state);
     Py_CLEAR(pieces->log);
     Py_CLEAR(pieces->kind);
     Py_CLEAR(pieces->step);
@@ -167,6 +256,7 @@ pieces_dealloc(PyObject *self)
 
 static PyMethodDef pieces_methods[] = {
     {"add", (PyCFunction)(void (*)(void))pieces_add, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, add_doc},
+    {"receive", (PyCFunction)(void (*)(void))pieces_receive, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, receive_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,6 +18,7 @@ import orjson
 
 from .. import _reality
 from .._lazy import NamedTuple, expression
+from ..errors import LogWriteError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -56,8 +57,14 @@ __all__ = [
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
-#: A shorter piece of a stream needs no interning, however it is encoded.
-PIECE: Final = 256
+#: A piece of a stream with fewer bytes needs no interning.
+PIECE: Final = 1024
+
+
+def is_short(text: str) -> bool:
+    """Return whether a text has fewer than ``PIECE`` bytes in UTF-8."""
+    return len(text) < PIECE and (text.isascii() or len(text.encode("utf-8", "surrogatepass")) < PIECE)
+
 
 # -- the journal's lines -----------------------------------------------------------------------------------------------
 
@@ -354,36 +361,55 @@ class Pieces:
     scope in which the stream began.
 
     ``stream`` looks for secrets: ``look`` is called with its ``tail``, ``keep``, and the ``starts`` of what its ``run``
-    knows. ``scope`` is where the stream began, ``get`` returns the scope in the running code's context. ``log`` has the
-    journal; ``kind`` and ``step`` are those of the entries.
+    knows. ``scope`` is where the stream began, ``get`` returns the scope in the running code's context. ``state`` says
+    whether the run has ended. ``log`` has the journal; ``kind`` and ``step`` are those of the entries.
     """
 
-    __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_step", "_stream")
+    __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_state", "_step", "_stream")
 
-    def __init__(self, stream: Any, scope: Any, get: Callable[[], Any], log: Any, kind: str, step: int) -> None:
+    def __init__(
+        self, stream: Any, scope: Any, get: Callable[[], Any], state: Any, log: Any, kind: str, step: int
+    ) -> None:
         self._stream: Final = stream
         self._scope: Final = scope
         self._lane: Final = scope.lane
         self._get: Final = get
+        self._state: Final = state
         self._log: Final = log
         self._kind: Final = kind
         self._step: Final = step
 
     def add(self, text: object) -> bool:
-        """Write a piece; return ``False`` without doing anything if it is not plain. Raises ``LogWriteError`` if it
-        could not be written."""
+        """Write a piece; return ``False`` without doing anything if it is not plain, or can't be written."""
         lane, scope = self._lane, self._scope
-        if type(text) is not str or len(text) >= PIECE or lane.id < 0:
+        if self._state.ended or type(text) is not str or not is_short(text) or lane.id < 0:
             return False
         if self._get() is not scope or lane.owner != owner():
             return False
         stream, data = self._stream, of_text(self._step, text)
-        tail = stream.look(stream.tail, text, stream.keep, stream.run.known.starts)
+        before = stream.tail
+        tail = stream.look(before, text, stream.keep, stream.run.known.starts)
         if tail is None or data is None:
             return False
         stream.tail = tail
-        self._log.journal.append(self._kind, lane.id, self._step, data)
+        try:
+            self._log.journal.append(self._kind, lane.id, self._step, data)
+        except LogWriteError:
+            stream.tail = before
+            return False
         return True
+
+    def receive(self, kept: list[bytes] | None, otherwise: Callable[[bytes], object], data: bytes) -> None:
+        """Write a piece that was received as bytes, and add it to ``kept``; if ``add`` does nothing, or it is no text,
+        ``otherwise`` gets it."""
+        try:
+            text = data.decode() if type(data) is bytes and len(data) < PIECE else None
+        except UnicodeDecodeError:
+            text = None
+        if text is None or not self.add(text):
+            otherwise(data)
+        elif kept is not None:
+            kept.append(data)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._lazy import NamedTuple
 from .._native import Pieces, of_text
-from .._native.pure import PIECE
+from .._native.pure import is_short
 from .._reality import system
 from .._values import (
     add_structure,
@@ -253,7 +253,7 @@ class RecordedStep(Step):
                 self._hides = self._hides or bool(replaced)
                 info = _sized(info) if self._hides else info
             # already searched for secrets, as part of its stream
-            everyday = type(stored) is str and not (replaced or info) and len(stored) < PIECE and self.watched is None
+            everyday = type(stored) is str and not (replaced or info) and self.watched is None and is_short(stored)
             self._chunk(session.log.journal.append, self._reader(), stored, everyday, replaced, output, info)
         except LogWriteError as error:
             rest = (self._reader(), stored, everyday, replaced, output, info)
@@ -265,8 +265,14 @@ class RecordedStep(Step):
         stream = self._stream = session.redactor.also(self.spec.patterns).stream()
         if self.watched is None and not stream.user:
             kind = self.spec.types.chunk
-            self._pieces = Pieces(stream, scope, current.get, session.log, kind, self.seq)
+            self._pieces = Pieces(stream, scope, current.get, session.state, session.log, kind, self.seq)
         return stream
+
+    def plain_pieces(self) -> Pieces | None:
+        self._in_pieces = True
+        if self._stream is None:
+            self._stream_redactor()
+        return self._pieces
 
     def _chunk(
         self,
@@ -569,6 +575,9 @@ class UnloggedStep(RecordedStep):
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         pass
+
+    def plain_pieces(self) -> None:
+        return None
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         pass

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .._journal.reader import Trace
     from .._journal.writer import Journal
+    from .._native import Pieces
     from ..errors import ContractViolationError, ReplayError, TracekitError
     from .boundary import Boundary
     from .effects import OpenCall
@@ -282,6 +283,11 @@ class Step(Protocol):
         number of bytes (``size``) of this and later pieces.
         """
         raise AssertionError("its caller does not make this step")
+
+    def plain_pieces(self) -> Pieces | None:
+        """Return what logs plain pieces of a stream in one call, as ``chunk`` would without ``info``, if there is such a
+        thing for this step."""
+        return None
 
     def resumed(self) -> None:
         """Note that a generator continues after a piece: its caller may have changed its arguments meanwhile."""
