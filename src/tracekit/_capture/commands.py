@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
-from threading import Lock
 from typing import Any, Final, Protocol
 
 from .._reality import off_loop
@@ -256,7 +255,9 @@ class ProcessSteps:
     def __init__(self, session: Session, path: str) -> None:
         self.session: Final = session
         self.path: Final = path
-        self._ended: Final = Lock()
+        #: Whether the program knows of the end of the process; the first one who asks ``_once`` makes it so.
+        self.over = False
+        self._once: Final = iter((True,))
         #: For a process of an event loop: the steps of its output pipes, by descriptor.
         self.outputs: Final[dict[int, Step]] = {}
         #: Whether a replay has the same output, so that what it triggers in an event loop has a place.
@@ -267,12 +268,10 @@ class ProcessSteps:
         self._ends()
 
     def _ends(self) -> bool:
-        return self._ended.acquire(blocking=False)
-
-    @property
-    def over(self) -> bool:
-        """Return whether the program knows of the end of the process."""
-        return self._ended.locked()
+        if not next(self._once, False):
+            return False
+        self.over = True
+        return True
 
     # -- its pipes -------------------------------------------------------------------------------------------------------
 

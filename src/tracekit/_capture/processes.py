@@ -963,9 +963,14 @@ def _word(word: Any) -> str:
 def program_name(words: list[str]) -> str:
     """Return the name of a command's program; for a Python program that of its script or module, whatever the
     interpreter's name."""
+    return _program_name(tuple(words))
+
+
+@functools.lru_cache(1000)
+def _program_name(words: tuple[str, ...]) -> str:
     name = os.path.basename(words[0])
     if name.startswith("python") or words[0] == sys.executable:
-        name = _script(words[1:]) or "python"
+        name = _script(list(words[1:])) or "python"
     return name.translate(_IN_PATHS)
 
 
@@ -1510,14 +1515,15 @@ def _begun(
     if executable is not None:
         one_program, words = False, [os.fsdecode(executable), *words[1:]]
     side_effect, declared = commands.side_effect_of(words, one_program=one_program)
-    info: dict[str, Any] = {"process": lane.path} | ({} if declared else {"undeclared": True})
+    path = lane.path
+    info: dict[str, Any] = {"process": path} | ({} if declared else {"undeclared": True})
     if found is not None:
         info["lane"] = lane.id
     about = commands.described(session, command, words, options)
     step = session.begin(scope, Request(_spec(name, side_effect), about, info))
     if step.deferred:
         step = step.go()
-    captured = CapturedProcess(session, step, lane.path, found)
+    captured = CapturedProcess(session, step, path, found)
     if captured.live and side_effect != "read_only":
         inputs.about_to_start(scope, step.seq, options.get("cwd"))
     if found is not None:

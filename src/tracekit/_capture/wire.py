@@ -125,10 +125,10 @@ def _event_name(stream: bytes, at: int, end: int) -> str:
 
 def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
     """Return the scalar parameters of these names that a request sets; a mapping translates the names."""
-    if not isinstance(body, Mapping):
+    if not isinstance(body, _OBJECT):
         return {}
     there = filter(body.__contains__, names)  # a request has few of these many names
-    shown = names if isinstance(names, Mapping) else None
+    shown = names if isinstance(names, _OBJECT) else None
     return {
         name if shown is None else shown[name]: body[name] for name in there if not isinstance(body[name], _HOLDING)
     }
@@ -136,6 +136,8 @@ def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[s
 
 #: Not scalar.
 _HOLDING: Final = (list, dict)
+#: An object of JSON: a ``dict`` is recognised at once.
+_OBJECT: Final = (dict, Mapping)
 
 
 def tool_arguments(text: object) -> Any:
@@ -180,7 +182,7 @@ def token_usage(
 
 def completion_usage(given: object) -> dict[str, int]:
     """Return the token counts of OpenAI and similar services, in either naming (``prompt_tokens``, ``input_tokens``)."""
-    if not isinstance(given, Mapping):
+    if not isinstance(given, _OBJECT):
         return {}
     inside, outside = _details(given, _OF_INPUT), _details(given, _OF_OUTPUT)
     return token_usage(

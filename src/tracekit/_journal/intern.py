@@ -129,7 +129,8 @@ class Interner:
                     if new is not child:
                         rest = {**rest, key: new}
         if not known and places is not None:  # most trees share nothing: all of it in one call
-            self._make_room()
+            if len(self._young) >= _REMEMBERED:
+                self._make_room()
             sizes = _SIZES if lists else _SIZES_OF_TEXTS
             texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
             if texts is not None:
@@ -139,7 +140,8 @@ class Interner:
 
     def remember(self, places: Places, seq: int) -> None:
         """Remember the strings at ``places`` of the entry ``seq``, which has been written."""
-        self._make_room()
+        if len(self._young) >= _REMEMBERED:
+            self._make_room()
         for key, path in places:
             self._young[key] = seq, path
 
@@ -303,12 +305,12 @@ class Interner:
         return self._young.keys().isdisjoint(keys) and self._old.keys().isdisjoint(keys)
 
     def _keep(self, key: bytes, place: Any) -> None:
-        self._make_room()
+        if len(self._young) >= _REMEMBERED:
+            self._make_room()
         self._young[key] = place
 
     def _make_room(self) -> None:
-        if len(self._young) >= _REMEMBERED:
-            self._old, self._young = self._young, {}
+        self._old, self._young = self._young, {}
 
 
 def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:

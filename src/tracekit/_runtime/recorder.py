@@ -39,7 +39,7 @@ from .mutations import LARGEST, WatchedArguments, changeable, state_hash, watche
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
 from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, in_own_lane
-from .step import Circumstances, Patterns, Request, Spec, marked
+from .step import Circumstances, Patterns, RenderedSpec, Request, Spec, marked
 from .verdict import RunReport
 
 if TYPE_CHECKING:
@@ -846,6 +846,9 @@ class Recording:
         encoded: Encoded | None = None
         if request.continued is not None and data is not None and spec.lists and spec.patterns is None:
             encoded = self.encoder.encode_continued(request.input, data, request.continued, places)
+        elif data is None and places is None and spec.patterns is None:
+            plain = self._plain(request.input, [])
+            encoded = None if plain is None else Encoded(plain, request.input, [], [], True)
         if encoded is None:
             encoded = self.encoder.encode(request.input, lists=spec.lists, places=places, data=data, own=spec.patterns)
         rendered = spec.render(self.redactor)
@@ -860,9 +863,16 @@ class Recording:
             self._mark_input(about, encoded, spec)
             if encoded.redacted:  # it may be derived from what was removed
                 about.pop("idempotency_key", None)
-            meta = self._tree({**spec.meta, "info": to_json(about)}) if about else rendered.suffix
+            meta = self._with_info(spec, rendered, about) if about else rendered.suffix
         # joined at once: the input may be large
         return b"".join((self._agent(scope), rendered.prefix, encoded.data, hashed, meta))
+
+    def _with_info(self, spec: Spec, rendered: RenderedSpec, info: dict[str, Any]) -> bytes:
+        """Return ``,"meta":{…}`` of the intent record of a step of ``spec`` with this ``info``."""
+        data = self._plain(info, [])
+        if data is None or rendered.marks or not rendered.suffix:
+            return self._tree({**spec.meta, "info": to_json(info)})
+        return b'%b,"info":%b}' % (rendered.suffix[:-1], data)
 
     def outcome(
         self,
