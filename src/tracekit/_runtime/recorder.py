@@ -21,13 +21,22 @@ from .._reality import system
 from .._values import (
     add_structure,
     dumps_in_order,
+    exception_from_json,
     exception_with_structure,
     not_serialisable,
     quick,
     repeated,
+    shortfalls,
     to_json,
 )
-from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
+from ..errors import (
+    BudgetExceededError,
+    LogWriteError,
+    NotReplayableError,
+    ReplayError,
+    RunEndedError,
+    TracekitError,
+)
 from .around import AroundStep
 from .boundary import Boundary
 from .callsite import warn
@@ -410,7 +419,7 @@ class RecordedStep(Step):
             fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
         if own is not None:
             meta["failure"] = session.redactor.also(own).redact(meta["failure"])[0]
-        fields += session.error(error, meta, own)
+        fields += session.error(error, meta, own, self)
         return self._finish(append, self.spec.types.error, fields, meta, known=not lost(meta, output))
 
     def _leave(self) -> None:
@@ -928,7 +937,10 @@ class Recording:
                 f"the output of {spec.family} {spec.name!r} was redacted: a replay passes on the placeholder"
             )
 
-    def error(self, error: BaseException, meta: dict[str, Any], own: Patterns | None = None) -> bytes:
+    def error(
+        self, error: BaseException, meta: dict[str, Any], own: Patterns | None = None, step: Step | None = None
+    ) -> bytes:
+        """Return ``,"error":…`` for an exception, adding notes to ``meta``; warn if a replay of ``step`` can't raise it."""
         notes: list[str] = []
         original, found = exception_with_structure(error, notes)
         tree, redacted = self.redactor.also(own).redact(original)
@@ -940,12 +952,34 @@ class Recording:
                 f"An exception of type {tree['type']} is too large, {len(data) >> 20} MiB: only its text is recorded."
             ]
             data = dumps_in_order(tree)
+            original = tree
+        if step is not None:
+            self._told_of(step, original)
         if notes:
             meta["notes"] = notes
         if redacted:
             meta["redacted"] = [*below(redacted, "/error"), *meta.get("redacted", ())]
         add_structure(meta, found, tree, "/error")
         return b',"error":%b' % data
+
+    def _told_of(self, step: Any, tree: dict[str, Any]) -> None:
+        """Warn if an exception can't be made again from ``tree``; tried once for each type that a tool raises."""
+        what, spec = tree["type"], step.spec
+        tool = f"{spec.family} {spec.name!r}"
+        if (tool, what) in self._warned_of or len(self._warned_of) >= 100:
+            return
+        self._warned_of.add((tool, what))
+        token = current.set(None)  # its text is made by the program's own code, which is not part of the run
+        try:
+            said = shortfalls(tree, exception_from_json(tree))
+        except NotReplayableError as refused:
+            said = [("exception", f"raised {what}, which can't be made again: {refused.what}")]
+        finally:
+            current.reset(token)
+        for code, sentence in said:
+            if code == "exception":
+                advice = "Raise an exception that holds plain values, or register a codec (`tracekit.integration.register_codec`)."
+                self.report.warn(f"{tool} (step {step.seq}) {self.redactor.redact_text(sentence)[0]}. {advice}")
 
     def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
         """Return ``,"meta":{…}``, redacted, or nothing.

@@ -96,8 +96,8 @@ _ADVICE: Final = {
     "shared_argument": f"{_ORDER}; else {_CHANGED}",
     "late": "wait for the thread or task that makes the call before the block ends",
     "exception": (
-        "import the module of its type before the replay; if it is imported, register a codec for what the exception holds "
-        "(`tracekit.integration.register_codec`) and record again"
+        "if it holds what can't be recorded, raise it with plain values, or register a codec (`tracekit.integration.register_codec`), "
+        "and record again; else import the module of its type before the replay"
     ),
     "environment": "replay with the versions that it was recorded with; or record again",
     "redacted": "no replay has the value that was taken out of the recording",

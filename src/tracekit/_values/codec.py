@@ -1974,7 +1974,8 @@ def shortfalls(tree: Tree, exc: BaseException) -> list[tuple[str, str]]:
     ``attributes``."""
     if type(exc) is RecordedError and tree.get("type") != name_of(RecordedError):
         text = f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
-        return [("exception", text)]
+        held = not_serialisable([tree.get("args"), tree.get("made_of")])
+        return [("exception", text if held is None else f"{text} (it holds what can't be recorded: {held})")]
     found: list[tuple[str, str]] = []
     if tree.get("lost"):
         names = ", ".join(str(name) for name in tree["lost"])
