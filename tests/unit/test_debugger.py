@@ -236,7 +236,8 @@ def test_back_and_forth(tmp_path: Path, debug: Debug) -> None:
 def test_each_answer_ends_its_line(tmp_path: Path, debug: Debug) -> None:
     """What the debugger prints ends with a line end, whatever letters are in it."""
     recorded(tmp_path, LOOP.replace("breakpoint()", "pass"))
-    out = debug("p 'käse'", "help", "q", status=1)
+    out = debug("p 'käse'", "help", "q", "p 'too late'", status=1)
+    assert "too late" not in out
     assert "(debug) 'käse'\n" in out
     assert re.search(r"writes a new run\.\n  help \[COMMAND\] ", out)
 

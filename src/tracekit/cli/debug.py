@@ -1050,13 +1050,15 @@ class Shell(cmd.Cmd):
         """pp EXPRESSION: the same, printed over several lines."""
         self._evaluate(arg, pretty=True)
 
+    def onecmd(self, line: str) -> bool:
+        """Execute a command, however it is spelled; return whether it ends the debugger."""
+        name, _, rest = line.strip().partition(" ")
+        known = _spelled(name)
+        return super().onecmd(line if known is None else f"{known} {rest}")
+
     def default(self, line: str) -> None:
         """Execute anything that is not a command as a Python statement in this line."""
-        name, _, rest = line.partition(" ")
-        if (known := _spelled(name)) is not None:
-            self.onecmd(f"{known} {rest}")
-        else:
-            self._evaluate(line.removeprefix("!"), pretty=False)
+        self._evaluate(line.removeprefix("!"), pretty=False)
 
     def _evaluate(self, text: str, *, pretty: bool) -> None:
         _ = self._at
