@@ -710,6 +710,67 @@ def test_standard_input_of_a_block(place: Place) -> None:
     assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr
 
 
+PIPES = """
+import asyncio, uvloop
+from tracekit import replay
+
+async def line(fd):
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+    return await reader.readline()
+
+def within():
+    reads, writes = os.pipe()
+    os.write(writes, b"own\\n")
+    return asyncio.run(line(reads))
+
+def loop(made):
+    with asyncio.Runner(loop_factory=made) as runner:
+        return runner.run(line(os.dup(0)))
+
+ways = {
+    "asyncio": lambda: loop(asyncio.SelectorEventLoop), "uvloop": lambda: loop(uvloop.new_event_loop),
+    "number": lambda: open(0, closefd=False).readline(), "within": within,
+}
+for way, read in ways.items():
+    with record(way) as run:
+        look(1)
+        read()
+    try:
+        with replay(run.id) as session:
+            look(1)
+            read()
+    except BaseException as error:
+        print(way, type(error).__name__)
+    else:
+        print(way, session.report.verdict.line)
+"""
+
+
+def test_pipes_that_are_fed_from_outside(place: Place) -> None:
+    """The run says what a replay lacks, and the replay refuses it: read by an event loop, or by number. The program's own are neither."""
+    place.program(BEGIN + PIPES)
+    done = place.python("agent.py", input="hello\n" * 3)
+    refused = [f"{way} LiveCallBlockedError" for way in ("asyncio", "uvloop", "number")]
+    assert done.stdout.splitlines() == [*refused, "within exact"], done.stderr
+    why = [json.loads(place.cli("show", str(run), "--why", "--json").stdout) for run in place.runs]
+    assert [one["can_be_replayed"]["answer"] for one in why] == [False, False, False, True]
+
+
+def test_bytes_of_standard_input(place: Place) -> None:
+    """Read through its buffer, in any way, they are what they were."""
+    place.program(
+        BEGIN
+        + "import io\nlook(1)\nfound = sys.stdin.buffer\nfilled = bytearray(3)\n"
+        + "print(found.readline(), found.read(2), found.peek()[:1], next(found), found.readinto(filled), filled)\n"
+        + "print(io.TextIOWrapper(found, encoding='utf-8').read())\n"
+    )
+    done = place.cli("run", "agent.py", input="a\nbcd\neee\nfé\n")
+    assert done.stdout == "b'a\\n' b'bc' b'd' b'd\\n' 3 bytearray(b'eee')\n\nfé\n\n", done.stderr
+    again = place.cli("replay", "last", input="other\n")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
 def test_a_library_that_looks_through_all_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sees each as it is, set by the program or before, and none of them is an input of the run."""
     from urllib.request import getproxies_environment

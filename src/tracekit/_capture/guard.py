@@ -26,6 +26,7 @@ from .._runtime.lane import ROOT
 from .._runtime.process import has_children, process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
+from .._runtime.threads import pipe_from_outside
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import STDLIB, telemetry
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
@@ -60,6 +61,7 @@ __all__ = [
     "numeric",
     "observe",
     "peer",
+    "read_from",
     "refuse",
     "signal_to_other",
     "thread_start",
@@ -542,8 +544,8 @@ class Caller:
             return True  # it binds a socket when it is imported, to detect IPv6
         if kind == "act" and self._nearest.startswith(_DEBUGGERS):
             return True
-        if kind == "stdin":
-            return self.keeps
+        if kind == "stdin":  # the pipes of a process are the process's
+            return self.keeps or "asyncio.base_subprocess" in self._standard
         if kind in ("file", "act"):
             return self._nearest.startswith(_KEEPS_RUNS)
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
@@ -774,6 +776,7 @@ def _of_ssl(ssl: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
 def _of_asyncio(asyncio: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
     if kind == "live":
         yield asyncio.BaseEventLoop, "getaddrinfo", _asyncio_lookup
+        yield asyncio.BaseEventLoop, "connect_read_pipe", _first(_reading, note, "connect_read_pipe")
 
 
 def _of_subprocess(subprocess: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, Make]]:
@@ -893,6 +896,24 @@ def _bind_again(original: Any, sock: Any, address: Any, port: int) -> None:
         with suppress(OSError), allow():
             original(sock, one)
             return
+
+
+def read_from(operation: str, pipe: Any) -> Attempt | None:
+    """Describe the reading of a pipe, or of standard input, that is fed from outside; ``None``: it is not."""
+    scope = current.get()
+    with suppress(OSError, ValueError, AttributeError, TypeError):  # it is closed, or not a file of the system
+        fd = pipe if type(pipe) is int else pipe.fileno()
+        if fd == 0:  # that of a process that has joined the run is written by the process that started it
+            joined = scope is not None and scope.session.state.joined
+            return None if joined else Attempt("stdin", operation, "standard input")
+        name = pipe_from_outside(fd) if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
+        if name is not None:
+            return Attempt("stdin", operation, name if name.startswith("/") else "a pipe")
+    return None
+
+
+def _reading(factory: Any, pipe: Any = None) -> None:
+    cross(read_from("loop.connect_read_pipe", pipe))
 
 
 def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
@@ -1173,6 +1194,7 @@ def _before() -> dict[str, Callable[..., None]]:
         cross(Attempt("process", "uvloop.subprocess", text.split(None, 1)[0] if text.strip() else text))
 
     return {
+        "connect_read_pipe": _reading,
         "create_connection": connection,
         "create_datagram_endpoint": datagram,
         "create_server": server,

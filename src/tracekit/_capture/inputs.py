@@ -29,7 +29,7 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_user, installed
-from .guard import Attempt, cross, temporary_directories
+from .guard import Attempt, cross, read_from, temporary_directories
 from .patch import AttributePatch, LatePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
@@ -358,6 +358,8 @@ def _opening(original: Any) -> Any:
             return original(*args, **kwargs)
         path = args[0] if args else kwargs.get("file")
         if type(path) is int:
+            if path == 0 and _asks() is not None:
+                cross(read_from("open", path))
             return original(*args, **kwargs)
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
         if type(mode) is not str or not isinstance(path, str | os.PathLike) or len(args) > 7 or kwargs.get("opener"):
@@ -452,6 +454,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
     if value is None and file is not None:  # no regular file
+        cross(read_from("open", file))
         return _AS_IT_IS
     found = scope.session.input_read(scope, "file", name, value, own=False)
     if found is value:

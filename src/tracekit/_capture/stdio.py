@@ -7,11 +7,11 @@ import builtins
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from hashlib import sha256
-from io import BufferedWriter, FileIO, TextIOWrapper
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
@@ -406,7 +406,7 @@ def _printed(text: str) -> None:
 def capture_input() -> None:
     """Make ``input()`` and reads of ``sys.stdin`` captured calls, for the rest of the process."""
     builtins.input = looking_like(_prompting(builtins.input), builtins.input, builtins)
-    sys.stdin = _Stdin(sys.stdin)
+    sys.stdin = _Stdin(sys.stdin, "stdin", ("read", "readline", "readlines"))
 
 
 def _step(name: str, function: Any) -> Any:
@@ -447,22 +447,37 @@ def _edits() -> bool:
 
 
 class _Stdin:
-    """Standard input whose reads are steps; everything else is delegated to the stream."""
+    """Standard input, or its buffer, whose reads are steps; everything else is delegated to the stream."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, name: str, reads: Sequence[str]) -> None:
         self._stream = stream
-        for name in ("read", "readline", "readlines"):
-            setattr(self, name, _step(f"stdin.{name}", getattr(stream, name)))
+        for one in reads:
+            setattr(self, one, _step(f"{name}.{one}", getattr(stream, one)))
+        buffer = getattr(stream, "buffer", None)
+        if isinstance(buffer, BufferedReader):
+            self.buffer = _Buffer(buffer, f"{name}.buffer", ("read", "read1", "readline", "readlines", "peek"))
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         while line := self.readline():
             yield line
 
-    def __next__(self) -> str:
-        line: str = self.readline()
+    def __next__(self) -> Any:
+        line = self.readline()
         if not line:
             raise StopIteration
         return line
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _Buffer(_Stdin):
+    def readinto(self, into: Any) -> int:
+        data = self.read(memoryview(into).nbytes)
+        memoryview(into).cast("B")[: len(data)] = data
+        return len(data)
+
+    def readinto1(self, into: Any) -> int:
+        data = self.read1(memoryview(into).nbytes)
+        memoryview(into).cast("B")[: len(data)] = data
+        return len(data)

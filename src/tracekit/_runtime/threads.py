@@ -54,6 +54,7 @@ __all__ = [
     "child_processes",
     "in_debugger",
     "others_run_user_code",
+    "pipe_from_outside",
 ]
 
 _STDLIB: Final = os.path.dirname(os.__file__)
@@ -921,6 +922,17 @@ def _leads_below(fd: int) -> bool:
         return False
 
 
+def pipe_from_outside(fd: int) -> str | None:
+    """Return the name of a pipe, if neither this process nor one below it has its other end; ``None``, too, where that
+    can't be seen."""
+    with suppress(OSError, ValueError):
+        pipe = os.readlink(f"/proc/self/fd/{fd}")
+        processes: list[int | str] = ["self", *child_processes()]
+        if not any(_holds(process, pipe, writes=True) for process in processes):
+            return pipe
+    return None
+
+
 def others_run_user_code() -> bool:
     """Return whether user code runs, or waits, in another thread of this process."""
     stacks, here = _stacks(), get_ident()
@@ -936,7 +948,7 @@ def child_processes() -> set[int]:
     return found
 
 
-def _holds(pid: int, pipe: str, writes: bool) -> bool:
+def _holds(pid: int | str, pipe: str, writes: bool) -> bool:
     with suppress(OSError):  # that process has ended
         for fd in system.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):  # it has just closed it
