@@ -70,10 +70,25 @@ def test_a_librarys_own_threads_are_no_reason_to_look_for_a_race(place: Place, c
     assert ORDER not in replayed(place, end=change)
 
 
-def test_a_thread_of_the_program_is(place: Place) -> None:
-    """Also one that has ended: what it has left in a list is not recorded."""
-    start = "t = threading.Thread(target=work); t.start(); t.join()"
-    assert ORDER in replayed(place, start=start, end="random.random()")
+JOINED = "t = threading.Thread(target=work); t.start(); t.join()"
+BESIDE = """\
+begun = threading.Event()
+t = threading.Thread(target=lambda: (work(), begun.set(), threading.Event().wait()), daemon=True)
+t.start()
+begun.wait()"""
+
+
+def test_a_thread_that_the_program_ran_beside_its_steps_is(place: Place) -> None:
+    """What they share in a list is not recorded. One that was waited for at once came before all that follows."""
+    assert ORDER in replayed(place, start=BESIDE, end="random.random()")
+    assert ORDER not in replayed(place, start=JOINED, end="random.random()")
+
+
+def test_a_step_that_was_left_out_is_not_a_matter_of_order(place: Place) -> None:
+    """The step in its place is the next one of the same thread, beside which another one runs."""
+    said = replayed(place, start=BESIDE, work="global look; asks = look; look = lambda n: n if n == 2 else asks(n)")
+    assert "nearest recorded step" in said
+    assert ORDER not in said
 
 
 @pytest.mark.parametrize("end", ["raise SystemExit(4)", "sys.exit(4)"])

@@ -481,3 +481,80 @@ def test_workers_of_a_library_that_has_queues_of_its_own(tmp_path: Path, stream:
         return found
 
     times(5, tmp_path, program)
+
+
+_CONNECTION = """
+import asyncio, queue, threading
+
+class Connection:
+    def __init__(self):
+        self.todo = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while (job := self.todo.get()) is not None:
+            future, function = job
+            future.get_loop().call_soon_threadsafe(future.set_result, function())
+
+    async def call(self, function):
+        future = asyncio.get_running_loop().create_future()
+        self.todo.put((future, function))
+        return await future
+
+    def close(self):
+        self.todo.put(None)
+        self.thread.join()
+"""
+
+
+@pytest.mark.parametrize("needed", [False, True], ids=["ends last", "is waited for"])
+def test_what_calls_in_threads_of_a_package_share(tmp_path: Path, needed: bool) -> None:
+    """Each connection to a database has a thread: a call whose result came last does its work last, though it had begun first.
+
+    Unless another one waits for that work in native code: the work had been done, and only its result came last.
+    """
+    names: dict[str, Any] = {"__name__": "database.connections"}
+    exec(compile(_CONNECTION, str(tmp_path / "site-packages" / "database" / "connections.py"), "exec"), names)
+
+    async def program(recorded: bool) -> Any:
+        table: list[str] = []
+        begun, ended = [], []
+
+        def first() -> str:
+            begun.append(True)
+            if needed:
+                table.append("first")
+            while recorded and not ended:
+                usleep(1000)
+            if not needed:
+                table.append("first")
+            return "done"
+
+        def second() -> str:
+            while recorded and not begun:
+                usleep(1000)
+            for _ in range(0 if recorded else 1_000_000):  # slower now
+                pass
+            for _ in range(100):
+                if table or not needed:
+                    break
+                usleep(50_000)
+            table.append("second")
+            return "done"
+
+        connections = [names["Connection"]() for _ in range(2)]
+        earlier = asyncio.create_task(connections[0].call(first))
+        await asyncio.sleep(0)
+        ask(await connections[1].call(second))
+        ended.append(True)
+        ask(await earlier)
+        for connection in connections:
+            connection.close()
+        return table
+
+    with record("shared", store=tmp_path) as run:
+        found = asyncio.run(program(True))
+    with replay(run) as session:
+        assert asyncio.run(program(False)) == found == (["first", "second"] if needed else ["second", "first"])
+    assert session.report.exact, session.report.as_dict()

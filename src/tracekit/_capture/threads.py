@@ -81,7 +81,7 @@ def name_of(started_: Any) -> str:
 class Entered:
     """A callable that runs in ``scope``'s lane, in whatever context it is called."""
 
-    __slots__ = ("_call", "_gate", "_scope", "begun", "by_user", "turn")
+    __slots__ = ("_call", "_gate", "_scope", "begun", "beside", "by_user", "turn")
 
     def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
@@ -90,6 +90,8 @@ class Entered:
         self.turn: Any = None
         #: Whether user code started it. What a library does by itself is not an event if nothing is captured in it.
         self.by_user = True
+        #: Whether it is a thread that a library keeps for itself.
+        self.beside = False
         self.begun = False
         self._gate = gate()
 
@@ -110,7 +112,7 @@ class Entered:
         """A worker has taken it up."""
         threads = self._scope.session.threads
         if threads is not None:
-            threads.begun(self.lane)
+            threads.begun(self.lane, beside=self.beside or not self.by_user)
 
     def hold(self) -> None:
         """Hold the worker of a call that never began in the recording, until it is cancelled, the replay ends, or
@@ -429,9 +431,13 @@ def _moved(
         try:
             if turn.comes and await_place(turn, threads):
                 try:
-                    return original(self, *args, **options)
+                    item = original(self, *args, **options)
                 finally:
                     turn.happened()
+                if users is not None and name == "queue.get":
+                    with suppress(ReplayError):  # it has failed: the first step of the call says so
+                        turn.until_result()
+                return item
             if miss.comes and await_place(miss, threads):
                 miss.happened()
                 raise _failures().get(miss.about.get("error"), missed)
@@ -841,12 +847,12 @@ def _start(original: Any) -> Any:
         if is_telemetry(_work(self)):
             return Context().run(_apart, original, self)
         threads = scope.session.threads
+        beside = threads is not None and not walk(_getframe(1))
         if not _is_worker(self):
             lane = started(parent_lane(scope), _thread_name(self), scope.live)
-            _enter_at_run(self, scope.in_lane(lane))
+            _enter_at_run(self, scope.in_lane(lane), beside)
         if threads is None:
             return original(self)  # type: ignore[no-any-return]
-        beside = in_a_librarys_import()
         threads.launching()
         try:
             original(self)
@@ -864,7 +870,7 @@ def _apart(original: Callable[[threading.Thread], None], thread: threading.Threa
         original(thread)
 
 
-def _enter_at_run(thread: Any, scope: Scope) -> None:
+def _enter_at_run(thread: Any, scope: Scope, beside: bool) -> None:
     """Shadow ``thread.run`` until the thread has begun.
 
     A thread that ends because the replay has failed prints nothing: the replay has reported it, and raises that failure
@@ -874,7 +880,9 @@ def _enter_at_run(thread: Any, scope: Scope) -> None:
     def run() -> None:
         del thread.run
         try:
-            Entered(thread.run, scope)()
+            call = Entered(thread.run, scope)
+            call.beside = beside
+            call()
         except ReplayError as error:
             if error.run_id is None:
                 raise

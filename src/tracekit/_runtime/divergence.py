@@ -211,10 +211,10 @@ def _is_made(value: Any) -> bool:
 #
 # The failures of a replay: what happened, where, and what to do next.
 
-#: Added to a difference if several threads take part.
+#: Added to a difference that may be due to the order of threads.
 THREAD_ORDER = (
-    "\n  thread order may differ: other threads take part, and what they share without a future or a queue "
-    "(a list, a lock, a flag) is not recorded"
+    "\n  thread order may differ: threads of the program ran at the same time, and what they share without a future or a "
+    "queue (a list, a lock, a flag) is not recorded"
 )
 _CHANGED = (
     "check what changed in the code since the previous step; record again if the change is meant. If nothing changed, something decides "
@@ -792,10 +792,13 @@ class Divergences:
         near = ""
         # The same step with another field: the change is in that field, and no other step or order of steps is
         # involved.
-        if another or (found is not None and found[1]):
+        equal = found is not None and found[1]
+        if another or equal:
             near = self._nearest_text(found)
-        if skipped is None and (near or another or _is_reordered(dumps(recorded["input"]), data)):
-            near += self.thread_order
+        if skipped is None and self._is_of_another_order(
+            seq, found if equal else None, another, recorded["input"], data
+        ):
+            near += THREAD_ORDER
         harmless = same_kind and spec.side_effect != "irreversible"
         self.another(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
@@ -904,10 +907,21 @@ class Divergences:
         used = " (already answered)" if self._used[seq] else ""
         return f"\n  nearest recorded step: {seq}{used}, " + ("with equal input" if equal else "with other input")
 
+    def _is_of_another_order(
+        self, seq: int, equal: tuple[int, bool] | None, another: bool, recorded: Any, data: bytes
+    ) -> bool:
+        """Return whether a step in place of ``seq`` may be due to the order of threads: it has the same content in
+        another order, or is the ``equal`` step of another lane; or is ``another`` one, and threads were overlapping."""
+        if equal is not None:
+            return self._threads.several and self._index.lane[equal[0]] != self._index.lane[seq]
+        if _is_reordered(dumps(recorded), data):
+            return self._threads.several
+        return another and self._threads.overlapping
+
     @property
     def thread_order(self) -> str:
-        """Return advice for the case that several threads take part."""
-        return THREAD_ORDER if self._threads.several else ""
+        """Return advice for the case that threads of the program have run at the same time."""
+        return THREAD_ORDER if self._threads.overlapping else ""
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

@@ -269,6 +269,10 @@ class ReplayedStep(Step):
             session.passed(self._reader() if session.index.next_chunk[self.seq] else self.scope.lane, seq)
 
 
+#: What a thread that has taken a call from a queue hands its result over by.
+_RESULTS: Final = ("loop.call", "queue.put")
+
+
 class ReplayedTimer(Timer):
     """A sleep or deadline that fires at its recorded place; see ``session.Timer``.
 
@@ -342,6 +346,17 @@ class ReplayedTimer(Timer):
         """Note that threads have handed something over, as in the recording."""
         if self._seq is not None:
             self._session.handed_over(self._seq)
+
+    def until_result(self) -> None:
+        """Wait, in a thread that has taken a call from a queue, until the result that it hands over is the next event.
+
+        What such calls share, a database for example, they then use in the order of their results.
+        """
+        items = self._session.index.items.get(self._lane.id, ())
+        i = bisect_left(items, self._seq or 0) + 1
+        entry = self._session.trace.entry(items[i]) if i < len(items) else {}
+        if entry.get("type") == "clock" and entry.get("name") in _RESULTS:
+            self._session.schedule.until_next(items[i])
 
     def wait(self) -> None:
         if self._seq is not None and b'"waited":true' in self._session.trace.line(self._seq):
@@ -844,6 +859,8 @@ class Replay:
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
+            if self.threads.running:
+                self.threads.acts(scope.lane)
             seq = self._next(state, spec.family)
             same = seq is not None and tail is not None and self.comparison.ends_so(seq, tail)
         if not same:
@@ -1507,7 +1524,7 @@ class Replay:
         if waiting and all(one.sleep for one in waiting):
             return self.failed.by(divergence.sleeps_too_often(self.run_id, waiting))
         return self.failed.by(
-            divergence.everything_waits(self.run_id, waiting, self.threads.several), "everything_waits"
+            divergence.everything_waits(self.run_id, waiting, self.threads.overlapping), "everything_waits"
         )
 
     def _slow(self, seq: int | None, waiting: list[Waiting]) -> None:

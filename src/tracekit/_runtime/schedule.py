@@ -60,7 +60,7 @@ _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 class Ticket:
     """A request for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
 
-    __slots__ = ("act", "at_rest", "future", "gate", "lane", "loop", "member", "seq", "thread")
+    __slots__ = ("act", "at_rest", "future", "gate", "lane", "looks", "loop", "member", "seq", "thread")
 
     def __init__(self, seq: int | None, thread: int) -> None:
         self.seq: Final = seq
@@ -76,6 +76,8 @@ class Ticket:
         self.act: Callable[[], object] | None = None
         #: Whether to wait until the thread is asleep, or held, however long it computes.
         self.at_rest = False
+        #: Whether it only waits until the event is next, which is handed out to another request.
+        self.looks = False
 
     def call(self) -> None:
         """Call ``act``, and drop the reference to it, so that a ticket does not keep the program's objects alive."""
@@ -135,6 +137,9 @@ class Schedule:
         self._hops: Final = hops or {}
         self._skip_hop: Final = skip_hop
         self._thread_of: Final = thread_of
+        #: The event that was awaited when something was let go on early, the event to which that leads, and in which sleep
+        #: the thread was that was waited for when that event had come.
+        self._let_early: tuple[int | None, int, object] = None, 0, None
         #: The hops that the program has made, which are waited for.
         self.made_hops: Final[set[int]] = set()
         self.progress: Final = Progress(self, places or PlaceIndex(), patience)
@@ -229,6 +234,11 @@ class Schedule:
             self._wait(seq)
         if self.signals is not None:
             self.signals.passed()
+
+    def until_next(self, seq: int) -> None:
+        """Hold the calling thread, which does something that leads to event ``seq``, until that is next."""
+        if not (self._failed or self.is_done(seq)):
+            self._wait(seq, looks=True)
 
     def _is_due_here(self, seq: int) -> bool:
         """Hand out event ``seq`` to the calling thread at once if ``_wait`` would find it due; return whether it did."""
@@ -406,7 +416,7 @@ class Schedule:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def _wait(self, seq: int | None) -> None:
+    def _wait(self, seq: int | None, *, looks: bool = False) -> None:
         gate = allocate_lock()
         with self._lock:
             if self._closed or (seq is None and self._released):
@@ -414,10 +424,11 @@ class Schedule:
             member = self.threads.join()
             if seq is not None and self._is_alone_before(seq):
                 self._skip_absent_before(seq)
-                self._hand_out(seq, overtake=running_loop() is None)
+                if not looks:
+                    self._hand_out(seq, overtake=running_loop() is None)
                 return
             ticket = Ticket(seq, get_ident())
-            ticket.gate, ticket.member = gate, member
+            ticket.gate, ticket.member, ticket.looks = gate, member, looks
             gate.acquire()
             member.held = True
             self._enter(ticket)
@@ -745,7 +756,7 @@ class Schedule:
                         left = quiet and self.threads.left_to_others()
                     elif not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif (choice := self._choice(quiet or now - self._since > _COURTESY)) == _NONE:
+                elif (choice := self._choice(quiet, quiet or now - self._since > _COURTESY)) == _NONE:
                     stuck = self.threads.waiting()
                 elif choice is not None:
                     due = self._take(choice)
@@ -802,10 +813,10 @@ class Schedule:
             return True
         return False
 
-    def _choice(self, quiet: bool) -> int | None:
+    def _choice(self, asleep: bool, quiet: bool) -> int | None:
         """Return the event to hand out now, of those asked for; ``_NONE`` if none of them ever can be.
 
-        ``quiet``: a short wait would gain nothing.
+        ``asleep``: no thread runs. ``quiet``: a short wait would gain nothing.
         """
         first = self._first()
         assert first is not None
@@ -820,6 +831,8 @@ class Schedule:
         if due:
             self._granted = first
             self._notify_loop()  # which knows when the program has reached its place
+        elif asleep and (early := self._early()) is not None:
+            return early
         if not self._nothing_moves(here=self._in_order() or not self._abroad()):
             return None
         if self._let_held_go(past_places=not self._is_locked_out()):
@@ -832,6 +845,30 @@ class Schedule:
             seq for seq, other in self._asked.items() if other.member is not None and other.thread == ticket.thread
         )
         return min(threads, default=_NONE)
+
+    def _early(self) -> int | None:
+        """Return the event to which something that is held until then (``until_next``) is let go on early, if any.
+
+        The thread that causes the next event sleeps in native code, perhaps until another one has done something there
+        (a database's lock). In the recording that had begun as well, and ended at the same time. So one of them is let
+        go on, in the order of their events, and another one when the sleeper has looked since, and sleeps again.
+        """
+        looks = min((seq for seq, other in self._asked.items() if other.looks), default=None)
+        awaited = self._awaited()
+        ident = 0 if looks is None or awaited is None else self._thread_of(awaited)
+        if not ident or self.threads.holds(ident):
+            return None
+        before, let_go, asleep = self._let_early
+        if before == awaited:
+            if let_go not in self._asked and not self.is_done(let_go):
+                return None  # it has not ended
+            now = self.threads.seen_of(ident)
+            if asleep is None or now is None or now == asleep:
+                self._let_early = awaited, let_go, asleep or now
+                return None
+        assert looks is not None
+        self._let_early = awaited, looks, None
+        return looks
 
     def _give_up(self, waiting: list[Waiting]) -> None:
         if self._failed:
@@ -900,7 +937,8 @@ class Schedule:
         ticket = self._asked.pop(seq)
         self._still_since = 0
         self._since = 0
-        self._hand_out(seq)
+        if not ticket.looks:
+            self._hand_out(seq)
         self.threads.waking(ticket.member)
         return ticket
 

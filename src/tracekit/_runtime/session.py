@@ -738,7 +738,7 @@ class ThreadHooks(Protocol):
         """The calling thread submits a call to a pool: another thread will run it."""
         ...
 
-    def begun(self, lane: Lane) -> None:
+    def begun(self, lane: Lane, *, beside: bool = False) -> None:
         """The calling thread begins a call submitted to a pool, or a thread's own, in this lane."""
         ...
 

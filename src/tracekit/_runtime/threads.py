@@ -259,6 +259,10 @@ class ThreadMonitor:
         self._tasks: Final[WeakSet[Any]] = WeakSet()
         #: The lanes of threads, and of calls in them, that have begun.
         self.lanes: Final[set[Lane]] = set()
+        #: Those that the program started and that have not ended, until one of them was open while another lane, which
+        #: it did not start, went on: from then on, threads of the program are ``overlapping``.
+        self.running: Final[set[Lane]] = set()
+        self.overlapping = False
         self._disbanded = self._left_failed = False
         #: The locks released because nothing can move and the replay has failed, and whether the main thread was
         #: interrupted.
@@ -351,11 +355,26 @@ class ThreadMonitor:
             self._count()
         self._watch()
 
-    def begun(self, lane: Lane) -> None:
-        """The calling thread begins a call submitted to a pool, or a thread's own, in this lane."""
+    def begun(self, lane: Lane, *, beside: bool = False) -> None:
+        """The calling thread begins a call submitted to a pool, or a thread's own, in this lane; ``beside``: for a
+        library."""
         with self.lock:
             self.join()
             self.lanes.add(lane)
+            if not (beside or self.overlapping):
+                self.running.add(lane)
+
+    def acts(self, lane: Lane) -> None:
+        """Something captured is done in ``lane``, while threads are ``running``."""
+        with self.lock:
+            above, outer = {lane}, lane.parent
+            while outer is not None:
+                above.add(outer)
+                outer = outer.parent
+            self.running.difference_update([one for one in self.running if not one.open])
+            if not self.running <= above:
+                self.overlapping = True
+                self.running.clear()
 
     def created(self, task: Any) -> None:
         """A task of the run was created, in the loop of the calling thread."""
