@@ -26,7 +26,6 @@ from .._runtime.lane import ROOT
 from .._runtime.process import has_children, process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
-from .._runtime.threads import pipe_from_outside
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import STDLIB, telemetry
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
@@ -900,6 +899,8 @@ def _bind_again(original: Any, sock: Any, address: Any, port: int) -> None:
 
 def read_from(operation: str, pipe: Any) -> Attempt | None:
     """Describe the reading of a pipe, or of standard input, that is fed from outside; ``None``: it is not."""
+    from .._runtime.threads import pipe_from_outside
+
     scope = current.get()
     with suppress(OSError, ValueError, AttributeError, TypeError):  # it is closed, or not a file of the system
         fd = pipe if type(pipe) is int else pipe.fileno()
