@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import array
 import collections
+import contextlib
 import datetime
 import os
 import platform
 import random
+import sqlite3
 import struct
 import subprocess
 import sys
+import types
 import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
+import pydantic_core
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +44,8 @@ def seen(value: Any) -> Any:
         return (kind, value.readonly, value.format, value.shape, value.tobytes())
     if isinstance(value, datetime.datetime | datetime.time):
         return (kind, repr(value.replace(tzinfo=None)), value.utcoffset(), value.tzname(), value.fold)
+    if isinstance(value, sqlite3.Row):
+        return (kind, value.keys(), tuple(value))
     if isinstance(value, os.stat_result):
         return (kind, tuple(value), value.st_mtime_ns, value.st_blocks)
     if isinstance(value, float):
@@ -62,6 +70,16 @@ def _emptied() -> set[int]:
 
 def _sampled(count: int) -> set[int]:
     return set(random.Random(count).sample(range(10**6), count))
+
+
+class Settings(collections.UserDict[str, int]):
+    """A subclass of the program's own."""
+
+
+def _row() -> Any:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.row_factory = sqlite3.Row
+        return database.execute('SELECT 1 AS a, \'x\' AS "b "" c", NULL AS a').fetchone()
 
 
 class OneHour(datetime.tzinfo):
@@ -111,6 +129,18 @@ EXACT: dict[str, Callable[[], Any]] = {
     "a large set": lambda: _sampled(300),
     "a union": lambda: _sampled(9) | _sampled(7),
     "a set from which members were removed": _emptied,
+    "the keys of a dictionary": lambda: {"b": 1, "a": 2}.keys(),
+    "the values of a dictionary": lambda: {"b": [1], "a": 2}.values(),
+    "the items of an ordered dictionary": lambda: collections.OrderedDict(b=1, a=2).items(),
+    "a read-only dictionary": lambda: types.MappingProxyType({"b": 1, "a": 2}),
+    "a row of a database": _row,
+    "a dictionary of the user's": lambda: Settings(b=1, a=2),
+    "a list of the user's": lambda: collections.UserList([1, "a"]),
+    "arguments of a command line": lambda: argparse.Namespace(verbose=True, files=["a"]),
+    "a finished process": lambda: subprocess.CompletedProcess(["true"], 0, b"", b""),
+    "a URL of pydantic": lambda: pydantic.HttpUrl("http://ann@a.example/x?y=1"),
+    "a URL of several hosts": lambda: pydantic.PostgresDsn("postgres://a.example,b.example/db"),
+    "a URL of pydantic's core": lambda: pydantic_core.Url("http://a.example"),
     "a deque": lambda: collections.deque([1, 2], 3),
     "an array of the standard library": lambda: array.array("f", [0.1, -0.0]),
     "minus zero": lambda: -0.0,
@@ -217,6 +247,13 @@ def test_any_layout_of_an_array(data: st.DataObject) -> None:
         {"$t": "set", "v": [0, 8], "order": [0, 0]},
         {"$t": "set", "v": [0, 8], "order": ["0", 1]},
         {"$t": "set", "v": [0, 8], "order": [1, 0], "slots": 10**9},
+        {"$t": "view", "c": "clear", "v": {}},
+        {"$t": "mappingproxy", "v": [1]},
+        {"$t": "sqlite_row", "c": ["a"], "v": []},
+        {"$t": "sqlite_row", "c": [], "v": []},
+        {"$t": "url", "c": "pydantic.networks:HttpUrl", "of": "ValidationError", "v": "http://a.example"},
+        {"$t": "url", "c": "pydantic.types:SecretStr", "of": "Url", "v": "http://a.example"},
+        {"$t": "object", "c": "threading:Thread", "v": {}},
         {"$t": "structseq", "c": "os:stat_result", "v": [], "f": {}},
         {"$t": "structseq", "c": "builtins:tuple", "v": [], "f": {}},
         {"$t": "datetime", "v": "2026-01-02T00:00:00", "name": "X"},
@@ -240,3 +277,37 @@ def test_a_named_tuple_that_computes_its_fields_is_said() -> None:
         assert any("uname_result" in warning for warning in run.warnings)
     with pytest.raises(NotReplayableError):
         replayed(run, machine)
+
+
+class Account(pydantic.BaseModel):
+    name: str
+    word: pydantic.SecretStr
+
+
+def test_a_secret_text_is_never_written() -> None:
+    """Whatever it looks like, and wherever it is: a replay has a placeholder in its place, and says so."""
+    word = "blue"
+
+    @traced_tool(side_effect="read_only")
+    def account(found: list[Any]) -> Any:
+        found.append(pydantic.SecretStr(word))
+        return Account(name="Ann", word=pydantic.SecretStr(word))
+
+    @traced_tool(side_effect="read_only")
+    def fail() -> None:
+        raise ValueError(pydantic.SecretStr(word))
+
+    def program() -> Any:
+        found: list[Any] = []
+        made = account(found)
+        with pytest.raises(ValueError) as caught:
+            fail()
+        return [made.word, found[0], caught.value.args[0]]
+
+    run, made = recorded(program)
+    assert [one.get_secret_value() for one in made] == [word] * 3
+    assert word.encode() not in Path(run.path).read_bytes()
+    report, again = replayed(run, program)
+    assert [type(one) for one in again] == [pydantic.SecretStr] * 3
+    assert len({one.get_secret_value() for one in again}) == 1
+    assert "redacted" in {remark.code for remark in report.verdict.remarks}

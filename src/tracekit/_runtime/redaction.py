@@ -548,7 +548,7 @@ _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbyt
 _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
 #: Tags in which a text under a secret name may be wrapped.
 _WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
-_ENCODED: Final = expression(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"')
+_ENCODED: Final = expression(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes|secret)"')
 _FLAG: Final = expression(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
 
 
@@ -807,6 +807,9 @@ class Redactor:
             return self._data(tree)
         if tag in _PAIRS and type(tree.get("v")) is list:
             return self._pairs(tree)
+        if tag == "secret" and type(tree.get("v")) is str and tree["v"]:
+            placeholder = self.placeholder(tree["v"])
+            return {**tree, "v": placeholder}, [["/v", 0, placeholder]]
         changed: dict[str, Tree] = {}
         marks: list[Mark] = []
         named = _named_here(tree) if tag is None else ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
-from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -320,6 +320,9 @@ _UNCHANGEABLE: Final = frozenset(
             "enum",
             "namedtuple",
             "structseq",
+            "sqlite_row",
+            "url",
+            "secret",
         ),
     )
 )
@@ -668,6 +671,53 @@ def _opaque(reason: str) -> Handler:
     return lambda walk, value, depth: walk.opaque(value, reason)
 
 
+def _when_made_again(handler: Handler) -> Handler:
+    """Return the handler of a type that only values have which a replay makes again: in an input, type and description are
+    compared."""
+
+    def encode(walk: Walk, value: Any, depth: int) -> Tree:
+        return walk.opaque(value, _UNKNOWN) if walk.made is None else handler(walk, value, depth)
+
+    return encode
+
+
+_UNKNOWN: Final = "no codec knows its type"
+
+
+def _view(name: str) -> Handler:
+    """Return the handler of the view of a dictionary that its method ``name`` returns."""
+    return _when_made_again(
+        lambda walk, value, depth: {"$t": "view", "c": name, "v": walk.value(value.mapping.copy(), depth + 1)}
+    )
+
+
+def _row(walk: Walk, value: Any, depth: int) -> Tree:
+    names = value.keys()
+    if any(type(name) is not str or "\0" in name for name in names):
+        return walk.opaque(value, "its columns have no names")
+    return {"$t": "sqlite_row", "c": walk.items(names, depth + 1), "v": walk.items(tuple(value), depth + 1)}
+
+
+def _url(walk: Walk, value: Any, depth: int) -> Tree:
+    """Encode a URL of pydantic, if the same comes from its text."""
+    inner, text = state_of(value).get("_url", value), str(value)
+    if type(inner)(text) != inner:
+        return walk.opaque(value, "its text makes another")
+    return {"$t": "url", "c": name_of(type(value)), "of": type(inner).__name__, "v": text}
+
+
+def _secret(walk: Walk, value: Any, depth: int) -> Tree:
+    """Encode a secret text of pydantic. Redaction replaces it, whatever it looks like."""
+    kept = state_of(value).get("_secret_value")
+    if type(kept) is not str or not encodable(kept):
+        return walk.opaque(value, "it is no text")
+    return {"$t": "secret", "c": name_of(type(value)), "v": kept}
+
+
+def _by_attributes(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "object", "c": name_of(type(value)), "v": walk.mapping(state_of(value).items(), depth + 1)}
+
+
 _UTC: Final = _datetime_module.UTC
 _plain_path: Final = {
     f"{module}:{name}": _path
@@ -715,6 +765,12 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "re:Pattern": _simple("pattern", lambda value: [value.pattern, value.flags]),
     "array:array": lambda walk, value, depth: {"$t": "array", "c": value.typecode, "v": walk.items(value, depth + 1)},
     "collections:ChainMap": _simple("ChainMap", lambda value: list(value.maps)),
+    **{f"builtins:{kind}_{name}": _view(name) for kind in ("dict", "odict") for name in ("keys", "values", "items")},
+    "builtins:mappingproxy": _when_made_again(_simple("mappingproxy", lambda value: value.copy())),
+    "sqlite3:Row": _when_made_again(_row),
+    "pydantic_core._pydantic_core:Url": _when_made_again(_url),
+    "pydantic_core._pydantic_core:MultiHostUrl": _when_made_again(_url),
+    "pydantic.types:SecretStr": _when_made_again(_secret),
     **_addresses,
     **_plain_path,
 }
@@ -731,7 +787,7 @@ def classify(kind: type) -> Handler:
             if handler in _BY_CLASS and loaded_class(name_of(kind)) is None:
                 return _plain_namedtuple if handler is _namedtuple and _is_plain(kind) else _unnamed(handler)
             return handler
-    return _opaque("no codec knows its type")
+    return _opaque(_UNKNOWN)
 
 
 def _unnamed(handler: Handler) -> Handler:
@@ -967,6 +1023,27 @@ def _is_scalar(kind: type, bases: tuple[type, ...]) -> bool:
     return not is_heap(kind) and kind.__module__ == "numpy" and _from("numpy", "generic")(kind, bases)
 
 
+#: Classes of the standard library whose instances, also those of subclasses, are what their attributes are.
+_PLAIN_CLASSES: Final = frozenset(
+    (
+        *("argparse:Namespace", "subprocess:CompletedProcess", "string:Template", "email.headerregistry:Address"),
+        *("collections:UserDict", "collections:UserList", "collections:UserString"),
+    )
+)
+
+
+def _is_plain_object(kind: type, bases: tuple[type, ...]) -> bool:
+    return (
+        any(name_of(base) in _PLAIN_CLASSES for base in bases)
+        and all(base is object or is_heap(base) for base in bases)
+        and not hasattr(kind, "__del__")
+    )
+
+
+def _is_url(kind: type, bases: tuple[type, ...]) -> bool:
+    return any(_from("pydantic.networks", name)(kind, bases) for name in ("_BaseUrl", "_BaseMultiHostUrl"))
+
+
 _ATTRS: Final = "__attrs_attrs__"
 _is_pydantic: Final = _from("pydantic.main", "BaseModel")
 _is_msgspec: Final = _from("msgspec", "Struct")
@@ -985,6 +1062,8 @@ _FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]]
     (_is_structseq, _structseq),
     (_is_namedtuple, _namedtuple),
     (_is_subclass, _subclass),
+    (_is_url, _when_made_again(_url)),
+    (_is_plain_object, _when_made_again(_by_attributes)),
 ]
 #: The handlers of trees from whose class an instance is made.
 _BY_CLASS: Final = frozenset(handler for applies, handler in _FAMILIES if handler not in (_exception, _array, _scalar))
@@ -998,6 +1077,9 @@ MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
     "structseq": _is_structseq,
     "namedtuple": _is_namedtuple,
     "sub": _is_subclass,
+    "object": _is_plain_object,
+    "url": _is_url,
+    "secret": _from("pydantic.types", "SecretStr"),
 }
 
 # -- hints -------------------------------------------------------------------------------------------------------------
@@ -1647,7 +1729,7 @@ def _sub(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 
 def _object(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    """Decode an instance of a dataclass or an attrs class."""
+    """Decode an instance that is what its attributes are."""
     value: object = object.__new__(decoder.class_of(tree))
     set_state(value, decoder.mapping(tree["v"], depth))
     return value
@@ -1685,6 +1767,58 @@ def _empty_struct(cls: Any) -> Any:
             "Register a codec for it (tracekit.integration.register_codec) and record again, or replay that record.",
         )
     return cls(**dict.fromkeys(cls.__struct_fields__))
+
+
+def _decode_view(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    mapping = decoder.value(tree["v"], depth + 1)
+    base: Any = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+    if tree.get("c") not in ("keys", "values", "items") or not isinstance(mapping, dict):
+        refuse("it is not a view of a dictionary")
+    return getattr(base, tree["c"])(mapping)
+
+
+def _decode_proxy(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    mapping = decoder.value(tree["v"], depth + 1)
+    if not isinstance(mapping, dict):
+        refuse("a dictionary was expected")
+    return MappingProxyType(mapping)
+
+
+@lru_cache(64)
+@off_loop()
+def _columns(sqlite3: Any, names: tuple[str, ...]) -> Any:
+    """Return a cursor that describes these columns."""
+    quoted = ", ".join('NULL AS "{}"'.format(name.replace('"', '""')) for name in names)
+    connection = sqlite3.connect(":memory:")
+    try:
+        return connection.execute(f"SELECT {quoted}")
+    finally:
+        connection.close()
+
+
+def _decode_row(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    sqlite3 = _loaded("sqlite3", "a row")
+    names, values = decoder.items(tree["c"], depth + 1), decoder.items(tree["v"], depth + 1)
+    if len(names) != len(values) or not names:
+        refuse("a row has other columns than values")
+    return sqlite3.Row(_columns(sqlite3, tuple(map(_text, names))), tuple(values))
+
+
+def _decode_url(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    if tree.get("of") not in ("Url", "MultiHostUrl"):
+        refuse("it is not a URL")
+    inner = getattr(_loaded("pydantic_core", "a URL"), tree["of"])(_text(tree["v"]))
+    if tree["c"] == name_of(type(inner)):
+        return inner
+    value: object = object.__new__(decoder.class_of(tree))
+    set_state(value, {"_url": inner})
+    return value
+
+
+def _decode_secret(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    value: object = object.__new__(decoder.class_of(tree))
+    set_state(value, {"_secret_value": _text(tree["v"])})
+    return value
 
 
 def _decode_exception(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
@@ -1745,6 +1879,12 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "pydantic": _decode_pydantic,
     "msgspec": _msgspec,
     "exception": _decode_exception,
+    "object": _object,
+    "view": _decode_view,
+    "mappingproxy": _decode_proxy,
+    "sqlite_row": _decode_row,
+    "url": _decode_url,
+    "secret": _decode_secret,
 }
 
 
