@@ -452,10 +452,12 @@ def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
 
 def test_another_policy_on_another_day(desk: StubProvider, at_the_desk: Path) -> None:
     """Policy checks are decided anew, with what ran behind those that flip; clocks show another day. Nothing is live."""
-    done = call(
-        "--entry", "desk:desk", "--policy", "policies:strict", "--at", "2031-01-31", "-n", "1", "--junit", "x.xml"
-    )
+    files = ["--junit", "x.xml", "--html", "x.html"]
+    done = call("--entry", "desk:desk", "--policy", "policies:strict", "--at", "2031-01-31", "-n", "1", *files)
     assert done.exit_code == 1, done.output
+    page = Path("x.html").read_text()
+    assert ">3 differ<" in page
+    assert "Models" not in page  # of which none was asked
     assert "  output: {decision: allow} -&gt; {decision: deny, reason: too dear}\n" in Path("x.xml").read_text()
     assert desk.seen == []
     assert "differs: policy.check limits: decided otherwise  2 runs" in done.stdout

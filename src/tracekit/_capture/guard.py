@@ -1435,7 +1435,8 @@ _TOOL: Final = "let a @traced_tool or an instrumented client make this call, so 
 _NEXT: Final[dict[Kind, str]] = {
     "lookup": f"{_TOOL}; or, for a test's own server, replay(..., allow_hosts=[{{host!r}}])",
     "listen": "a server's work that comes through handlers (@on_task) is replayed without it: by `tracekit replay`, or with "
-    "`replay_tasks(handler)` inside the block; or, for a test's own server, replay(..., allow_hosts=[{host!r}])",
+    "`replay_tasks(handler)` inside the block; a run that a request handler opened, by `tracekit replay RUN --entry "
+    "module:function`; or, for a test's own server, replay(..., allow_hosts=[{host!r}])",
     "native": "let a @traced_tool make this call, so that the replay answers it; or, for a test's own server, name its host in "
     "replay(..., allow_hosts=[...])",
     "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "

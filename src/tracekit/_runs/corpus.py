@@ -46,7 +46,7 @@ from .remote import fetched_run, fetched_store, is_url, runs_at
 from .replaying import kinds_that_go_live
 from .wording import both_sides, dollars, plural, short
 
-__all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "regress"]
+__all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "asks_models", "regress", "state_count"]
 
 State = Literal["same", "differs", "not replayable", "crashed", "timed out"]
 #: The order in which states are reported.
@@ -382,6 +382,16 @@ def _explained(run: JudgedRun) -> str:
     return "\n".join(filter(None, (run.text, *fields, ", ".join(where), f"run {run.place}")))
 
 
+def state_count(state: State, count: int) -> str:
+    """Return ``"1 differs"``, ``"2 differ"``, ``"3 same"``."""
+    return f"{count} {'differ' if state == 'differs' and count > 1 else state}"
+
+
+def asks_models(report: CorpusReport) -> bool:
+    """Return whether model calls are live: only then does their usage say something."""
+    return any(kind.partition(":")[0] == "llm" for kind in report.live)
+
+
 # -- as HTML -----------------------------------------------------------------------------------------------------------
 
 _BADGES: Final = {"same": "good", "differs": "bad", "crashed": "bad", "timed out": "warn", "not replayable": "warn"}
@@ -393,7 +403,9 @@ _RUNS_OF_GROUP: Final = 1000
 def _page(report: CorpusReport) -> str:
     """Render the report of a corpus as HTML without scripts: what was tried and its effects, each group of runs, each
     run."""
-    counts = "".join(badge(f"{count} {state}", _BADGES[state]) + " " for state, count in report.counts.items() if count)
+    counts = "".join(
+        f"{badge(state_count(state, count), _BADGES[state])} " for state, count in report.counts.items() if count
+    )
     many = plural(len(report.runs), "run")
     head = f'<h1>{many}</h1><p class="figures">against <code>{safe(report.against)}</code> {counts}</p>'
     groups = "".join(_group_html(report, one) for one in report.groups)
@@ -414,10 +426,9 @@ def _led_to(report: CorpusReport) -> str:
         f'<td class="n">{safe("not known" if one["cost_usd"] is None else dollars(one["cost_usd"]))}</td></tr>'
         for side, one in (("recorded", found["recorded"]), ("now", found["now"]))
     )
-    return (
-        f"<h3>What it led to</h3><table>{rows}</table><h3>Models</h3>"
-        f"<table><tr><th></th><th>calls</th><th>tokens</th><th>cost</th></tr>{took}</table>"
-    )
+    heads = "".join(f"<th>{one}</th>" for one in ("", "calls", "tokens", "cost"))
+    models = f"<h3>Models</h3><table><tr>{heads}</tr>{took}</table>" if asks_models(report) else ""
+    return f"<h3>What it led to</h3><table>{rows}</table>{models}"
 
 
 def _group_html(report: CorpusReport, group: Group) -> str:

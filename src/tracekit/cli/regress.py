@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .._journal.entry import FAMILIES
-from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State
+from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State, asks_models, state_count
 from .._runs.corpus import regress as regress_runs
 from .._runs.remote import is_url
 from .._runs.replaying import ignored_fields, kinds_that_go_live
@@ -235,13 +235,13 @@ def _print(report: CorpusReport) -> None:
     with output.paged() as console:
         for group in report.groups:
             _print_group(console, report, group)
-        counts = [f"{count} {_state_text(state, count)}" for state, count in report.counts.items() if count]
+        counts = [state_count(state, count) for state, count in report.counts.items() if count]
         many = len(report.runs)
         rate = many / report.seconds if report.seconds else 0
         line = Text(f"{many} run{'' if many == 1 else 's'} against {printable(report.against)}: {', '.join(counts)}")
         line.stylize("green" if report.same else "bold")
         if report.changes is not None:
-            _print_changes(console, report.changes, any(kind.partition(":")[0] == "llm" for kind in report.live))
+            _print_changes(console, report.changes, asks_models(report))
         console.print(line + Text(f"  ({report.seconds:.1f} s, {rate:.1f} a second)", style="dim"), soft_wrap=True)
 
 
@@ -264,12 +264,6 @@ def _took(taken: Mapping[str, Any]) -> str:
     cost = "cost not known" if taken["cost_usd"] is None else dollars(taken["cost_usd"])
     tokens = f"{taken['input_tokens']:,} + {taken['output_tokens']:,} tokens"
     return f"{plural(taken['calls'], 'call')}, {tokens}, {cost}"
-
-
-def _state_text(state: State, count: int) -> str:
-    if state == "differs":
-        return "differs" if count == 1 else "differ"
-    return state
 
 
 def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
