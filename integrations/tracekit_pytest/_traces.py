@@ -642,9 +642,10 @@ class Traces:
             cleaned = [(name, _without(content, run)) for name, content in report.sections]
             report.sections = [(name, content) for name, content in cleaned if content.strip()]
         elif report.failed and run.kept is not None:
-            kept = _shown(run.kept, self.config)
+            kept, trace = _shown(run.kept, self.config), _shown(run.path, self.config)
+            left = f"{trace} is as it was" if os.path.exists(run.path) else f"there is no {trace}"
             lines = [
-                f"the test failed while it was recorded, so {_shown(run.path, self.config)} is as it was",
+                f"the test failed while it was recorded, so {left}",
                 f"  recorded  {kept}",
                 f"  show      tracekit show {shlex.quote(kept)}",
             ]

@@ -570,10 +570,12 @@ def test_it():
     assert trace.read_bytes() == before
     (kept,) = re.findall(r"^  recorded  (\S+)$", done.stdout, re.MULTILINE)
     assert f"  show      tracekit show {kept}\n" in done.stdout
+    assert "so traces/test_bad/test_it.jsonl is as it was\n" in done.stdout
     with Trace(str(suite.root / kept)) as opened:
         assert opened.check().end == "run.failed"
     done = suite.run("--record-mode=rewrite", BAD="1")
     assert (outcomes(done), trace.exists()) == ({"FAILED": 1}, False)
+    assert "so there is no traces/test_bad/test_it.jsonl\n" in done.stdout
 
 
 def test_the_network_can_be_blocked_for_all_tests(suite: Suite) -> None:

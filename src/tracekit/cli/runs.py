@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -389,12 +390,23 @@ def prune(
                 click.echo(f"{printable(run.run_id)}  {short(run.name or '', 30)}  {age(run.started_ns)} old")
             output.message(f"would remove {_runs(len(going))} ({size})")
             return
-        if not yes and not click.confirm(f"remove {_runs(len(going))} ({size}) for good?", default=False, err=True):
+        if not yes and not _confirmed(f"remove {_runs(len(going))} ({size}) for good?"):
             output.message("nothing was removed")
             return
         for run in progress(going, "removing"):
             housekeeping.remove(run.path)
         click.echo(f"removed {_runs(len(going))} ({size})")
+
+
+def _confirmed(question: str) -> bool:
+    """Ask, with no as the default. Raises ``UsageError`` where nobody can answer."""
+    try:
+        return click.confirm(question, default=False, err=True)
+    except click.Abort:
+        output.message("")  # the line of the question ends here
+        if sys.stdin.isatty():
+            raise KeyboardInterrupt from None
+        raise click.UsageError("nobody can answer without a terminal: say --yes, or --dry-run to look first") from None
 
 
 @click.command()
