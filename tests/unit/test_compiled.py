@@ -992,12 +992,16 @@ def test_reads_are_kept(base: Any, tmp_path: Path) -> None:
 
 
 def test_lines_of_several_entries(base: Any, tmp_path: Path) -> None:
-    """Each is chained to the one before, all have one time, which never goes back, and where the log ends then is said."""
+    """Each is chained to the one before, all have one time, which never goes back, and where the log ends then is said. They are written
+    after that end only."""
     log = log_of(base, tmp_path / "log")
-    data, end = log._lines(
-        (7, b"0" * 64, 2**62, 100), [("one", 0, 2, b',"a":1'), ("two", 3, 0, b""), ("one", 0, 1, b"")]
-    )
-    (tmp_path / "log").write_bytes(data)
+    log._end = before_them = (7, b"0" * 64, 2**62, 100)
+    data, end = log._lines(before_them, [("one", 0, 2, b',"a":1'), ("two", 3, 0, b""), ("one", 0, 1, b"")])
+    assert log._put(before_them, data, end)
+    assert log._end is end
+    assert not log._put(before_them, data, before_them)
+    assert log._end is end
+    assert log._in_flight is None
     assert entries_of(tmp_path / "log") == [
         {"v": 1, "seq": 8, "type": "one", "lane": 0, "parent": 2, "a": 1},
         {"v": 1, "seq": 9, "type": "two", "lane": 3},

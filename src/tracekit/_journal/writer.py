@@ -345,20 +345,7 @@ class Journal(Chain):
                 continue
             ts = max(_time_ns(), last)
             line, head = self._line(entry, seq, ts, head)
-            after = (seq, head, ts, size + len(line))
-            fd = self._fd
-            if self._end is not end:
-                continue
-            self._in_flight = after  # as in ``_write``
-            try:
-                written = self._os_write(fd, line)
-            except OSError as error:
-                self._give_up(0, error)
-            if written != len(line):
-                self._complete(line, written)
-            if self._in_flight is after:
-                self._end = after
-                self._in_flight = None
+            self._put(end, line, (seq, head, ts, size + len(line)))
         self._kept_bytes = 0
         self._stopped = self._broken is not None or bool(self._kept)
 

@@ -587,10 +587,14 @@ write_failed(PyObject *self)
     }
 }
 
-/* Write the line after which the log ends at `after`. It is in flight from just before the write, without a line of Python between. */
+/* Write lines made to follow `end`, after which the log ends at `after`: 0 if it no longer ends at `end`, -1 with an exception. They are
+   in flight from just before the write, without a line of Python between. */
 static int
-write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, PyObject *after)
+write_lines(NativeState *state, Chain *chain, PyObject *write, PyObject *end, PyObject *line, PyObject *after)
 {
+    if (chain->end != end) {
+        return 0;
+    }
     PyObject *former = chain->in_flight;
     chain->in_flight = Py_NewRef(after);
     PyObject *written = PyObject_CallFunctionObjArgs(write, chain->fd, line, NULL);
@@ -617,7 +621,7 @@ write_line(NativeState *state, Chain *chain, PyObject *write, PyObject *line, Py
         atomic_fetch_add_explicit(&chain->written, 1, memory_order_relaxed);
         Py_DECREF(former);
     }
-    return 0;
+    return 1;
 }
 
 /* What stands between `seq` and the time in entries of a kind. A new reference. */
@@ -664,17 +668,14 @@ write_made(NativeState *state, Chain *chain, Maker make, void *what)
         PyObject *data = NULL, *end = Py_NewRef(chain->end);
         PyObject *after = make(state, chain, end, what, &data);
         /* To make those may run the garbage collector, and so a finalizer that writes an entry: this one comes after it then. */
-        int moved = chain->end != end;
-        Py_DECREF(end);
-        if (after == NULL) {
-            break;
-        }
-        if (!moved && write_line(state, chain, write, data, after) == 0) {
+        int done = after == NULL ? -1 : write_lines(state, chain, write, end, data, after);
+        if (done > 0) {
             result = Py_NewRef(PyTuple_GetItem(after, 0));
         }
-        Py_DECREF(data);
-        Py_DECREF(after);
-        if (!moved) {
+        Py_DECREF(end);
+        Py_XDECREF(data);
+        Py_XDECREF(after);
+        if (done) {
             break;
         }
     }
@@ -691,6 +692,25 @@ can_write(Chain *chain)
         return 0;
     }
     return 1;
+}
+
+PyDoc_STRVAR(put_doc, "_put($self, end, data, after, /)\n--\n\nSee pure.Chain._put.");
+
+static PyObject *
+chain_put(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    NativeState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (count != 3 || (names != NULL && PyTuple_Size(names)) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "_put() takes an end, lines and the end after them");
+        return NULL;
+    }
+    PyObject *write = can_write((Chain *)self) ? PyObject_GetAttr(self, state->method[OS_WRITE]) : NULL;
+    int done = write == NULL ? -1 : write_lines(state, (Chain *)self, write, args[0], args[1], args[2]);
+    Py_XDECREF(write);
+    return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 PyDoc_STRVAR(write_doc, "_write($self, kind, lane, parent, tail, /)\n--\n\nSee pure.Chain._write.");
@@ -1194,6 +1214,7 @@ static PyMemberDef chain_members[] = {
 
 static PyMethodDef chain_methods[] = {
     {"append", (PyCFunction)(void (*)(void))chain_append, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, append_doc},
+    {"_put", (PyCFunction)(void (*)(void))chain_put, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, put_doc},
     {"_write", (PyCFunction)(void (*)(void))chain_write, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, write_doc},
     {"_lines", (PyCFunction)(void (*)(void))chain_lines, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, lines_doc},
     {"_write_with_reads", (PyCFunction)(void (*)(void))chain_write_with_reads, METH_METHOD | METH_FASTCALL | METH_KEYWORDS,

@@ -247,23 +247,27 @@ class Chain:
                 body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
             head = sha256(head + body).hexdigest().encode()
             data = _join((body, b',"hash":"', head, b'"}\n'))
-            length = len(data)
-            entry = (seq, head, ts, size + length)
-            fd = self._fd
-            if self._end is not end:  # a signal handler wrote an entry in the meantime: this one comes after it
-                continue
-            # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
-            self._in_flight = entry
-            try:
-                written = self._os_write(fd, data)
-            except OSError as error:
-                self._give_up(0, error)
-            if written != length:
-                self._complete(data, written)
-            if self._in_flight is entry:
-                self._end = entry
-                self._in_flight = None
-            return seq
+            if self._put(end, data, (seq, head, ts, size + len(data))):
+                return seq
+
+    def _put(self, end: tuple[int, bytes, int, int], data: bytes, after: tuple[int, bytes, int, int]) -> bool:
+        """Write lines made to follow ``end``, after which the log ends at ``after``. Return ``False`` without doing
+        anything if it no longer ends at ``end``: a signal handler has written an entry meanwhile."""
+        fd = self._fd
+        if self._end is not end:
+            return False
+        # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
+        self._in_flight = after
+        try:
+            written = self._os_write(fd, data)
+        except OSError as error:
+            self._give_up(0, error)
+        if written != len(data):
+            self._complete(data, written)
+        if self._in_flight is after:  # otherwise a signal handler has written after it
+            self._end = after
+            self._in_flight = None
+        return True
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
         """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
@@ -302,20 +306,8 @@ class Chain:
                     self._settle()
                 end = self._end
                 data, entry = self._lines(end, entries)
-                fd = self._fd
-                if self._end is not end:
-                    continue
-                self._in_flight = entry  # as in ``_write``
-                try:
-                    written = self._os_write(fd, data)
-                except OSError as error:
-                    self._give_up(0, error)
-                if written != len(data):
-                    self._complete(data, written)
-                if self._in_flight is entry:
-                    self._end = entry
-                    self._in_flight = None
-                return entry[0]
+                if self._put(end, data, entry):
+                    return entry[0]
             return self._end[0]
         except BaseException:
             there = entry is not None and (entry is self._end or entry is self._in_flight)
