@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -408,3 +409,25 @@ def test_a_handler_that_raises_loses_no_outcome(place: Place) -> None:
     during a call, with and without a contract."""
     done = place.python(place.program(INTERRUPTED))
     assert done.returncode == 0, done.stderr
+
+
+KILLED = """
+import os, signal
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    signal.raise_signal(signal.SIGUSR1)
+
+signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(7))
+pay(1)
+"""
+
+
+def test_a_handler_that_ends_the_process_inside_a_tool_leaves_its_step_in_doubt(place: Place) -> None:
+    """As `os._exit` in the tool itself does: the run has no end, and its replay is not known to be right."""
+    place.program(KILLED)
+    assert place.cli("run", "agent.py").returncode == 7
+    listed = place.cli("list", "--json")
+    assert json.loads(listed.stdout)["state"] == "died", listed.stdout
+    assert place.cli("replay", "last").returncode == 3

@@ -22,7 +22,7 @@ from .._reality import monotonic
 from .._runtime.callsite import is_own
 from .._runtime.lane import ROOT, started
 from .._runtime.session import Scope, current, entered
-from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, is_at_work, line_of, name_of, place_of
+from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_work, line_of, name_of, place_of
 from ..errors import ReplayError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .leftovers import LeftHandler
@@ -175,7 +175,11 @@ def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callab
     with entered(own, ends=True):
         about = {"at": at} if line is None else {"at": at, "line": line}
         scope.session.arm(own, f"{kind}:{name}", 0).fired(about)
-        return call()
+        interrupted.append(scope)
+        try:
+            return call()
+        finally:
+            interrupted.remove(scope)
 
 
 def _called_in_replay(scope: Scope, calls: SignalHooks | None, number: int, call: Callable[[], Any]) -> Any:

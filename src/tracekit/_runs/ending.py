@@ -28,6 +28,7 @@ from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
 from .._runtime.session import Session, current
+from .._runtime.signals import in_live_step
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
 
@@ -476,18 +477,17 @@ def _end_with(status: int) -> None:
 
 
 def at_hard_exit(call: Callable[[], object]) -> None:
-    """Call ``call`` before ``os._exit`` and ``os.exec*``, except inside a tool, whose step stays in doubt.
+    """Call ``call`` before ``os._exit`` and ``os.exec*``, except inside a tool, whose step stays in doubt, or in a signal
+    handler that has interrupted one.
 
     With ``os._exit`` a forked child ends cleanly, and with ``os.exec*`` a process continues as another program.
     """
     pid = os.getpid()
 
     def leave() -> None:
-        if os.getpid() == pid:
-            scope = current.get()
-            if scope is None or not scope.live:
-                with suppress(Exception):  # a full disk must not prevent the exit
-                    call()
+        if os.getpid() == pid and not in_live_step():
+            with suppress(Exception):  # a full disk must not prevent the exit
+                call()
 
     def exit_status(status: int) -> int:
         leave()

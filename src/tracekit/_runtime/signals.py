@@ -38,11 +38,31 @@ if TYPE_CHECKING:
     from .._journal.reader import Trace
     from .verdict import Report
 
-__all__ = ["LOOP_SIGNAL", "SIGNAL", "SignalCalls", "at_next", "in_loop", "is_at_work", "line_of", "name_of", "place_of"]
+__all__ = [
+    "LOOP_SIGNAL",
+    "SIGNAL",
+    "SignalCalls",
+    "at_next",
+    "in_loop",
+    "interrupted",
+    "is_at_work",
+    "line_of",
+    "name_of",
+    "place_of",
+]
 
 #: The names of the entries of handlers' calls, outside event loops and in them.
 SIGNAL: Final = "signal"
 LOOP_SIGNAL: Final = "loop.signal"
+
+
+#: The scopes of what the running signal handlers have interrupted; only the main thread runs any.
+interrupted: Final[list[Scope]] = []
+
+
+def in_live_step() -> bool:
+    """Return whether the running code is inside a live step, or is of a signal handler that has interrupted one."""
+    return any(scope is not None and scope.live for scope in (current.get(), *interrupted))
 
 
 def name_of(number: int) -> str:

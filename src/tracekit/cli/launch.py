@@ -42,6 +42,7 @@ from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
+from .._runtime.signals import in_live_step
 from .._runtime.verdict import Report
 from .._values import dumps, from_json, to_json
 from ..errors import (
@@ -892,7 +893,7 @@ class _EndOfResumption:
 
     def by_os_exit(self, status: int) -> int:
         """Return the status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
-        if self.code is None and not _in_live_effect():
+        if self.code is None and not in_live_step():
             self.watchdog.stop()
             if self._runs.resumed is not None and self._runs.resumed.begun:
                 self._runs.resumed.leave()
@@ -902,11 +903,6 @@ class _EndOfResumption:
 
 def _leave(block: RecordBlock | ReplayBlock | ResumeBlock, error: BaseException | None) -> None:
     block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-
-
-def _in_live_effect() -> bool:
-    scope = current.get()
-    return scope is not None and bool(scope.live)
 
 
 def _resumed_call(resumed_runs: ResumedRuns, entry: Entry) -> Body:
@@ -1044,7 +1040,7 @@ class _EndOfRecording:
 
     def by_os_exit(self, status: int) -> int:
         """Return the status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
-        if not self._over and not _in_live_effect():
+        if not self._over and not in_live_step():
             self._block.run.set_result({"status": status})
             self._end(self._block.leave)
         return _status_within_budget(status)
