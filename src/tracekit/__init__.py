@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ._runs.failures import RecordedFailure as RecordedFailure
     from ._runs.failures import recorded_failures as recorded_failures
     from ._runs.recording import record as record
-    from ._runs.replaying import replay as replay
+    from ._runs.replay import replay as replay
     from ._runs.resuming import resume as resume
     from ._runs.run import Run as Run
     from ._runs.run import current_run as current_run
@@ -111,7 +111,7 @@ _HOMES: Final = {
     "record": "_runs.recording",
     "recorded_failures": "_runs.failures",
     "regress": "_runs.corpus",
-    "replay": "_runs.replaying",
+    "replay": "_runs.replay",
     "resume": "_runs.resuming",
     "state_transition": "_capture.notes",
     "traced": "_capture.decorators",

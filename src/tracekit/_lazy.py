@@ -1,18 +1,19 @@
-"""Names, regular expressions and named tuples that are created on first use, so that a program does not pay for what it
-never uses."""
+"""Names, modules, regular expressions and named tuples that are created on first use, so that a program does not pay for
+what it never uses."""
 
 from __future__ import annotations
 
 from collections import _tuplegetter, namedtuple  # type: ignore[attr-defined]  # it makes the fields of every named tuple
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, AnyStr, Final
 
 if TYPE_CHECKING:
     import re
     from typing import NamedTuple as NamedTuple
 
-__all__ = ["NamedTuple", "compile_all", "expression", "lazily"]
+__all__ = ["NamedTuple", "expression", "later", "lazily", "make_all"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -35,6 +36,40 @@ def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callabl
     return getattribute, lambda: [*namespace, *homes]
 
 
+class _LaterModule(ModuleType):
+    """Stands in for a module until one of its names is first used, which imports it, and passes everything on to it."""
+
+    def _real(self) -> ModuleType:
+        real = vars(self).get("_imported")
+        if real is None:
+            real = vars(self)["_imported"] = import_module(self.__name__)
+        return real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real(), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._real(), name)
+
+
+#: The modules that stand in for others.
+_modules: Final[list[_LaterModule]] = []
+
+
+def later(package: dict[str, Any], *names: str) -> None:
+    """Let ``from package import name`` import these modules of the package with this namespace when one of their names is
+    first used, and not at once.
+
+    Importing a name from such a module (``from package.module import name``) imports the module at once, as always.
+    """
+    for name in names:
+        module = package[name] = _LaterModule(f"{package['__name__']}.{name}")
+        _modules.append(module)
+
+
 class _Expression:
     """A regular expression that is compiled on first use."""
 
@@ -55,8 +90,11 @@ class _Expression:
 _expressions: Final[list[_Expression]] = []
 
 
-def compile_all() -> None:
-    """Compile every expression of the loaded modules; for a process that will be forked many times."""
+def make_all() -> None:
+    """Import the modules that stand-ins were made for, and compile every expression of the loaded modules; for a process
+    that will be forked many times."""
+    for module in _modules:
+        module._real()
     for one in _expressions:
         one.pattern  # noqa: B018  # looking at one compiles it
 
@@ -68,15 +106,27 @@ def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     return made  # type: ignore[no-any-return]
 
 
+#: How many objects of a named tuple are created without a compiled constructor, each of which takes longer.
+_FEW: Final = 40
+
+
 class _Tuple(tuple):  # type: ignore[type-arg]
-    """A named tuple whose constructor is compiled when the first object is created."""
+    """A named tuple whose constructor is compiled when many objects are created, or one with wrong arguments."""
 
     __slots__ = ()
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
+        _field_defaults: dict[str, Any]
+        _created: int
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        owner = next(one for one in cls.__mro__ if "_fields" in vars(one))
+        owner: Any = next(one for one in cls.__mro__ if "_fields" in vars(one))
+        if owner._created < _FEW:
+            owner._created += 1
+            given = {**owner._field_defaults, **kwargs}
+            others = owner._fields[len(args) :]
+            if len(args) <= len(owner._fields) and given.keys() >= {*others} and kwargs.keys() <= {*others}:
+                return tuple.__new__(cls, (*args, *map(given.__getitem__, others)))
         made = namedtuple(owner.__name__, vars(owner)["_fields"], defaults=vars(owner)["_field_defaults"].values())  # type: ignore[misc]
         setattr(owner, "__new__", vars(made)["__new__"])  # noqa: B010  # a type checker takes it for a method
         return cls.__new__(cls, *args, **kwargs)
@@ -115,6 +165,7 @@ class _Naming(type):
         fields = tuple(names["__annotations__"])
         defaults = {field: names.pop(field) for field in fields if field in names}
         names |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+        names["_created"] = 0
         names |= {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
         return type(name, (_Tuple,), names)
 
@@ -122,4 +173,4 @@ class _Naming(type):
 if not TYPE_CHECKING:
 
     class NamedTuple(metaclass=_Naming):
-        """Like ``typing.NamedTuple``, but the constructor is compiled on first use instead of at class creation."""
+        """Like ``typing.NamedTuple``, but the constructor is compiled when it is used much, not at class creation."""

@@ -169,11 +169,11 @@ if TYPE_CHECKING:
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
     from ._values import dumps as canonical_json
-    from ._values import exception_from_json as exception_from_json
-    from ._values import from_json as from_json
     from ._values import not_serialisable as not_serialisable
     from ._values import register as register_codec
     from ._values import to_json as to_json
+    from ._values.decoding import exception_from_json as exception_from_json
+    from ._values.decoding import from_json as from_json
 
 #: The module of each name; it is imported at the first use, so that a transport does not load what only a harness
 #: needs.
@@ -269,14 +269,14 @@ _HOMES: Final = {
     "entered": "_runtime.session",
     "event_data": "_capture.wire",
     "events": "_capture.wire",
-    "exception_from_json": "_values",
+    "exception_from_json": "_values.decoding",
     "event_id": "_journal.entry",
     "family_of": "_journal.entry",
     "span_id": "_journal.entry",
     "trace_id": "_journal.entry",
     "forbidding": "_capture.guard",
     "first_entry": "_journal.store",
-    "from_json": "_values",
+    "from_json": "_values.decoding",
     "gives_anything": "_runtime.index",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",

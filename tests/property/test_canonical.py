@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.depth import examples
 from tracekit._values import canonical, dumps, dumps_in_order, not_serialisable
-from tracekit._values.codec import REBUILD
+from tracekit._values.decoding import REBUILD
 from tracekit.errors import NotReplayableError
 from tracekit.integration import Redactor, exception_from_json, from_json, to_json
 

@@ -17,7 +17,8 @@ from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
 from tracekit._capture.world import event_loops
 from tracekit._runtime.lane import Lane
-from tracekit._runtime.progress import PlaceIndex, Progress
+from tracekit._runtime.places import PlaceIndex
+from tracekit._runtime.progress import Progress
 from tracekit._runtime.schedule import Schedule
 from tracekit._runtime.session import RunState, owner
 from tracekit.integration import Scope, current, drive, here

@@ -17,7 +17,8 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from tests.support.ids import shown
-from tracekit._values import dumps, exception_to_json, shortfalls
+from tracekit._values import dumps, exception_to_json
+from tracekit._values.decoding import shortfalls
 from tracekit.errors import NotReplayableError, RecordedError
 from tracekit.integration import exception_from_json, from_json, to_json
 

@@ -232,7 +232,7 @@ def test_a_damaged_index_is_left_out_and_made_anew(
     assert index().read_bytes() == sound
 
 
-@pytest.mark.parametrize("module", ["_journal.reader", "_runtime.index", "_runtime.progress"])
+@pytest.mark.parametrize("module", ["_journal.reader", "_runtime.index", "_runtime.places"])
 def test_an_index_of_other_code_is_left_out(
     run: Run, passes: list[str], monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

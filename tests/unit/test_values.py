@@ -20,7 +20,8 @@ from tests.support.tracing import recorded
 from tracekit import Run, record, replay, traced_tool
 from tracekit._runtime import encoding as values
 from tracekit._runtime.encoding import Encoder
-from tracekit._values import dumps_in_order, quick, structured
+from tracekit._values import dumps_in_order, quick
+from tracekit._values.decoding import structured
 from tracekit.errors import InexactReplayError, NotReplayableError, RecordedError
 from tracekit.integration import Redactor, Trace, current, from_json, to_json
 

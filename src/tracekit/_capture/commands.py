@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 from .._reality import off_loop
 from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here, outside_the_run
 from .._runtime.step import Request, Spec
-from .._values import from_json, to_json
+from .._values import to_json
+from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
 from .patch import Patch, Switch
 
@@ -28,7 +29,6 @@ __all__ = [
     "STATUS",
     "CapturedProcess",
     "ProcessSteps",
-    "activate",
     "classify",
     "deactivate",
     "described",
@@ -830,10 +830,6 @@ def _patches() -> list[Patch]:
 
 
 _by_descriptor: Final = Switch(_patches, ("select", "selectors"))
-
-
-def activate() -> None:
-    """Do nothing yet: the hooks are installed when a program asks for the descriptor of a pipe."""
 
 
 def deactivate() -> list[str]:

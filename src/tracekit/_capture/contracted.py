@@ -72,7 +72,6 @@ __all__ = [
     "acting",
     "call_plan",
     "in_time_async",
-    "merged",
     "run_plan",
     "run_plan_async",
     "undoable_steps",
@@ -331,32 +330,6 @@ class Completed:
 
 #: Fields that a generator's contract can't have.
 _NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
-
-
-def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
-    """Merge the keyword ``fields`` (``None``: not given) into ``contract``."""
-    if isinstance(contract, ExecutionContract):
-        found = contract.as_dict()
-    elif contract is None or isinstance(contract, Mapping):
-        found = dict(contract or {})
-    else:
-        raise impossible(None, "contract", f"contract must be an ExecutionContract, not {contract!r}")
-    for name, value in fields.items():
-        if value is None:
-            continue
-        if name in found and found[name] != value:
-            raise impossible(
-                None,
-                name,
-                f"{name} is {found[name]!r} in contract= but {value!r} as an argument of its own",
-                actual=value,
-            )
-        found[name] = value
-    try:
-        return ExecutionContract(**found)
-    except TypeError:
-        unknown = sorted(set(found) - set(ExecutionContract.__dataclass_fields__))
-        raise impossible(None, "contract", f"it has no field {', '.join(map(repr, unknown))}") from None
 
 
 class Terms:

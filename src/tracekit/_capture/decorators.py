@@ -10,19 +10,19 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from .._policy import contract as contracts
 from .._reality import pause
 from .._runtime.callsite import caller
 from .._runtime.redaction import patterns_of
 from .._runtime.session import Scope, here
 from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
-from . import callers
+from . import callers, contracted
 from .calls import Captured, Point, called, first_parameter_in_class, parameters_of, shape_of, wrap
 
 if TYPE_CHECKING:
     from .._policy.contract import ExecutionContract, SideEffectClass
     from .._runtime.spending import Budget
-    from .contracted import BlockBody, Plan
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -89,10 +89,7 @@ def traced_tool(
         'refunded A-1042'
         'refunded A-1042'
     """
-    from .._policy.contract import SideEffectClass
-    from .contracted import Terms, merged
-
-    side_effect = SideEffectClass.of(side_effect).value
+    side_effect = contracts.SideEffectClass.of(side_effect).value
     if name is not None and not name:
         raise ValueError("a tool's name can't be empty")
     signature: dict[str, Any] = {}
@@ -102,7 +99,7 @@ def traced_tool(
         signature["config"] = dict(config)
     patterns = patterns_of(redact)
     changes = (mutates,) if isinstance(mutates, str) else _names(mutates)
-    agreed = merged(
+    agreed = contracts.merged(
         contract,
         {
             "exactly_once": exactly_once,
@@ -125,7 +122,7 @@ def traced_tool(
             return captured
 
         def terms(inner: Any, called: str, shape: str) -> Any:
-            return Terms(
+            return contracted.Terms(
                 called,
                 inner,
                 side_effect,
@@ -212,8 +209,6 @@ def _captured(
     patterns: tuple[re.Pattern[str], ...] = (),
     mutates: tuple[str, ...] | None = None,
 ) -> Any:
-    from .contracted import wrap_contracted
-
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool must be a function, a method or another callable, not {function!r}")
@@ -235,7 +230,7 @@ def _captured(
     if terms is None:
         plain = Captured(inner, spec, require_run=_required(require_run))
         if plain.own and "generator" not in plain.shape:
-            return wrap_contracted(plain, function)
+            return contracted.wrap_contracted(plain, function)
         return wrap(plain, function)
     return _with_terms(inner, function, spec, _required(require_run), terms, patterns)
 
@@ -271,14 +266,12 @@ def _with_terms(
     terms: Callable[[Any, str, str], Any],
     patterns: tuple[re.Pattern[str], ...],
 ) -> Any:
-    from .contracted import wrap_contracted
-
     agreed = terms(inspect.unwrap(inner), spec.name, shape_of(inner))
     spec.compensation = agreed.compensation
     if patterns:
         spec.patterns = patterns
     captured = Captured(inner, spec, require_run=require_run, terms=agreed)
-    return (wrap if "generator" in captured.shape else wrap_contracted)(captured, function)
+    return (wrap if "generator" in captured.shape else contracted.wrap_contracted)(captured, function)
 
 
 def _returned(function: Any) -> Any:
@@ -312,8 +305,8 @@ class Effect:
         self._input = input
         self._scope: Scope | None = None
         #: The call, suspended at its body while the block runs; and the step of the log that answers it, if one does.
-        self._plan: Plan | None = None
-        self._block: BlockBody | None = None
+        self._plan: contracted.Plan | None = None
+        self._block: contracted.BlockBody | None = None
         self._answered = 0
         #: The effect's result: set by the block if ``live``, taken from the recording in a replay.
         self.output: Any = None
@@ -332,27 +325,21 @@ class Effect:
         return self.output
 
     def __enter__(self) -> Effect:
-        from .contracted import run_plan
-
-        return self._entered(run_plan(self._call("function")))
+        return self._entered(contracted.run_plan(self._call("function")))
 
     async def __aenter__(self) -> Effect:
-        from .contracted import run_plan_async
+        return self._entered(await contracted.run_plan_async(self._call("coroutine")))
 
-        return self._entered(await run_plan_async(self._call("coroutine")))
-
-    def _call(self, shape: str) -> Plan:
-        from .contracted import Invocation, call_plan
-
+    def _call(self, shape: str) -> contracted.Plan:
         self._scope = here()
         point = Point(self._spec, shape, require_run=_required(False))
-        self._plan = call_plan(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
+        self._plan = contracted.call_plan(
+            contracted.Invocation(point, None, None, dict(self._input), (), {}, self._scope)
+        )
         return self._plan
 
     def _entered(self, reached: Any) -> Effect:
-        from .contracted import BlockBody
-
-        if isinstance(reached, BlockBody):
+        if isinstance(reached, contracted.BlockBody):
             self._block = reached
             return self
         self._answered = reached.seq
@@ -380,8 +367,6 @@ class Effect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        from .contracted import run_plan
-
         plan, block = self._plan, self._block
         self._plan = self._block = None
         if block is None or plan is None:
@@ -395,7 +380,7 @@ class Effect:
                 "call `e.perform(function, …)` or test `if e.live: …` in it"
             )
             block.outcome_info = {"info": {"unasked": True}}
-        run_plan(plan, self.output, error)
+        contracted.run_plan(plan, self.output, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None

@@ -459,7 +459,9 @@ ACTS: Final[_Table] = {
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Modules between the caller and the operation.
-_SEAMS: Final = tuple(f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "processes", "threads"))
+_SEAMS: Final = tuple(
+    f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "popen", "processes", "threads")
+)
 #: tracekit's modules that use files of their own, and call no function of the program.
 _KEEPS_RUNS: Final = ("tracekit._journal.", "tracekit._runs.")
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

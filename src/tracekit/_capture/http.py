@@ -24,7 +24,8 @@ from .._runtime.redaction import StreamRedactor
 from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
-from .._values import from_json, quick, to_json
+from .._values import quick, to_json
+from .._values.decoding import from_json
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,

@@ -63,7 +63,8 @@ def instrument(
     with _lock:
         classify(http_classes or {})
         trust(mcp_trust)
-        commands.classify(processes or {})
+        if processes:
+            commands.classify(processes)
         for module in user_modules:
             callers.include(module)
         for integration in found.values():

@@ -15,7 +15,7 @@ from typing import Any, Final
 from .._reality import free_in_forks
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
-from . import clock, commands, guard, inputs, processes, prompts, randomness, signals, threads, timers
+from . import clock, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
 from .callers import packaged
 from .leftovers import collecting
 from .patch import LatePatch, Patch, Switch, loaded
@@ -29,6 +29,24 @@ def _of_event_loops() -> list[Patch]:
     from . import loops
 
     return loops.patches(event_loops)
+
+
+def _of_subprocesses() -> list[Patch]:
+    return popen.patches(subprocesses) if any(map(loaded, _STARTING)) else []
+
+
+#: The modules that start processes, or learn of their end.
+_STARTING: Final = (
+    "subprocess",
+    "multiprocessing.process",
+    "multiprocessing.spawn",
+    "multiprocessing.pool",
+    "concurrent.futures.process",
+    "asyncio.base_subprocess",
+    "asyncio.unix_events",
+)
+#: Their hooks: a program that imports none of them does not import these either.
+subprocesses: Final = Switch(_of_subprocesses, _STARTING)
 
 
 #: The hooks of asyncio and libraries built on it: a program without event loops imports none of them.
@@ -66,6 +84,17 @@ def _of_imports() -> list[Patch]:
     return [LatePatch(loader, "exec_module", _executing)]
 
 
+class _Descriptors:
+    """The functions that take descriptors: they are replaced when a program asks for that of a captured process's pipe."""
+
+    def activate(self) -> None:
+        pass
+
+    def deactivate(self) -> None:
+        if (commands := loaded("tracekit._capture.commands")) is not None:
+            commands.deactivate()
+
+
 #: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()``, and
 #: ``deactivate()``, which also removes what an interrupted ``activate()`` has installed, and otherwise does nothing.
 _PARTS: Final[tuple[Any, ...]] = (
@@ -74,13 +103,14 @@ _PARTS: Final[tuple[Any, ...]] = (
     randomness,  # random numbers and ids
     threads,  # threads that start, and calls that pools run
     processes,  # child processes that start and end
+    subprocesses,  # the same, by subprocess and multiprocessing
     timers,  # sleeps, deadlines, and what threads wait for
     signals,  # signals, and the program's handlers
     event_loops,  # tasks and callbacks
     guard,  # calls that reach outside the process
     inputs,  # environment variables and files
     Switch(_of_imports),  # installed modules that are imported
-    commands,  # descriptors of a captured process's pipes
+    _Descriptors(),  # descriptors of a captured process's pipes
     prompts,  # debuggers that ask
 )
 

@@ -1,1 +1,5 @@
 """What is on disk: entries, chain, files, runs. It knows nothing of functions or SDKs."""
+
+from .._lazy import later
+
+later(globals(), "keys", "reader", "seals")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from .._native import digest, elements, parts, unknown
-from .._native.pure import is_worth
+from .._native.common import is_worth
 
 __all__ = ["Interner", "KnownList", "Places"]
 

@@ -23,7 +23,7 @@ import orjson
 
 from .. import _reality
 from .._native import FORM, columns
-from .._native.pure import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
+from .._native.common import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .durable import is_past

@@ -25,6 +25,7 @@ from .._lazy import NamedTuple
 from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing
+from .tip import SEAL_KEY_VARIABLE, seal_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from .reader import Trace, Verdict
 
 __all__ = [
-    "KEY_VARIABLE",
     "PublicKeys",
     "Seal",
     "SigningKey",
@@ -40,10 +40,8 @@ __all__ = [
     "check_seal",
     "new_key",
     "read_seals",
-    "seal_of",
 ]
 
-KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
 _LONGEST_KEY: Final = 1 << 20
 _MAX_SIZE: Final = 64 << 20
 _SIGNED: Final = b',"signature":"'
@@ -73,10 +71,10 @@ class SigningKey:
         Raises ``TraceError`` if the key can't be read or the cryptography library is missing: a seal must not be
         omitted unnoticed.
         """
-        where = path or os.environ.get(KEY_VARIABLE)
+        where = path or os.environ.get(SEAL_KEY_VARIABLE)
         if not where:
             return None
-        _library(f"{KEY_VARIABLE} is set" if path is None else "this seals")
+        _library(f"{SEAL_KEY_VARIABLE} is set" if path is None else "this seals")
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
@@ -244,11 +242,6 @@ class Seal(NamedTuple):
     key: str
     signature: bytes
     signed: bytes
-
-
-def seal_of(trace: str) -> str:
-    """Return the path of the seals of the trace at this path, existing or not."""
-    return f"{trace.removesuffix('.jsonl')}.seal"
 
 
 def add_seal(

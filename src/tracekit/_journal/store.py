@@ -19,10 +19,10 @@ from .. import _reality
 from .._lazy import NamedTuple, expression
 from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
+from . import seals
 from .durable import is_past, make_directory, sync_directory
 from .entry import DEFAULT, ENDS, Limits, too_deep
-from .seals import PublicKeys, SigningKey, add_seal, check_seal, seal_of, uncovered
-from .tip import check_kept, check_tip_hash, write_tip
+from .tip import SEAL_KEY_VARIABLE, check_kept, check_tip_hash, seal_of, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
 
@@ -133,6 +133,11 @@ def segment_in(path: str) -> str | None:
 def segment_of(lane_path: str) -> str:
     """Return the segment name of a child process, given its lane path: 16 hex digits."""
     return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _signing_key() -> seals.SigningKey | None:
+    """Return the key with which runs are sealed, if the environment names one."""
+    return seals.SigningKey.of() if os.environ.get(SEAL_KEY_VARIABLE) else None
 
 
 def file_beside(path: str, segment: str | None) -> str:
@@ -943,7 +948,7 @@ class Store:
                 run_id=run_id,
                 next_action="remove it, or name another file",
             )
-        SigningKey.of()  # an unreadable key is an error now, not only when the run is complete
+        _signing_key()  # an unreadable key is an error now, not only when the run is complete
         vault_key()
         try:
             self._make(self.runs, durability != "none")
@@ -1079,9 +1084,9 @@ class Store:
             if self.file is None:
                 self._make(self.tips, durable)
                 write_tip(path, count, head, sync=durable)
-            if (key := SigningKey.of()) is not None:
+            if (key := _signing_key()) is not None:
                 path = self.path(run_id, segment)
-                add_seal(path, key, run_id, count, head, segment=segment, sync=durable)
+                seals.add_seal(path, key, run_id, count, head, segment=segment, sync=durable)
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
 
@@ -1097,7 +1102,7 @@ class Store:
         run: str | os.PathLike[str],
         *,
         head: str | None = None,
-        keys: PublicKeys | None = None,
+        keys: seals.PublicKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> Verdict:
         """Verify a run with all its segments, its kept tips, and ``head``, a tip hash kept by the user.
@@ -1111,9 +1116,9 @@ class Store:
             return self.judge_run(trace, keys=keys, head=head)
 
     @_reality.off_loop()
-    def judge(self, trace: Trace, *, keys: PublicKeys | None = None) -> Verdict:
+    def judge(self, trace: Trace, *, keys: seals.PublicKeys | None = None) -> Verdict:
         """Return the verdict on one file, including its name, its kept tip and the seals beside it."""
-        verdict = check_seal(trace, trace.status, keys)
+        verdict = seals.check_seal(trace, trace.status, keys)
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":
             return verdict
@@ -1129,7 +1134,7 @@ class Store:
         return check_kept(trace, verdict, kept)
 
     @_reality.off_loop()
-    def judge_run(self, trace: Trace, *, keys: PublicKeys | None = None, head: str | None = None) -> Verdict:
+    def judge_run(self, trace: Trace, *, keys: seals.PublicKeys | None = None, head: str | None = None) -> Verdict:
         """Return the verdict on a run with its segments, the files of its child processes: none may be damaged,
         truncated or missing."""
         verdict = self.judge(trace, keys=keys)
@@ -1146,7 +1151,7 @@ class Store:
         listed = verdict.segments
         verdict = with_segments(trace, verdict._replace(segments=_with_sealed(verdict)), judge)
         seal = verdict.seal or {}
-        if seal.get("state") == "valid" and (name := uncovered(verdict, found, listed)) is not None:
+        if seal.get("state") == "valid" and (name := seals.uncovered(verdict, found, listed)) is not None:
             text = f"{seal['text']}, which does not cover the child process {name}: it continued, or started, after the seal was made"
             verdict = verdict._replace(seal={**seal, "state": "extended", "text": text})
         return verdict

@@ -31,6 +31,14 @@ __all__ = [
 _MAX_SIZE: Final = 64 << 10
 _SHAPE: Final = {"run_id": str, "count": int, "head": str, "kept_at": int}
 
+#: Names the file of the private key with which runs are sealed when they end.
+SEAL_KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
+
+
+def seal_of(trace: str) -> str:
+    """Return the path of the seals of the trace at this path, existing or not."""
+    return f"{trace.removesuffix('.jsonl')}.seal"
+
 
 class KeptTip(NamedTuple):
     """A kept tip: the number of entries, the hash of the last one, and when it was stored (ns since the epoch)."""

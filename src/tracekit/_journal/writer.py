@@ -21,7 +21,7 @@ import orjson
 from .. import _reality
 from .._native import Chain, grouped
 from .._native import line as _line
-from .._native.pure import PENDING, take
+from .._native.common import PENDING, take
 from .._reality import OwnThread, system
 from ..errors import LogWriteError
 from .entry import FORMAT_VERSION

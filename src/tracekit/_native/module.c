@@ -9,25 +9,25 @@
 #define TRACEKIT_SOURCES ""
 #endif
 
-/* Read the constants of pure.py. */
+/* Read the constants that are shared with Python. */
 static int
 add_constants(NativeState *state)
 {
-    PyObject *pure = PyImport_ImportModule("tracekit._native.pure");
-    if (pure == NULL) {
+    PyObject *common = PyImport_ImportModule("tracekit._native.common");
+    if (common == NULL) {
         return -1;
     }
-    state->in_order = PyObject_GetAttrString(pure, "IN_ORDER");
+    state->in_order = PyObject_GetAttrString(common, "IN_ORDER");
     static const char *const names[] = {"LEVELS", "CONTAINERS", "PENDING", "PIECE"};
     Py_ssize_t *const into[] = {&state->levels, &state->containers, &state->pending, &state->piece};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        PyObject *number = PyObject_GetAttrString(pure, names[i]);
+        PyObject *number = PyObject_GetAttrString(common, names[i]);
         if (number != NULL) {
             *into[i] = PyLong_AsSsize_t(number);
             Py_DECREF(number);
         }
     }
-    Py_DECREF(pure);
+    Py_DECREF(common);
     return PyErr_Occurred() ? -1 : 0;
 }
 

@@ -7,7 +7,7 @@ import re
 import sys
 from _thread import allocate_lock
 from hashlib import sha256
-from itertools import groupby, repeat, starmap
+from itertools import groupby
 from operator import itemgetter, methodcaller
 from sys import _getframe
 from sys import modules as _modules
@@ -17,8 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import orjson
 
 from .. import _reality
-from .._lazy import NamedTuple, expression
+from .._lazy import expression
 from ..errors import LogWriteError
+from .common import (
+    CONTAINERS,
+    IN_ORDER,
+    LEVELS,
+    PENDING,
+    PIECE,
+    Place,
+    encodable,
+    is_short,
+    is_worth,
+    take,
+)
 
 if TYPE_CHECKING:
     from collections import deque
@@ -57,13 +69,6 @@ __all__ = [
 
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
-#: A piece of a stream with fewer bytes needs no interning.
-PIECE: Final = 1024
-
-
-def is_short(text: str) -> bool:
-    """Return whether a text has fewer than ``PIECE`` bytes in UTF-8."""
-    return len(text) < PIECE and (text.isascii() or len(text.encode("utf-8", "surrogatepass")) < PIECE)
 
 
 # -- the journal's lines -----------------------------------------------------------------------------------------------
@@ -83,8 +88,6 @@ def line(head: bytes, seq: int, middle: bytes, ts: int, lane: int, parent: int, 
     return _join((body, b',"hash":"', head, b'"}\n')), head
 
 
-#: The most reads of clocks and random numbers that wait to be written; the thread that adds one more writes them.
-PENDING: Final = 4096
 _of_read: Final = itemgetter(0, 1, 2, 3)
 
 
@@ -111,25 +114,6 @@ def of_text(step: int, text: str) -> bytes | None:
         return None
 
 
-#: Marks of ``columns`` besides those of the given keys: a reference in the entry, and something that could not be
-#: recorded.
-REFERS: Final = 64
-OPAQUE: Final = 128
-#: What entries of a type need for their ``code``: a step; values and a name, and no ``meta``.
-NEEDS_STEP: Final = 1
-NEEDS_VALUES: Final = 2
-
-
-class Place(NamedTuple):
-    """How far a trace has been read and verified: number and time of the last entry, its end in the file, and its hash."""
-
-    seq: int
-    offset: int
-    head: bytes
-    ts: int
-    run_id: bytes
-
-
 def columns(
     block: bytes,
     start: int,
@@ -151,17 +135,6 @@ def columns(
     over examining each line, so nothing is returned here.
     """
     return None
-
-
-def take(reads: deque[tuple[str, int, int, str, Any]]) -> list[tuple[str, int, int, str, Any]]:
-    """Take the reads that wait. What other threads add meanwhile waits on: a thread that reads without pause would keep
-    this going forever."""
-    taken: list[tuple[str, int, int, str, Any]] = []
-    try:
-        taken.extend(starmap(reads.popleft, repeat((), len(reads))))
-    except IndexError:  # a signal handler has written them meanwhile
-        pass
-    return taken
 
 
 class Chain:
@@ -406,15 +379,6 @@ class Pieces:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-#: JSON levels of one value; a more deeply nested one is not serialisable. (A reader accepts 300 per line, including the
-#: entry around the value.)
-MAX_DEPTH: Final = 190
-#: The levels at which a list or dictionary may begin in any case: its tag may need two more.
-LEVELS: Final = MAX_DEPTH - 2
-#: The most containers that are examined for a small value.
-CONTAINERS: Final = 200
-#: The options of orjson with which nothing is converted, and keys keep their order.
-IN_ORDER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _orjson_dumps: Final = orjson.dumps
 _orjson_loads: Final = orjson.loads
 
@@ -456,15 +420,6 @@ def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
             level = below
     except RuntimeError:  # changed by another thread meanwhile
         return False
-
-
-def encodable(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8: half a surrogate pair can't."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def noted(value: object, seen: list[Any]) -> bytes | None:
@@ -608,15 +563,6 @@ def _look_for_parts(value: Any, least: int, element: int, way: Any, found: list[
             found.append((_steps((way, key)), item))
         elif kind is dict or kind is list:
             _look_for_parts(item, least, element, (way, key), found)
-
-
-def is_worth(items: list[Any], element: int) -> bool:
-    """Return whether a list contains anything but numbers and texts shorter than ``element``."""
-    for item in items:
-        kind = type(item)
-        if kind is dict or (kind is str and len(item) >= element):
-            return True
-    return False
 
 
 def _steps(way: Any) -> tuple[int | str, ...]:

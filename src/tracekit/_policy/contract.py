@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from threading import TIMEOUT_MAX
@@ -16,6 +17,7 @@ __all__ = [
     "check_transition",
     "impossible",
     "is_number",
+    "merged",
     "shown",
 ]
 
@@ -181,3 +183,29 @@ def shown(value: object) -> str:
         return repr(value)
     except ValueError:  # Python does not print integers of more than 4300 digits
         return "one so large"
+
+
+def merged(contract: object, fields: Mapping[str, Any]) -> ExecutionContract:
+    """Merge the keyword ``fields`` (``None``: not given) into ``contract``."""
+    if isinstance(contract, ExecutionContract):
+        found = contract.as_dict()
+    elif contract is None or isinstance(contract, Mapping):
+        found = dict(contract or {})
+    else:
+        raise impossible(None, "contract", f"contract must be an ExecutionContract, not {contract!r}")
+    for name, value in fields.items():
+        if value is None:
+            continue
+        if name in found and found[name] != value:
+            raise impossible(
+                None,
+                name,
+                f"{name} is {found[name]!r} in contract= but {value!r} as an argument of its own",
+                actual=value,
+            )
+        found[name] = value
+    try:
+        return ExecutionContract(**found)
+    except TypeError:
+        unknown = sorted(set(found) - set(ExecutionContract.__dataclass_fields__))
+        raise impossible(None, "contract", f"it has no field {', '.join(map(repr, unknown))}") from None

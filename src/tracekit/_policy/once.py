@@ -19,27 +19,17 @@ from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
 from .._journal.store import SEGMENT, Store, beside, file_beside, live_writer, segment_in, valid_run_id
 from .._lazy import NamedTuple
-from .._runtime.around import Around, AroundStep
+from .._runtime.around import AroundStep
 from .._runtime.callsite import say
-from .._runtime.effects import RecoveredLog
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import RecordedStep, of_step
+from .._runtime.recovered import RecoveredLog
 from .._runtime.redaction import Originals
-from .._runtime.session import Outcome, Scope, Session, Step, current, owner
+from .._runtime.session import Outcome, Scope, Step, current, owner
 from .._runtime.step import Request, Spec
-from .._values import (
-    add_structure,
-    dumps_in_order,
-    exception_from_json,
-    exception_with_structure,
-    from_json,
-    noted,
-    repeated,
-    shortfalls,
-    structured,
-    with_structure,
-)
+from .._values import add_structure, dumps_in_order, exception_with_structure, noted, repeated, with_structure
+from .._values.decoding import exception_from_json, from_json, shortfalls, structured
 from ..errors import (
     ContractViolationError,
     LogWriteError,
@@ -56,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Awaited",
     "DuplicateStep",
-    "ExactlyOnce",
     "FirstStep",
     "KeyedCall",
     "KeyedResult",
@@ -65,10 +54,7 @@ __all__ = [
     "Once",
     "PeerCalls",
     "calls_of",
-    "inherit_keys",
     "place_of",
-    "share",
-    "under_policies",
 ]
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -750,7 +736,7 @@ class PeerCalls:
     def thread_of(self, has: Owner) -> int:
         """Return the thread of this process in which another run's call is being made; 0 if there is none."""
         for session in process.sessions:
-            once = session.state.extras.of(_Keys).once
+            once = session.state.extras.of(RunKeys).once
             if once is not None and once.me[:2] == has[:2]:
                 return once.thread_of(has.seq)
         return 0
@@ -939,76 +925,10 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 # logged, and runs that find the file look for the result in its owner's log.
 
 
-#: All methods of a session except ``begin``.
-_STRAIGHT: Final = [
-    name for name, member in vars(Around).items() if callable(member) and name[0] != "_" and name != "begin"
-]
-
-
-class ExactlyOnce(Around):
-    """The session around ``recorder`` that makes a call under a key only once. Its keys are loaded with the first such
-    call.
-
-    Steps that the log answers don't concern it.
-    """
-
-    def __init__(self, recorder: Recording) -> None:
-        super().__init__(recorder)
-        self._recorder: Final = recorder
-        self._write: Final = recorder.begin
-        # All other methods go straight to the recorder.
-        vars(self).update({name: getattr(recorder, name) for name in _STRAIGHT})
-
-    def begin(self, scope: Scope, request: Request) -> Step:
-        if request.once_key is None:
-            return (
-                self._write(scope, request) if scope.spending is None else budget.begin(self._recorder, scope, request)
-            )
-        recorder = self._recorder
-        if not recorder.recording:
-            return recorder.begin(scope, request)
-        late = recorder.refused(scope, request)
-        return keys_of(recorder).begin(scope, request) if late is None else late
-
-
-class _Keys:
+class RunKeys:
     """The keys of a run's exactly-once calls; ``None`` before the first of them."""
 
     once: Once | None = None
-
-
-def keys_of(recorder: Recording) -> Once:
-    """Return the keys of a run's exactly-once calls."""
-    kept = recorder.state.extras.of(_Keys)
-    found = kept.once
-    if found is None:
-        with recorder.log.journal.held():
-            found = kept.once = kept.once or Once(recorder, recorder.log.trace)
-        found.shared |= recorder.state.shared
-    return found
-
-
-def share(recorder: Recording) -> None:
-    """Note that other processes may write parts of the run from now on. Raises ``LogWriteError`` if that is impossible."""
-    recorder.state.shared = True
-    known = recorder.state.extras.of(_Keys).once
-    if known is not None:
-        known.share()
-
-
-def inherit_keys(recorder: Recording, child: Recording) -> None:
-    """In a forked child, let its own recording ``child`` inherit the parent's keys."""
-    known = recorder.state.extras.of(_Keys).once
-    if known is not None:
-        child.state.extras.of(_Keys).once = own = Once(child)  # without opening its segment
-        known.forked(own)
-
-
-def under_policies(recorder: Recording) -> Session:
-    """Return the session that the program of a run sees. Calls answered by an earlier one cost nothing, whatever is
-    left of a budget."""
-    recorder.state.session = ExactlyOnce(recorder)
-    return recorder.state.session
 
 
 class Once:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeV
 from .._capture.calls import binder, loose, shows_real_signature
 from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
-from .._journal.keys import Keys
 from .._runtime.callsite import caller
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -27,6 +26,7 @@ from .._values import canonical
 from ..errors import RunStateError, TracekitError
 
 if TYPE_CHECKING:
+    from .._journal.keys import Keys
     from .._journal.reader import Trace
     from .._runtime.spending import Spending
 

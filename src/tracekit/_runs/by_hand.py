@@ -13,7 +13,7 @@ from .._journal.durable import sync_directory
 from .._journal.reader import Trace
 from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.writer import Durability, Journal
-from .._policy.once import under_policies
+from .._policy.policies import under_policies
 from .._runtime.callsite import caller, warn
 from .._runtime.divergence import describe
 from .._runtime.lane import ROOT, Lane

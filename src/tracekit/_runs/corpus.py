@@ -43,7 +43,7 @@ from .page import badge, safe, whole_page
 from .reading import read_run, taken_in
 from .recovery import store_of
 from .remote import fetched_run, fetched_store, is_url, runs_at
-from .replaying import kinds_that_go_live
+from .replay import kinds_that_go_live
 from .wording import both_sides, dollars, plural, short
 
 __all__ = ["CorpusReport", "Group", "JudgedRun", "Query", "State", "asks_models", "regress", "state_count"]

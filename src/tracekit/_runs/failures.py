@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from .._journal.entry import ENDS, REFUSALS, family_of
 from .._journal.reader import Trace, open_trace, scan
 from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
-from .._runtime.effects import declared_settlement
+from .._runtime.recovered import declared_settlement
 from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded

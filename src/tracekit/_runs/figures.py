@@ -19,8 +19,8 @@ from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of
 from .._journal.reader import RawEntry, Scan
 from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
 from .._journal.tip import read_tip
-from .._runtime.effects import RecoveredLog, steps_in_doubt
 from .._runtime.prices import Prices
+from .._runtime.recovered import RecoveredLog, steps_in_doubt
 from .._runtime.spending import ModelCall, ModelCalls
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError
 from .failures import FailureReader

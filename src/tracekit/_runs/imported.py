@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .._capture.http import decode
 from .._journal.store import Store
-from .._policy.once import under_policies
+from .._policy.policies import under_policies
 from .._runtime import divergence
 from .._runtime.around import Around
 from .._runtime.callsite import caller
@@ -28,7 +28,8 @@ from .._runtime.replayer import Replay
 from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step
 from .._runtime.step import Request, Spec
-from .._values import canonical, from_json
+from .._values import canonical
+from .._values.decoding import from_json
 from ..errors import LiveCallBlockedError, ReplayError
 from .ending import End, end_log
 

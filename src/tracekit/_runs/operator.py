@@ -15,12 +15,13 @@ from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
 from .._journal.store import SUFFIX, Store, beside, segment_state, shown_as
-from .._policy.once import under_policies
-from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
+from .._policy.policies import under_policies
 from .._runtime.lane import ROOT
 from .._runtime.recorder import Recording, encode_reads
+from .._runtime.recovered import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.redaction import Redactor, below
-from .._values import dumps, dumps_in_order, from_json, not_serialisable, to_json
+from .._values import dumps, dumps_in_order, not_serialisable, to_json
+from .._values.decoding import from_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
 from . import block
 from .children import RecordedChildren

@@ -14,7 +14,7 @@ from .._capture import instrumentation
 from .._capture.http import names_model
 from .._journal.store import Store
 from .._journal.writer import Journal
-from .._policy.once import under_policies
+from .._policy.policies import under_policies
 from .._runtime.around import AroundStep
 from .._runtime.callsite import caller
 from .._runtime.lane import ROOT, Lane

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
 from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdio, world
 from .._capture.guard import Attempt
-from .._journal.keys import Keys
+from .._journal import keys as journal_keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
-from .._policy.once import under_policies
+from .._policy.policies import under_policies
+from .._runtime import verdict
 from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import caller, warn
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, below
 from .._runtime.session import Scope, Session, Unfinished, current
-from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import NotReplayableError
 from . import block as arguments
@@ -191,7 +192,7 @@ class RecordBlock(Block[Run]):
     def captured(self) -> bool:
         """Whether the run, or its child processes, contain a model call, tool call or HTTP call."""
         own = self._session
-        return any(captured(entries_of(path)) for path in (own.log.path, *self._store.segments(own.run_id)))
+        return any(verdict.captured(entries_of(path)) for path in (own.log.path, *self._store.segments(own.run_id)))
 
     @property
     def input(self) -> Any:
@@ -330,7 +331,7 @@ class RecordBlock(Block[Run]):
         encoded = session.encoder.encode_whole(input)
         tail += b',"input":%b' % encoded.data
         if encoded.redacted and not encoded.notes and self._program is None:
-            key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), input)
+            key = input_key(journal_keys.Keys(self._store.root, sync=options["durability"] != "none"), input)
             if key is not None:
                 about["input_key"] = key
         if marks or encoded.redacted:
@@ -418,7 +419,7 @@ class RecordBlock(Block[Run]):
             meta.update(undoing.as_dict())
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
-        if stdio.observed():
+        if "tracekit._capture.stdio" in sys.modules and stdio.observed():  # else nobody has asked for it
             printed = session.state.extras.of(stdio.PrintedLines)
             meta["printed"] = printed.as_dict(session.redactor.redact_text)
             if order := printed.order():

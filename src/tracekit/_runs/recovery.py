@@ -32,8 +32,8 @@ from .._journal.store import (
 )
 from .._journal.tip import read_tip
 from .._runtime.boundary import crossing_of
-from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
+from .._runtime.recovered import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.redaction import Originals
 from ..errors import RecoveryRefusedError, RunNotFoundError, TraceError, TracekitError, TraceVersionError
 

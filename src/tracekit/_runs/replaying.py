@@ -1,4 +1,4 @@
-"""``replay()``: replays a recorded run, from opening the trace to the verdict."""
+"""The block of a replay: replays a recorded run, from opening the trace to the verdict."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .. import _reality
 from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
-from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import Store, file_beside, is_segment, segment_of
 from .._runtime.callsite import caller, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
@@ -26,8 +25,9 @@ from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, Session, current, enter, owner
-from .._runtime.verdict import CAN_BE_INEXACT, Report
-from .._values import from_json, to_json
+from .._runtime.verdict import Report
+from .._values import to_json
+from .._values.decoding import from_json
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -37,8 +37,7 @@ from ..errors import (
     TracekitError,
     UnconsumedStepsError,
 )
-from . import block, children
-from .block import Block, called_from, hand_out_tasks
+from .block import Block, hand_out_tasks
 from .children import is_open
 from .ending import (
     NO_RESULT,
@@ -54,6 +53,7 @@ from .ending import (
     same_error,
 )
 from .environment import drift, environment
+from .replayed_children import ReplayedChildren
 from .run import UNSET, JoinedProcess, Run, register, unregister
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .partial import PartialReplay
     from .undoing import Undoing
 
-__all__ = ["ReplayBlock", "TranscribedReplayBlock", "join_replay", "replay"]
+__all__ = ["ReplayBlock", "TranscribedReplayBlock", "join_replay"]
 
 
 class ReplayBlock(Block["ReplayBlock"]):
@@ -96,7 +96,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         #: Whether the process ends with the block.
         self.ends_process = False
         self._run: Run | None = None
-        self._children: children.ReplayedChildren | None = None
+        self._children: ReplayedChildren | None = None
         #: Whether child processes of the recorded run had joined it.
         self._had_children = True
         self._pid: Final = os.getpid()
@@ -239,7 +239,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         reached = options["guard"] != "process" or options["allow_hosts"] or self._partial is not None
         session.threads.closed_off = not reached and not self._lineage()[0]
         if self._partial is None and self._imported is None:
-            session.state.children = self._children = children.ReplayedChildren(
+            session.state.children = self._children = ReplayedChildren(
                 session, options, *self._lineage(), had_children=self._had_children
             )
             taken.callback(self._children.conclude)
@@ -569,32 +569,6 @@ class TranscribedReplayBlock(ReplayBlock):
         super().compare_result(value)
 
 
-def kinds_that_go_live(live: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Check the value of ``live=``; return, by kind, what replaces the recorded one."""
-    kinds = {live: None} if isinstance(live, str) else dict(live) if isinstance(live, Mapping) else dict.fromkeys(live)
-    if kinds:
-        from .partial import Live
-
-        Live(kinds)
-    return kinds
-
-
-def ignored_fields(ignore: Any) -> dict[str, list[str]]:
-    """Check and return the value of ``ignore=``."""
-    block.taken_as(
-        "ignore", ignore, Mapping, 'a dictionary of fields by kind of step, {"tool:search": ["input.trace_id"]}'
-    )
-    found = {}
-    for kind, paths in (ignore or {}).items():
-        if not isinstance(kind, str) or kind.partition(":")[0] not in FAMILIES.keys() | SINGLES:
-            raise ValueError(f'ignore names kinds of steps, "llm", "tool:search" or "decision", not {kind!r}')
-        found[kind] = list(block.strings("ignore", paths))
-        for path in found[kind]:
-            if path.partition(".")[0].partition("[")[0] not in ("input", "output", "meta"):
-                raise ValueError(f'ignore names fields as a difference does, "input.trace_id", not {path!r}')
-    return found
-
-
 def include_user_modules(trace: Trace) -> None:
     """Count the modules as the program's own code that the recording did, by name, without importing them."""
     named = trace.first.get("meta", {}).get("user_modules")
@@ -626,109 +600,6 @@ def _store(options: dict[str, Any]) -> Store:
 def _branches(options: dict[str, Any]) -> Store:
     """Return the store to which a partial replay writes its run."""
     return _store(options) if options["branches"] is None else Store(options["branches"])
-
-
-def replay(
-    run: str | os.PathLike[str] | Run,
-    *,
-    store: str | os.PathLike[str] | None = None,
-    live: Iterable[str] | Mapping[str, Any] = (),
-    on_divergence: Literal["raise", "warn"] = "raise",
-    strict: Iterable[Literal["environment", "clock", "output", "redacted"]] = (),
-    ignore: Mapping[str, Iterable[str]] | None = None,
-    guard: Literal["process", "context", "off"] = "process",
-    allow_hosts: Iterable[str] = (),
-    dry_run: bool = False,
-    writes: Literal["new", "real"] = "new",
-    live_env: Iterable[str] = (),
-    live_files: Iterable[str] = (),
-    redact: Iterable[Any] = (),
-) -> ReplayBlock:
-    """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
-
-    ``run`` is an id, a path or a ``Run``. Inside the block every captured step is answered from the file, and nothing
-    reaches the outside world (``guard``). The first difference raises ``DivergenceError``, ``TraceExhaustedError`` or
-    ``LiveCallBlockedError``, none of which ``except Exception`` catches. At the end of the block, recorded steps that
-    the program did not make raise ``UnconsumedStepsError``, and a replay that was not exact (outcomes in another order,
-    say) raises ``InexactReplayError``; ``session.report.verdict`` has the reasons.
-
-    - ``on_divergence="warn"``: continue where that is harmless, and issue an ``InexactReplayWarning`` at the end.
-    - ``strict``: let the verdict's remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` make the
-      replay inexact.
-    - ``ignore``: fields left out of the comparison, by kind of step, as a difference names them: ``{"llm":
-      ["input.body.user"], "tool:search": ["input.trace_id"]}``.
-    - ``writes="real"``: let the program change existing files. ``dry_run``: block all file writes.
-    - ``allow_hosts``: hosts that may be reached, such as a test's own server.
-    - ``redact``: the patterns of the recording.
-    - ``live_env`` (``"LOG_LEVEL"``, ``"MY_*"``) and ``live_files`` (``"prompts/*.txt"``): environment variables and
-      files that are read from this machine instead of the recording.
-
-    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay. It is written as a
-    new run that names its origin (``session.new_run_id``), with the differences in the report. Irreversible steps never
-    go live. If the program departs from the recording, calls equal to recorded ones still get the recorded answers; the
-    replay ends at a call that was not recorded.
-
-    - ``live={"llm": "gpt-5"}``: ask that model instead of the program's.
-    - ``"policy.check"``, ``"breaker"``, ``"detection"``: decided again, by the program or by a function,
-      ``{"policy.check": decide}``, called with the kind, the name, the input and the program's own output.
-    - ``{"clock": timedelta(days=30)}`` shifts the recorded time, ``{"clock": "2026-01-31"}`` sets the start of the run,
-      ``{"clock"}`` uses the current time.
-
-    Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
-
-    Examples:
-        >>> from tracekit import record, replay, traced_tool
-        >>> calls = []
-        >>> @traced_tool(side_effect="read_only")
-        ... def look_up(order):
-        ...     calls.append(order)
-        ...     return "lost"
-        >>> with record("support") as run:
-        ...     look_up("A-1042")
-        'lost'
-        >>> with replay(run.id) as session:
-        ...     look_up("A-1042")
-        'lost'
-        >>> calls  # the replay did not call it
-        ['A-1042']
-        >>> session.report.exact
-        True
-        >>> with replay(run.id):
-        ...     look_up("B-7")
-        Traceback (most recent call last):
-        ...
-        tracekit.errors.DivergenceError: ...
-    """
-    block.run_to_replay(run, Run)
-    block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
-    wanted = block.strings("strict", strict)
-    wrong = set(wanted) - {*CAN_BE_INEXACT}
-    if wrong:
-        raise ValueError(f"strict takes {', '.join(CAN_BE_INEXACT)}, not {sorted(wrong)!r}")
-    if on_divergence not in ("raise", "warn"):
-        raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
-    if guard not in ("process", "context", "off"):
-        raise ValueError(f'guard is "process", "context" or "off", not {guard!r}')
-    if writes not in ("new", "real"):
-        raise ValueError(f'writes is "new" or "real", not {writes!r}')
-    options = {
-        "store": store,
-        "live": kinds_that_go_live(live),
-        "branches": None,
-        "on_divergence": on_divergence,
-        "strict": wanted,
-        "ignore": ignored_fields(ignore),
-        "guard": guard,
-        "allow_hosts": block.strings("allow_hosts", allow_hosts),
-        "dry_run": dry_run,
-        "writes": writes,
-        "live_env": block.strings("live_env", live_env),
-        "live_files": block.strings("live_files", live_files),
-        "redact": block.patterns(redact),
-    }
-    where = os.fspath(run.path if isinstance(run, Run) else run)
-    replayed: ReplayBlock | None = process.role.replay_of(where, options)
-    return ReplayBlock(run, options, called_from()) if replayed is None else replayed
 
 
 # -- joining a replay --------------------------------------------------------------------------------------------------

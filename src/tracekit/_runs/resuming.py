@@ -13,7 +13,7 @@ from .._capture import guard as guards
 from .._journal.reader import Trace, TraceReading, Verdict
 from .._journal.store import Store, first_entry, writer
 from .._journal.writer import Durability, Journal
-from .._policy.once import under_policies
+from .._policy.policies import under_policies
 from .._runtime.callsite import caller, warn_of_replay
 from .._runtime.lane import ROOT
 from .._runtime.process import process
@@ -23,7 +23,8 @@ from .._runtime.replayer import NEEDED
 from .._runtime.resumer import Followed, Resumption
 from .._runtime.session import current
 from .._runtime.spending import Spending
-from .._values import dumps_in_order, from_json
+from .._values import dumps_in_order
+from .._values.decoding import from_json
 from ..errors import (
     LiveCallBlockedError,
     LogWriteError,

@@ -23,7 +23,7 @@ from .._capture.processes import forking, left_by_fork, within
 from .._journal.store import Store, segment_of, summary, valid_run_id, writer
 from .._journal.vault import Vault
 from .._journal.writer import Durability, Journal
-from .._policy.once import inherit_keys, share, under_policies
+from .._policy.policies import inherit_keys, share, under_policies
 from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import say
 from .._runtime.lane import ROOT, Lane, Root, started

@@ -29,13 +29,13 @@ from .._capture.contracted import (
 )
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
-from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
+from .._runtime.recovered import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.redaction import Originals
 from .._runtime.session import Closing, Scope, Session, UndoLog, current, enter, here, owner, undoing
 from .._runtime.step import Spec
-from .._values import from_json
+from .._values.decoding import from_json
 from ..errors import (
     LiveCallBlockedError,
     LogWriteError,

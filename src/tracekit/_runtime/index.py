@@ -15,7 +15,7 @@ from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS
 from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
-from .progress import PlaceIndex
+from .places import PlaceIndex
 
 __all__ = [
     "EVENT",
@@ -379,7 +379,7 @@ class Index:
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     #: See ``reader.KeptCollector``.
-    made_by: ClassVar = (__name__, "tracekit._runtime.progress", "tracekit._journal.entry")
+    made_by: ClassVar = (__name__, "tracekit._runtime.places", "tracekit._journal.entry")
 
     def state(self) -> dict[str, Any]:
         self.finish()

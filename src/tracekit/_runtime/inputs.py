@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
 from .._lazy import NamedTuple
-from .._values import from_json
+from .._values import decoding
 from ..errors import LogWriteError
 from .callsite import caller, say
 from .redaction import Originals, Redactor
 from .session import Scope, WrittenLog
-from .verdict import Report
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
     from .index import Index
     from .matching import Bindings
+    from .verdict import Report
 
 __all__ = ["Disk", "LeftStates", "OwnFiles", "RecordedInputs", "ReplayedInputs"]
 
@@ -262,7 +262,7 @@ class ReplayedInputs:
         """Return an input from entry ``seq``, and where it was read."""
         entry = self._trace.entry(seq)
         about = entry["input"]
-        return from_json(self._trace.expand(entry["output"])).get(about["name"]), about.get("where")
+        return decoding.from_json(self._trace.expand(entry["output"])).get(about["name"]), about.get("where")
 
     def _original(self, seq: int) -> Any:
         """The same with its secrets restored, if all are known; else ``None``."""
@@ -270,7 +270,7 @@ class ReplayedInputs:
         if self._originals.lack(entry, "output"):
             return None
         whole = self._originals.of(entry, self._trace.expand, "output")
-        return from_json(self._trace.expand(whole["output"])).get(entry["input"]["name"])
+        return decoding.from_json(self._trace.expand(whole["output"])).get(entry["input"]["name"])
 
     def _with_secrets(self, seq: int, recorded: Any) -> Any:
         """Return what was recorded at ``seq`` with its secrets; ``None`` if none were redacted, or they are unknown."""

@@ -16,27 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
 
-from .._values import (
-    Decoder,
-    Made,
-    Structure,
-    Walk,
-    attributes_of,
-    dumps,
-    dumps_in_order,
-    from_json,
-    noted,
-    refuse,
-    structure_of,
-    structured,
-    to_json,
-)
+from .._values import Made, Structure, Walk, attributes_of, dumps, dumps_in_order, noted, structure_of, to_json
+from .._values.decoding import Decoder, from_json, refuse, structured
 from .._values.registry import has_state, set_state, state_of
 from ..errors import NotReplayableError
+from .changeable import FIXED, changeable, has_fields, may_change
 from .session import current
 
 if TYPE_CHECKING:
@@ -54,15 +42,12 @@ __all__ = [
     "ChangedArguments",
     "Changes",
     "WatchedArguments",
-    "changeable",
     "state_hash",
     "watched_arguments",
 ]
 
 #: Arguments with a longer canonical form are compared only if ``mutates=`` names them.
 LARGEST: Final = 64 << 10
-#: Types whose values contain nothing changeable.
-_FIXED: Final = frozenset((str, int, float, bool, type(None), bytes, complex))
 _TAGS_OF_PAIRS: Final = frozenset(("dict", "OrderedDict", "Counter", "defaultdict"))
 _TAGS_OF_ATTRIBUTES: Final = frozenset(("dataclass", "attrs", "msgspec", "namespace", "object"))
 _WHOLE: Final = frozenset(("bytearray", "ndarray", "array"))
@@ -75,38 +60,6 @@ Tree = Any
 #: A part of a container: the kind of its content (``items``, ``pairs``, ``attributes``, ``members``, ``whole``), and
 #: the content.
 Part = tuple[str, Any]
-
-
-_FIELDS: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
-_BUILT_IN: Final[tuple[type, ...]] = (list, dict, set, bytearray, tuple, deque, SimpleNamespace)
-_USUAL: Final = frozenset((list, dict))
-_kinds: Final[dict[type, bool]] = dict.fromkeys(_BUILT_IN, True)
-_MANY_KINDS: Final = 4096
-
-
-def changeable(input: object, mutates: tuple[str, ...]) -> TypeGuard[dict[str, Any]]:
-    """Return whether a call's arguments include anything that it may change."""
-    if type(input) is not dict:
-        return False
-    if not _USUAL.isdisjoint(map(type, input.values())):
-        return True
-    kinds = set(map(type, input.values()))
-    return not _FIXED.issuperset(kinds) and (any(map(_changes, kinds)) or not input.keys().isdisjoint(mutates))
-
-
-def _changes(kind: type) -> bool:
-    """Return whether a value of this type can be changed, or contain one that can."""
-    found = _kinds.get(kind)
-    if found is None:
-        if len(_kinds) > _MANY_KINDS:  # classes created dynamically must not be kept alive forever
-            _kinds.clear()
-        numeric = kind.__name__ in ("ndarray", "array") and kind.__module__ in ("numpy", "array")
-        found = _kinds[kind] = numeric or issubclass(kind, _BUILT_IN) or _has_fields(kind)
-    return found
-
-
-def _has_fields(kind: type) -> bool:
-    return any(mark in vars(base) for base in kind.__mro__ for mark in _FIELDS)
 
 
 def state_hash(canonical: bytes) -> str:
@@ -400,7 +353,7 @@ def _holds(value: Any, wanted: set[int]) -> bool:
         if id(node) in wanted:
             return True
         kind = type(node)
-        if kind in _FIXED or id(node) in met:
+        if kind in FIXED or id(node) in met:
             continue
         met.add(id(node))
         if len(met) > _MANY:
@@ -410,9 +363,9 @@ def _holds(value: Any, wanted: set[int]) -> bool:
             inside = list(dict.values(node))
         elif isinstance(node, list | tuple | deque):
             inside = list(_items(node))
-        elif kind is SimpleNamespace or _has_fields(kind):
+        elif kind is SimpleNamespace or has_fields(kind):
             inside = list(state_of(node).values())
-        if not _FIXED.issuperset(map(type, inside)):
+        if not FIXED.issuperset(map(type, inside)):
             pending.extend(inside)
     return False
 
@@ -421,7 +374,7 @@ def _links(output: Any, *known: Mapping[int, str]) -> list[dict[str, str]]:
     """Return where ``output`` is, or contains, one of the ``known`` containers: its pointers mapped to theirs, for each
     of these mappings."""
     found: list[dict[str, str]] = [{} for _ in known]
-    if type(output) not in _FIXED and any(_holds(output, set(one)) for one in known if one):
+    if type(output) not in FIXED and any(_holds(output, set(one)) for one in known if one):
         _link(_state(output, []), output, "", known, found)
     return found
 
@@ -480,7 +433,7 @@ class WatchedArguments:
         self.large = large = []
         for name, value in self.arguments.items():
             named = name in self.mutates
-            if type(value) in _FIXED or not (named or _changes(type(value))):
+            if type(value) in FIXED or not (named or may_change(type(value))):
                 continue
             if not named and _longer(value, LARGEST):
                 large.append(name)
@@ -510,8 +463,8 @@ class WatchedArguments:
         elif kind is list:
             inside = output
         else:
-            return kind in _FIXED
-        return _FIXED.issuperset(map(type, inside)) and all(output is not one for one in self._seen)
+            return kind in FIXED
+        return FIXED.issuperset(map(type, inside)) and all(output is not one for one in self._seen)
 
     def changes(self, output: object, notes: list[str]) -> Changes | None:
         """Return the changed arguments, and which of them ``output`` is or contains; ``None`` if there are none.
@@ -521,7 +474,7 @@ class WatchedArguments:
         if self._plain is not None:
             same = noted(self.arguments, []) == self._plain
             if same:
-                if type(output) in _FIXED or not _holds(output, {id(one) for one in self._seen}):
+                if type(output) in FIXED or not _holds(output, {id(one) for one in self._seen}):
                     return None
                 for name, value in self.arguments.items():
                     if value is output and type(value) is not tuple:
@@ -529,7 +482,7 @@ class WatchedArguments:
             self._unfold()
         changed = {name: now for name, was in self._before.items() if (now := self._now(name)) != was}
         known = {id(value): at for at, value in reversed(self._placed.items())}
-        if not changed and (type(output) in _FIXED or not _holds(output, set(known))):
+        if not changed and (type(output) in FIXED or not _holds(output, set(known))):
             return None
         found = Changes({name: loads(self._before[name]) for name in changed}, {})
         if changed:
@@ -623,7 +576,7 @@ class ReplayedArguments:
         #: the argument.
         self._left: Final[dict[str, bytes]] = {}
         for name, value in arguments.items():
-            if type(value) not in _FIXED and (name in mutates or _changes(type(value))):
+            if type(value) not in FIXED and (name in mutates or may_change(type(value))):
                 tree = self.tree(name)
                 self._left[name] = dumps_in_order(tree)
                 _placed(tree, value, _key(name), self._nodes)

@@ -13,43 +13,27 @@ the callbacks of the run wait in a queue of ours, a ``LoopQueue``, in order; the
 
 from __future__ import annotations
 
-from _thread import get_ident
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from .._reality import monotonic_ns, running_loop
+from . import loop_queue
 from .lane import NOBODY, UNLIMITED, Lane
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-__all__ = ["Callback", "Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
+    from .loop_queue import Callback, Deliverer, LoopQueue
+    from .places import PlaceIndex
+
+__all__ = ["Progress"]
 
 #: After how many callbacks more than any lane of the recording a lane counts as polling. A wrong guess does no harm:
 #: the lane is let look again as long as anything else moves.
 _FAR: Final = 1000
-
-
-class Callback(Protocol):
-    """A callback of a run in an event loop, with the interface of a handle. ``lane`` is the lane whose progress it is,
-    ``None`` inside a live call. One that is not ``counted`` is no progress and is never held: the recording may or may
-    not have it. One of tracekit's ``own`` moves nothing in the program."""
-
-    counted: bool
-    lane: Lane | None
-    own: bool
-    _args: Any
-    _cancelled: bool
-
-    def call(self) -> None:
-        """Run it; its holder has counted it."""
-        ...
 
 
 class _Moves:
@@ -66,34 +50,6 @@ class _Moves:
     def most(self) -> int:
         """The most callbacks, since its own last event, of any lane that moved after the loop's last event."""
         return max((lane.since for lane in [*self.moved]), default=0)
-
-
-class Deliverer(Protocol):
-    """The schedule, which has the events of a replay."""
-
-    def deliver(self, queue: LoopQueue) -> bool:
-        """Deliver what is due in this loop, which has only held callbacks left to run. Return whether something was."""
-        ...
-
-    def is_done(self, seq: int) -> bool:
-        """Return whether event ``seq`` has been delivered or skipped."""
-        ...
-
-    def is_coming(self, seq: int) -> bool:
-        """Return whether event ``seq`` needs nothing more from its lane: it is asked for, or a thread delivers it."""
-        ...
-
-    def is_made(self, step: int) -> bool:
-        """Return whether the program has reached a step."""
-        ...
-
-    def due_in(self, loop: AbstractEventLoop) -> int | None:
-        """Return the next event, if it is asked for in ``loop``."""
-        ...
-
-    def is_due_in(self, loop: AbstractEventLoop) -> bool:
-        """Return whether the next event is asked for in ``loop``, and nothing has to happen before it."""
-        ...
 
 
 class Progress:
@@ -237,7 +193,7 @@ class Progress:
         found = self._queues.get(loop)
         if found is None:
             self._forget()
-            found = self._queues[loop] = LoopQueue(loop, self._deliverer, self._places, self._far)
+            found = self._queues[loop] = loop_queue.LoopQueue(loop, self._deliverer, self._places, self._far)
         return found
 
     @property
@@ -423,355 +379,3 @@ class Progress:
             made += 1
         self._made[number] = made
         return made < len(steps) and steps[made] < seq
-
-
-class LoopQueue:
-    """The callbacks of a run that wait in ``loop``, in order. Those of a lane that has reached its place are set aside."""
-
-    __slots__ = (
-        "_cancelled",
-        "_deliverer",
-        "_expected",
-        "_far",
-        "_kicked",
-        "_parked",
-        "_places",
-        "_queue",
-        "look_again",
-        "loop",
-        "moved",
-        "out",
-        "resting",
-        "thread",
-    )
-
-    def __init__(
-        self, loop: AbstractEventLoop, deliverer: Deliverer | None, places: PlaceIndex | None, far: int
-    ) -> None:
-        self.loop: Final = loop
-        self.thread: Final = get_ident()
-        self._deliverer: Final = deliverer
-        self._places: Final = places
-        self._far: Final = far
-        #: How many callbacks have run here, except for those of polling lanes.
-        self.moved = 0
-        self._queue: Final[deque[Callback]] = deque()
-        self._parked: Final[deque[Callback]] = deque()
-        #: The futures with which recorded events are awaited, and the callbacks to run first if one was cancelled.
-        self._expected: Final[set[Any]] = set()
-        self._cancelled: Final[dict[Any, Callback]] = {}
-        self._kicked = False
-        #: How many calls in threads that are not in the recording are pending: what they lead to is unpredictable.
-        self.out = 0
-        #: Whether a held lane may go on.
-        self.look_again = False
-        #: Whether the run has nothing to run here but held callbacks.
-        self.resting = True
-
-    def add(self, handle: Callback) -> None:
-        args: Any = handle._args
-        if (handle.lane is None or not handle.counted) and args and args[0] in self._expected and args[0].cancelled():
-            self._cancelled[args[0]] = handle
-        else:
-            self._queue.append(handle)
-        if not self._kicked:
-            self.kick()
-
-    def expect(self, future: Any) -> None:
-        """Register ``future``, with which an event is awaited: if it is cancelled, the waiter goes on only when the
-        event is next."""
-        self._expected.add(future)
-
-    def deliver(self, future: Any) -> None:
-        """Deliver the event of ``future``: first its immediate consequence, then what was held meanwhile."""
-        self._expected.discard(future)
-        self.unpark()
-        first = self._cancelled.pop(future, None)
-        if first is not None:
-            self._queue.appendleft(first)
-        elif not future.done():
-            rest = list(self._queue)
-            self._queue.clear()
-            future.set_result(None)
-            self._queue.extend(rest)
-        self.kick()
-
-    def back(self) -> None:
-        """A call in a thread that is not in the recording has returned."""
-        self.out -= 1
-        self.kick()
-
-    def let_go(self) -> None:
-        """Stop holding anything here."""
-        self._expected.clear()
-        self._queue.extend(self._cancelled.values())
-        self._cancelled.clear()
-        self.stir()
-
-    @property
-    def held_lanes(self) -> set[Lane]:
-        """The lanes with a held callback here."""
-        parked = [handle for handle in list(self._parked) if handle.counted and not handle._cancelled]
-        return {handle.lane for handle in parked if handle.lane is not None}
-
-    @property
-    def polls(self) -> bool:
-        """Whether a polling lane is held here."""
-        most = 0 if self._places is None else self._places.most
-        return any(lane.limit > most for lane in self.held_lanes)
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a lane held here has been allowed to go on since."""
-        return any(lane.since < lane.limit for lane in self.held_lanes)
-
-    def stir(self) -> None:
-        """Have held callbacks reconsidered; may be called from any thread."""
-        self.look_again = True
-        self.kick_from_anywhere()
-
-    def kick(self) -> None:
-        """Schedule a look at the queue; called in the loop's thread."""
-        if not self._kicked:
-            self._kicked = True
-            self.resting = False
-            self.loop.call_soon(self._run, context=Context())  # outside every run; a nested loop enters it again
-
-    def kick_from_anywhere(self) -> None:
-        if self.thread == get_ident() and running_loop() is self.loop:
-            self.kick()
-            return
-        try:
-            self.loop.call_soon_threadsafe(self.kick, context=Context())
-        except RuntimeError:  # the loop is closed
-            pass
-
-    def unpark(self) -> None:
-        """Queue what was held again, in order and before later callbacks."""
-        self.look_again = False
-        self._queue.extendleft(reversed(self._parked))
-        self._parked.clear()
-
-    def nested(self) -> None:
-        """The loop is about to be run inside one of these callbacks."""
-        self._kicked = False
-        self.kick()
-
-    def _run(self) -> None:
-        self._kicked = False
-        queue = self._queue
-        try:
-            for _ in range(len(queue)):
-                if not queue:
-                    break  # a nested loop has run them
-                handle = queue.popleft()
-                if handle._cancelled:
-                    continue
-                lane = handle.lane
-                if lane is not None and handle.counted:
-                    if lane.since >= lane.limit:
-                        self._parked.append(handle)
-                        continue
-                    lane.runs()
-                    if lane.since <= self._far:
-                        self.moved += 1
-                else:
-                    if lane is not None and self._parked and self._is_due():
-                        self._parked.append(handle)  # it comes after what waits for that event
-                        continue
-                    if not handle.own:
-                        self.moved += 1
-                handle.call()
-                del handle  # it refers to values given to the program, which alone should own them
-            if self.look_again:
-                self.unpark()
-            if self._deliverer is not None:
-                self._rest(self._deliverer)
-        finally:
-            if queue:
-                self.kick()
-            else:
-                self.resting = not self._kicked
-
-    def _is_due(self) -> bool:
-        return self._deliverer is not None and self._deliverer.is_due_in(self.loop)
-
-    def _rest(self, deliverer: Deliverer) -> None:
-        if self._queue and self._leads_to(deliverer.due_in(self.loop)):
-            return
-        while deliverer.deliver(self) and not self._queue:
-            pass
-
-    def _leads_to(self, due: int | None) -> bool:
-        """Return whether what is left to run here may be on its way to the place of event ``due``; a polling lane is
-        not."""
-        if due is None:
-            return True
-        before = () if self._places is None else self._places.ended_before(due)
-        most = 0 if self._places is None else self._places.most
-        # Callbacks inside a call lead into it, or out of it: to a thread, or to an awaited event.
-        return any(
-            one.lane is None or (one.counted and (one.lane.limit <= most or one.lane.id in before))
-            for one in self._queue
-        )
-
-
-class PlaceIndex:
-    """The places of a recording, by lane: how far it may go until which event."""
-
-    __slots__ = (
-        "_before",
-        "_counts",
-        "_ended",
-        "_ends",
-        "_lane",
-        "_loops",
-        "_stands",
-        "_steps",
-        "_until",
-        "ends",
-        "most",
-    )
-
-    def __init__(self) -> None:
-        self._until: Final[dict[int, array[int]]] = {}
-        self._counts: Final[dict[int, array[int]]] = {}
-        #: The lane of an event, and the other lanes that are held until it has come.
-        self._lane: Final[dict[int, int]] = {}
-        self._ends: Final[dict[int, list[int]]] = {}
-        #: The lanes that ended, or ran something after their end, between the loop's previous event and this one.
-        self._ended: Final[dict[int, list[int]]] = {}
-        #: The steps of each lane.
-        self._steps: Final[dict[int, array[int]]] = {}
-        #: How many callbacks of its lane had run before a hop.
-        self._before: Final[dict[int, int]] = {}
-        self._loops: Final[dict[int, _Reading]] = {}
-        #: While places are read, the loop in which each lane was last seen.
-        self._stands: Final[dict[int, _Reading]] = {}
-        #: The most callbacks that a lane ran since its own last event.
-        self.most = 0
-        #: Whether the recording says how far the lanes went after the last event.
-        self.ends = False
-
-    def __contains__(self, lane: int) -> bool:
-        return lane in self._until
-
-    def state(self) -> dict[str, Any]:
-        """Return the finished state; ``of_state`` restores it."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> PlaceIndex:
-        found = cls()
-        for name, value in state.items():
-            setattr(found, name, value)
-        return found
-
-    def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
-        """Add the next event that a loop delivered, in file order. The program may lack a ``hop``."""
-        place = place or {}
-        loop = self._loops.setdefault(place.get("loop", 0), _Reading())
-        for key, count in (place.get("lanes") or {}).items():
-            other = int(key)
-            self._enter(loop, other)
-            loop.ended.discard(other)
-            loop.ready[other] = count, loop.number
-            self.most = max(self.most, count)
-        for key, count in (place.get("ended") or {}).items():
-            other = int(key)
-            self._enter(loop, other)
-            loop.ended.add(other)
-            self._ended.setdefault(seq, []).append(other)
-            self.most = max(self.most, count)
-        own, _ = loop.ready.get(lane, (0, 0))
-        if lane not in loop.ended:  # otherwise a timer that has outlived its task, whose progress is unknown
-            self._enter(loop, lane)
-            self._append(lane, seq, own)
-            loop.ready[lane] = 0, loop.number + 1
-        if hop:
-            self._before[seq] = own
-            # It may be skipped before its turn, so no earlier event may depend on it.
-            for other, (others_own, _) in [item for item in loop.ready.items() if item[0] != lane]:
-                self._close(loop, other)
-                self._append(other, seq, others_own)
-                self._ends.setdefault(seq, []).append(other)
-                loop.ready[other] = others_own, loop.number + 1
-        self._lane[seq] = lane
-        loop.last, loop.number = seq, loop.number + 1
-
-    def finish(self, most: object = None) -> None:
-        """Finish: there are no more events. ``most`` is how many callbacks a lane ran after its loop's last event, if
-        known."""
-        if type(most) is int:
-            self.ends, self.most = True, max(self.most, most)
-        for loop in self._loops.values():
-            for lane in list(loop.ready):
-                self._close(loop, lane)
-        self._loops.clear()
-        self._stands.clear()
-
-    def _enter(self, loop: _Reading, lane: int) -> None:
-        """``lane`` has gone on in ``loop``: since its last event, or that of the loop in which it was before."""
-        self._close(self._stands.get(lane, loop), lane)
-        self._stands[lane] = loop
-
-    def _close(self, loop: _Reading, lane: int) -> None:
-        """``lane`` has gone on since the loop's last event."""
-        count, first = loop.ready.pop(lane, (0, loop.number))
-        if first < loop.number:
-            self._append(lane, loop.last, count)
-            self._ends.setdefault(loop.last, []).append(lane)
-
-    def _append(self, lane: int, seq: int, count: int) -> None:
-        if lane not in self._until:
-            self._until[lane], self._counts[lane] = array("Q"), array("Q")
-        self._until[lane].append(seq)
-        self._counts[lane].append(count)
-
-    def of(self, lane: int) -> tuple[array[int], array[int]]:
-        """Return events in order, and how many callbacks ``lane`` may run since its own last event before each."""
-        return self._until[lane], self._counts[lane]
-
-    def ended_before(self, seq: int) -> Sequence[int]:
-        """Return the lanes whose last callbacks ran between the loop's previous event and ``seq``; how many is unknown."""
-        return self._ended.get(seq, ())
-
-    def is_own(self, lane: int, seq: int) -> bool:
-        return self._lane.get(seq) == lane
-
-    def step(self, seq: int, lane: int) -> None:
-        """Add the next step of a lane."""
-        self._steps.setdefault(lane, array("Q")).append(seq)
-
-    def all_steps(self, seqs: Iterable[int], lane: int) -> None:
-        """Add the next steps of a lane."""
-        self._steps.setdefault(lane, array("Q")).extend(seqs)
-
-    def steps_of(self, lane: int) -> Sequence[int]:
-        return self._steps.get(lane, ())
-
-    def is_hop(self, seq: int) -> bool:
-        return seq in self._before
-
-    def before(self, hop: int) -> int:
-        """Return how many callbacks of its lane had run before ``hop``, since the lane's own last event."""
-        return self._before.get(hop, 0)
-
-    def held_for(self, seq: int) -> list[int]:
-        """Return the lanes that may go on when ``seq`` has come."""
-        own = self._lane.get(seq)
-        others = self._ends.get(seq, [])
-        return others if own is None else [own, *others]
-
-
-class _Reading:
-    """A loop of a recording while its places are read: how far its lanes are, since which of its events, and whose task
-    has ended."""
-
-    __slots__ = ("ended", "last", "number", "ready")
-
-    def __init__(self) -> None:
-        self.ready: dict[int, tuple[int, int]] = {}
-        self.ended: set[int] = set()
-        self.last = 0
-        self.number = 0

@@ -16,17 +16,16 @@ from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._lazy import NamedTuple
 from .._native import Pieces, of_text
-from .._native.pure import is_short
+from .._native.common import is_short
 from .._reality import system
 from .._values import (
     add_structure,
+    decoding,
     dumps_in_order,
-    exception_from_json,
     exception_with_structure,
     not_serialisable,
     quick,
     repeated,
-    shortfalls,
     to_json,
 )
 from ..errors import (
@@ -37,19 +36,21 @@ from ..errors import (
     RunEndedError,
     TracekitError,
 )
+from . import mutations
 from .around import AroundStep
 from .boundary import Boundary
 from .callsite import warn
-from .effects import Begun, lost
+from .changeable import changeable
+from .doubt import lost
+from .effects import Begun
 from .encoding import Encoded, Encoder
 from .inputs import RecordedInputs
 from .lane import ROOT, Lane
-from .mutations import LARGEST, WatchedArguments, changeable, state_hash, watched_arguments
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
+from .report import RunReport
 from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, in_own_lane
 from .step import Circumstances, Patterns, RenderedSpec, Request, Spec, marked
-from .verdict import RunReport
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -218,7 +219,7 @@ class RecordedStep(Step):
     #: Whether it arrived in pieces; then its end is the last of them.
     _in_pieces = False
     #: Its arguments before the call, if the call may change them.
-    watched: WatchedArguments | None = None
+    watched: mutations.WatchedArguments | None = None
     _inside: Spending
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
@@ -432,14 +433,14 @@ class RecordedStep(Step):
             return
         self._pieces = None
         if self.watched is None:
-            self.watched = WatchedArguments({}, self.spec.mutates or (), None, [])
+            self.watched = mutations.WatchedArguments({}, self.spec.mutates or (), None, [])
         self.watched.holds(instance)
 
     def resumed(self) -> None:
         if self.watched is not None:
             self.watched.resumed()
 
-    def _changed(self, watched: WatchedArguments, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
+    def _changed(self, watched: mutations.WatchedArguments, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
         """Return ``,"arguments":…`` (or nothing) with the changes that the call made to its arguments, and which of
         them it returned.
 
@@ -451,7 +452,7 @@ class RecordedStep(Step):
             meta["unwatched"] = [*watched.large]
             names = ", ".join(watched.large)
             session.report.warn(
-                f"what {tool} changes in {names} is not recorded: larger than {LARGEST >> 10} KiB. "
+                f"what {tool} changes in {names} is not recorded: larger than {mutations.LARGEST >> 10} KiB. "
                 f"If it changes {names}, name that in mutates=."
             )
         notes: list[str] = []
@@ -468,7 +469,9 @@ class RecordedStep(Step):
         about, own = changes.about, spec.patterns
         for key, trees in (("was", changes.was), ("is", changes.now)):
             if trees:
-                about[key] = {name: state_hash(session.encoder.canonical({name: trees[name]}, own)) for name in trees}
+                about[key] = {
+                    name: mutations.state_hash(session.encoder.canonical({name: trees[name]}, own)) for name in trees
+                }
         encoded = session.encoder.encode(about, data=dumps_in_order(about), at="arguments", own=own)
         for note in notes:
             session.unrecorded(f"what {tool} puts into its arguments", note, self.seq)
@@ -771,11 +774,11 @@ class Recording:
             step = RecordedStep(self, scope, request, seq)
         if plain is None:
             if spec.mutates is not None and request.key is None and request.data is None:
-                step.watched = watched_arguments(spec.mutates, request.input)
+                step.watched = mutations.watched_arguments(spec.mutates, request.input)
         elif (91 in plain or plain.rfind(123) > 0) and spec.mutates is not None:  # a "[" or a second "{"
             input = request.input
             if changeable(input, spec.mutates):
-                step.watched = WatchedArguments(input, spec.mutates, plain, seen)
+                step.watched = mutations.WatchedArguments(input, spec.mutates, plain, seen)
         if state.at_begin and not (scope.live or spec.structural):
             for look in state.at_begin:
                 look(scope, seq)
@@ -971,7 +974,7 @@ class Recording:
         self._warned_of.add((tool, what))
         token = current.set(None)  # its text is made by the program's own code, which is not part of the run
         try:
-            said = shortfalls(tree, exception_from_json(tree))
+            said = decoding.shortfalls(tree, decoding.exception_from_json(tree))
         except NotReplayableError as refused:
             said = [("exception", f"raised {what}, which can't be made again: {refused.what}")]
         finally:

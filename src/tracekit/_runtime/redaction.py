@@ -14,11 +14,11 @@ from hmac import digest as hmac_digest
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
-from .._journal.keys import Keys
+from .._journal import keys as journal_keys
 from .._journal.vault import Vault, has_vault
 from .._lazy import expression
 from .._native import decoded
-from .._values import dumps, from_json, to_json
+from .._values import decoding, dumps, to_json
 from ..errors import TraceError, TracekitError
 from .secrets import (
     OPAQUE_FIELDS,
@@ -260,7 +260,7 @@ def store_key(root: str, *, create: bool) -> Callable[[], bytes]:
     its own."""
 
     def key() -> bytes:
-        keys = Keys(root)
+        keys = journal_keys.Keys(root)
         try:
             if create or keys.known_by() is not None:
                 return bytes.fromhex(keys.digest(b"placeholders"))
@@ -945,7 +945,7 @@ class Redactor:
         if not self.suspicious(dumps(tree)):
             return value
         kept, redacted = self.redact(tree)
-        return from_json(kept) if redacted else value
+        return decoding.from_json(kept) if redacted else value
 
     def redacted(self, value: Any) -> bool:
         """Return whether a value contains a placeholder in place of a secret."""

@@ -18,7 +18,8 @@ from .._journal.entry import CUT_OFF, ENDS, family_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
 from .._reality import running_loop
-from .._values import dumps, exception_from_json, from_json, shortfalls, structured, to_json
+from .._values import dumps, to_json
+from .._values.decoding import exception_from_json, from_json, shortfalls, structured
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -39,7 +40,7 @@ from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
 from .schedule import Schedule, can_run_other_tasks, run_other_tasks
 from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
-from .signals import SignalCalls
+from .signal_calls import SignalCalls
 from .step import Request, Spec
 from .threads import Waiting, others_run_user_code
 from .verdict import Report

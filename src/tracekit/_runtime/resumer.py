@@ -12,7 +12,8 @@ from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
 from .._reality import running_loop
-from .._values import dumps_in_order, from_json
+from .._values import dumps_in_order
+from .._values.decoding import from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
 from .index import HAND_OVERS, INTENT, READ, SINGLE, LaneKey

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._reality import monotonic_ns, off_loop, process_time_ns, running_loop, running_task
 from .lane import UNLIMITED, Lane
+from .loop_queue import LoopQueue
+from .places import PlaceIndex
 from .process import process
-from .progress import LoopQueue, PlaceIndex, Progress
+from .progress import Progress
 from .session import current, enter
 from .threads import MonitoredThread, ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
-    from .signals import SignalCalls
+    from .signal_calls import SignalCalls
 
 __all__ = ["Schedule", "Ticket", "can_run_other_tasks", "run_other_tasks"]
 
@@ -485,7 +487,7 @@ class Schedule:
             self._observe()
 
     def deliver(self, queue: LoopQueue) -> bool:
-        """See ``progress.Deliverer``."""
+        """See ``loop_queue.Deliverer``."""
         due: Ticket | None = None
         with self._lock:
             if self._closed:

@@ -425,7 +425,7 @@ def _rows() -> Iterator[Format]:
             if word[0] in _ALPHABETS and word[1:].isdigit():
                 alphabet, least = word[0], int(word[1:])
             elif word != "|":
-                yield Format(name, word, alphabet, least)
+                yield Format._make((name, word, alphabet, least))
 
 
 #: By prefix.

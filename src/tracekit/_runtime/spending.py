@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from .. import _reality
 from .._journal.store import beside
 from ..errors import BudgetExceededError, RunStateError, TraceError, UnknownPriceError
-from .effects import never_sent
+from .doubt import never_sent
 from .prices import Price, PriceList, Prices, checked
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from .._journal.entry import READS, SINGLES, family_of, imported_from
 from .._lazy import NamedTuple
 from ..errors import InexactReplayError
 from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
-from .effects import RecoveredLog, RecoveredStep
-from .redaction import Redactor
+from .recovered import RecoveredLog, RecoveredStep
+from .report import MOST
 
 if TYPE_CHECKING:
     from .._journal.reader import Verdict
@@ -567,41 +567,6 @@ def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, RecoveredStep]]
 
 # -- report ------------------------------------------------------------------------------------------------------------
 
-#: How many sentences are kept.
-_MOST: Final = 100
-
-
-class RunReport:
-    """What a run reports at its end: what a replay will lack, and what was unusual. There are no silent gaps."""
-
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor: Final = redactor
-        #: Also issued as Python warnings.
-        self.warnings: Final[list[str]] = []
-        #: Uncaptured boundary crossings: a single Python warning for all, which never becomes an error.
-        self.noted: list[str] = []
-        #: Whether some of them may be a library's requests, which ``instrument()`` would capture.
-        self.reached_out = False
-        #: Probably intended, so kept in the trace alone.
-        self.quiet: Final[list[str]] = []
-        #: Those of either list which mean that a replay will lack something.
-        self.uncaptured: Final[list[str]] = []
-
-    def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
-        """Report a sentence at the run's end; ``quiet``: in the trace alone; ``uncaptured``: a replay would lack
-        something."""
-        sentence = self._redactor.redact_text(sentence)[0]
-        into = self.quiet if quiet else self.warnings
-        if sentence not in into and len(into) < _MOST:
-            into.append(sentence)
-            if uncaptured:
-                self.uncaptured.append(sentence)
-
-    def note(self, sentences: Iterable[str], *, reached_out: bool) -> None:
-        """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network."""
-        self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
-        self.reached_out = reached_out
-
 
 class Report:
     """The report on one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
@@ -655,7 +620,7 @@ class Report:
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
         """Keep a sentence for ``warnings``, once; the recording reports the rest."""
-        if sentence not in self.warnings and len(self.warnings) < _MOST:
+        if sentence not in self.warnings and len(self.warnings) < MOST:
             self.warnings.append(sentence)
 
     def include(self, found: Mapping[str, Any], process: str) -> None:
@@ -737,10 +702,10 @@ class Report:
             rows.insert(0, ("failed", str(self.failure)))
         table = "".join(
             f'<tr><td>{word}</td><td style="text-align:left;white-space:pre-wrap">{_html(text)}</td></tr>'
-            for word, text in rows[:_MOST]
+            for word, text in rows[:MOST]
         )
-        if len(rows) > _MOST:
-            table += f"<tr><td></td><td>… {len(rows) - _MOST} more</td></tr>"
+        if len(rows) > MOST:
+            table += f"<tr><td></td><td>… {len(rows) - MOST} more</td></tr>"
         steps = f"{self.consumed} step{'' if self.consumed == 1 else 's'} answered, {self.skipped} skipped"
         return (
             f'<div><b>replay</b> <code>{_html(self.run_id)}</code> <span style="color:{colour}">{_html(verdict.line)}</span><br>{steps}'

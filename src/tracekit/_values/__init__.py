@@ -6,8 +6,8 @@ JSON can't express is ``{"$t": tag, "v": …}``. ``from_json`` is the inverse; i
 
 from __future__ import annotations
 
+from .._lazy import later
 from .codec import (
-    Decoder,
     Made,
     Structure,
     Walk,
@@ -16,29 +16,23 @@ from .codec import (
     canonical,
     dumps,
     dumps_in_order,
-    exception_from_json,
     exception_to_json,
     exception_with_structure,
     fingerprint,
     fingerprint_continued,
     fingerprint_encoded,
-    from_json,
     not_serialisable,
     noted,
     quick,
-    refuse,
     repeated,
-    shortfalls,
     snapshot,
     structure_of,
-    structured,
     to_json,
     with_structure,
 )
 from .registry import register
 
 __all__ = [
-    "Decoder",
     "Made",
     "Structure",
     "Walk",
@@ -47,23 +41,20 @@ __all__ = [
     "canonical",
     "dumps",
     "dumps_in_order",
-    "exception_from_json",
     "exception_to_json",
     "exception_with_structure",
     "fingerprint",
     "fingerprint_continued",
     "fingerprint_encoded",
-    "from_json",
     "not_serialisable",
     "noted",
     "quick",
-    "refuse",
     "register",
     "repeated",
-    "shortfalls",
     "snapshot",
     "structure_of",
-    "structured",
     "to_json",
     "with_structure",
 ]
+
+later(globals(), "decoding")

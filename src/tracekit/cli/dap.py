@@ -26,7 +26,7 @@ import click
 from .. import _reality
 from .._runs.debugging import StepPlace
 from .._runs.reading import StepView, plain, read_run
-from .._runs.replaying import kinds_that_go_live
+from .._runs.replay import kinds_that_go_live
 from .._runs.wording import raised_lines
 from ..errors import TracekitError
 from . import debug as prompt

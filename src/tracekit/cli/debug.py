@@ -32,7 +32,7 @@ from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import shown_as
 from .._runs.debugging import SINK, StepPlace
 from .._runs.reading import FileView, RunView, StepView, plain
-from .._runs.replaying import kinds_that_go_live
+from .._runs.replay import kinds_that_go_live
 from ..errors import RunStateError, TracekitError
 from .output import DIFFERENT, complete_in_run, console, fail, printable, read
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started

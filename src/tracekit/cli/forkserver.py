@@ -31,7 +31,7 @@ from .. import _reality
 from .._capture import guard, instrumentation, isolation, plugins, world
 from .._journal.reader import Trace
 from .._journal.store import Store
-from .._lazy import compile_all
+from .._lazy import make_all
 from .._runs.environment import Program, environment
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
@@ -98,7 +98,7 @@ class _Server:
         world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
         compile_formats()
-        compile_all()
+        make_all()
         environment(instrumentation.packages())
         with warnings.catch_warnings():
             launch.ignore_warnings()

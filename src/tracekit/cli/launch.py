@@ -44,7 +44,8 @@ from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
 from .._runtime.signals import in_live_step
 from .._runtime.verdict import Report
-from .._values import dumps, from_json, to_json
+from .._values import dumps, to_json
+from .._values.decoding import from_json
 from ..errors import (
     BudgetExceededError,
     LiveCallBlockedError,

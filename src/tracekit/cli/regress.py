@@ -14,7 +14,7 @@ from .._journal.entry import FAMILIES
 from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State, asks_models, state_count
 from .._runs.corpus import regress as regress_runs
 from .._runs.remote import is_url
-from .._runs.replaying import ignored_fields, kinds_that_go_live
+from .._runs.replay import ignored_fields, kinds_that_go_live
 from .._runs.wording import dollars, plural
 from ..failures import FailureType
 from . import output

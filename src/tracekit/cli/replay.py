@@ -261,10 +261,7 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
     """Prepare the replay of ``run`` for ``tracekit verb``; print what will be replayed. Raises ``TracekitError`` if it
     can't be replayed."""
     if options["live"] or options["ignore"]:
-        from .._runs.replaying import (
-            ignored_fields,
-            kinds_that_go_live,
-        )  # all that a replay needs, which is another process here
+        from .._runs.replay import ignored_fields, kinds_that_go_live  # much that a replay needs, another process here
 
         try:
             options["live"] = kinds_that_go_live(live_kinds(options["live"]))

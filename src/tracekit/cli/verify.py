@@ -13,8 +13,9 @@ import click
 from .._capture.plugins import forms
 from .._journal.entry import load_schema
 from .._journal.reader import Trace, Verdict
-from .._journal.seals import KEY_VARIABLE, PublicKeys, SigningKey, add_seal, new_key
+from .._journal.seals import PublicKeys, SigningKey, add_seal, new_key
 from .._journal.store import Store, beside, is_segment, live_writer, name_of, remedy_for
+from .._journal.tip import SEAL_KEY_VARIABLE
 from ..errors import RunStateError, TraceError
 from . import output
 from .output import located, printable
@@ -166,7 +167,7 @@ def _breaches(path: str) -> list[dict[str, Any]]:
     "--key",
     metavar="FILE",
     type=click.Path(),
-    envvar=KEY_VARIABLE,
+    envvar=SEAL_KEY_VARIABLE,
     show_envvar=True,
     help="The private key (Ed25519).",
 )

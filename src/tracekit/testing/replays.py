@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .._runs.block import below_run, call_with
-from .._runs.replaying import ReplayBlock, replay
+from .._runs.replay import replay
+from .._runs.replaying import ReplayBlock
 from .._runs.run import Run
 from .._runtime.verdict import Report
 
