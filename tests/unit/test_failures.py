@@ -6,10 +6,12 @@ import asyncio
 import concurrent.futures
 import errno
 import http.client
+import inspect
 import json
 import socket
 import ssl
 import subprocess
+import sys
 import urllib.error
 from datetime import timedelta
 from email.message import Message
@@ -514,16 +516,27 @@ def test_replay_is_as_exact_as_before() -> None:
     assert session.report.exact
 
 
-def test_the_recursion_limit_is_no_reason_to_lose_the_step() -> None:
-    """At the limit a failure may not be classified; the error is recorded and raised as ever."""
+@pytest.mark.parametrize("room", range(200, 206))
+def test_the_recursion_limit_is_no_reason_to_lose_the_step(room: int) -> None:
+    """At the limit a failure may not be classified; the error is recorded and raised as ever, and nothing wrong is said of
+    it."""
 
     @traced_tool(side_effect="read_only")
     def deep() -> None:
-        deep.__wrapped__()
+        deep()
+
+    def with_little_room() -> None:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(len(inspect.stack(0)) + room)
+        try:
+            deep()
+        finally:
+            sys.setrecursionlimit(limit)
 
     with pytest.raises(RecursionError), record("deep") as run:
-        deep()
+        with_little_room()
     assert of_type(run, "tool.error")[0]["error"]["type"] == "builtins:RecursionError"
+    assert not run.warnings
     assert of_type(run, "run.failed")[0]["meta"]["failure"]["type"] in ("agent_crashed", "unknown")
 
 

@@ -946,8 +946,11 @@ class Recording:
         """Return ``,"error":…`` for an exception, adding notes to ``meta``; warn if a replay of ``step`` can't raise it."""
         notes: list[str] = []
         original, found = exception_with_structure(error, notes)
-        tree, redacted = self.redactor.also(own).redact(original)
-        data = dumps_in_order(tree)
+        tree, data = original, dumps_in_order(original)
+        redacted: list[Mark] = []
+        if own is not None or self.redactor.suspicious(data):
+            tree, redacted = self.redactor.also(own).redact(original)
+            data = dumps_in_order(tree)
         if len(data) > MAX_ERROR:
             found = []
             tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
@@ -969,14 +972,15 @@ class Recording:
         """Warn if an exception can't be made again from ``tree``; tried once for each type that a tool raises."""
         what, spec = tree["type"], step.spec
         tool = f"{spec.family} {spec.name!r}"
-        if (tool, what) in self._warned_of or len(self._warned_of) >= 100:
+        deep = tree.get("cut") == "RecursionError"  # there is no room to try it
+        if deep or (tool, what) in self._warned_of or len(self._warned_of) >= 100:
             return
         self._warned_of.add((tool, what))
         token = current.set(None)  # its text is made by the program's own code, which is not part of the run
         try:
             said = decoding.shortfalls(tree, decoding.exception_from_json(tree))
         except NotReplayableError as refused:
-            said = [("exception", f"raised {what}, which can't be made again: {refused.what}")]
+            said = [] if refused.reason == "stack" else [("exception", f"raised {what}: {refused.what}")]
         finally:
             current.reset(token)
         for code, sentence in said:
