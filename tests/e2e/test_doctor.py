@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.place import TOOL, WAITS_FOR_EVER, Place
+from tracekit import record
+from tracekit.cli import doctor
+from tracekit.integration import read_run
 
 PROGRAMS = Path(__file__).parent / "doctor"
 
@@ -63,6 +67,21 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     assert (found["recordings"], len(place.runs), found["status"]) == (1, 1, [0])
     assert "can't be undone" in found["recorded_once"]
     assert "connect" in found["stopped"][0]
+
+
+def test_a_shell_is_not_declared_by_its_first_word() -> None:
+    """What is advised for a program would be dangerous for a shell, which does whatever its text says."""
+    with record("processes") as run:
+        for command in (["true", "-a"], ["sh", "-c", "true; rm -f x"], "true && rm -f x"):
+            subprocess.run(command, shell=isinstance(command, str), check=True)
+    with read_run(run.path) as view:
+        program, *shells = map(doctor._of_process, view.steps(kinds=("process",)))
+    assert (
+        'if it only reads, whatever its arguments, say so (tracekit.instrument(processes={"true *": "read_only"}));'
+        in program
+    )
+    assert len(shells) == 2
+    assert all(one.startswith("start it in a function with @traced_tool") for one in shells)
 
 
 def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> None:

@@ -102,6 +102,14 @@ _ELSEWHERE: Final = frozenset(("environment", "nothing_lacking", "not_kept", "re
 Places = Mapping[int | str, str]
 
 
+def _of_process(step: StepView) -> str:
+    """Return how to fix an undeclared process: a shell does more than its first word says, so it is not declared by it."""
+    if isinstance(step.input["command"], str) or step.name in ("bash", "dash", "fish", "ksh", "sh", "zsh"):
+        return f"start it {_IN_A_TOOL}"
+    declared = f'tracekit.instrument(processes={{"{step.name} *": "read_only"}})'
+    return f"if it only reads, whatever its arguments, say so ({declared}); otherwise start it {_IN_A_TOOL}"
+
+
 def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
     """Yield what the trace of a run itself shows: its boundary, its files, its processes, its verdict."""
     for file in view.files:
@@ -113,10 +121,7 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
     for step in view.steps(kinds=("process",)):
         if step.facts.get("undeclared") is True:
             text = f"the process {step.name} has no declared side effect: a replay answers it, but it counts as irreversible"
-            mend = (
-                f'say so (tracekit.instrument(processes={{"{step.name} …*": "read_only"}})), or start it {_IN_A_TOOL}'
-            )
-            yield Finding("undeclared", text, places.get(step.place), mend, view.run_id, step.place)
+            yield Finding("undeclared", text, places.get(step.place), _of_process(step), view.run_id, step.place)
     for reason in view.verdict.can_be_replayed.reasons:
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
             continue
