@@ -77,8 +77,9 @@ tracekit_hash(NativeState *state, const char *head, const char *body, size_t siz
     if (hash_of(state, head, HASH, body, size, digest) < 0) {
         return -1;
     }
-    for (int i = 0; i < HASH; i++) {
-        hex[i] = "0123456789abcdef"[digest[i / 2] >> (4 - 4 * (i % 2)) & 15];
+    for (int i = 0; i < HASH / 2; i++) {
+        *hex++ = "0123456789abcdef"[digest[i] >> 4];
+        *hex++ = "0123456789abcdef"[digest[i] & 15];
     }
     return 0;
 }
