@@ -423,6 +423,12 @@ def test_what_is_in_doubt_is_what_recovery_says(tmp_path: Path) -> None:
     died = tmp_path / "died"
     cut(run, call["seq"], died)
     assert Metrics(died).scrape()["tracekit_in_doubt_steps", "true"] == 1 == len(recovery.in_doubt(died).in_doubt)
+    recovery.settle(run.id, call["seq"], output=None, reason="asked the bank", store=died)
+    found = Metrics(died).scrape()  # how long the person took is not how long the step took
+    assert (
+        found["tracekit_steps_total", "tool", "ok"],
+        found.get(("tracekit_step_duration_seconds_count", "tool"), 0),
+    ) == (1, 0)
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:

@@ -282,6 +282,13 @@ class _File:
             self.reader = self.last = None
 
 
+def _is_settled(entry: Mapping[str, Any]) -> bool:
+    """Return whether a person has stated this outcome after the process had died."""
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, Mapping) else None
+    return isinstance(info, Mapping) and info.get("reason") == "settled"
+
+
 class _Reader:
     """Reads one file entry by entry: what is open in it, and what it adds to the totals."""
 
@@ -327,7 +334,8 @@ class _Reader:
             return
         failed = role == "error" or "error" in entry
         totals.steps[family, "error" if failed else "skipped" if role == "skipped" else "ok"] += 1
-        self._seconds(totals.step_seconds, family, STEP_SECONDS, entry["ts_ns"] - began)
+        if not _is_settled(entry):  # by a person, perhaps a day later
+            self._seconds(totals.step_seconds, family, STEP_SECONDS, entry["ts_ns"] - began)
 
     def _call(self, call: ModelCall, totals: Totals) -> None:
         model = totals.model(call.model)
