@@ -93,6 +93,36 @@ def test_functions_that_a_pool_of_processes_calls_as_they_are(tmp_path: Path) ->
     assert "other output" not in replayed.stderr
 
 
+def test_results_of_processes_in_the_order_in_which_they_were_done(tmp_path: Path) -> None:
+    """One by one, in chunks, or with a limit: a replay, in which a process is done at another moment, takes them in the recorded order."""
+    place = Place(tmp_path)
+    name = place.program(
+        """
+        import multiprocessing, os, time
+        from tracekit import traced_tool
+
+        @traced_tool(side_effect="read_only")
+        def look(n):
+            while n == 0 and not os.path.exists("done"):
+                time.sleep(0.001)
+            if n == 1:
+                open("done", "w").close()
+            return n
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                print(list(pool.imap_unordered(look, (0, 1))))
+                os.unlink("done")
+                print(list(pool.imap_unordered(look, (0, 2, 1, 3), 2)))
+                found = pool.imap_unordered(look, range(4, 9))
+                print(found.next(timeout=60), *found, list(pool.imap(look, (4, 5))))
+        """
+    )
+    recorded = place.cli("run", name)
+    replayed = place.cli("replay", "last", "--strict", "output")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
 def test_names_of_temporary_files(tmp_path: Path) -> None:
     """They are the recorded ones; where such a file is still there, a replay takes another name, as the program would."""
 

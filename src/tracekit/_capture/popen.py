@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._runtime.lane import started
@@ -46,7 +47,7 @@ from .processes import (
     within,
     words_of,
 )
-from .threads import name_of, parent_lane
+from .threads import armed, await_place, name_of, parent_lane
 
 if TYPE_CHECKING:
     pass
@@ -188,9 +189,78 @@ def _imap(original: Any) -> Any:
             assert scope is not None
             # The pool's thread iterates over the program's iterable, as without tracekit.
             iterable, func = _placed(scope, func, iterable, "pair"), PoolCall(func, None, "pair")
+            results: Any = original(self, func, iterable, *args, **kwargs)
+            in_chunks = isinstance(results, GeneratorType)
+            _unordered.add(results.gi_frame.f_locals[".0"] if in_chunks else results)
+            return results
         return original(self, func, iterable, *args, **kwargs)
 
     return imap
+
+
+# Results of ``imap_unordered`` come in the order in which the processes are done. Each that the program takes is an event
+# with its number; a replay waits for that one.
+
+#: The results of calls in processes of a run.
+_unordered: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def _came(original: Any) -> Any:
+    @functools.wraps(original)
+    def _set(self: Any, i: int, result: Any) -> None:
+        vars(self).setdefault("_tracekit_came", deque()).append(i)  # by one thread, the pool's; like its own items
+        original(self, i, result)
+
+    return _set
+
+
+def _taken(original: Any) -> Any:
+    @functools.wraps(original)
+    def next(self: Any, timeout: float | None = None) -> Any:
+        scope = current.get() if self in _unordered else None
+        if scope is None or scope.live or scope.session.state.ended or not scope.session.state.ordered:
+            return original(self, timeout)
+        scope = in_own_lane(scope)
+        turn = armed(scope, "future.wait", 0)
+        came = vars(self).setdefault("_tracekit_came", deque())
+        token = current.set(None)  # the internals of the wait are not recorded
+        try:
+            if turn is not None and turn.comes and await_place(turn, scope.session.threads):
+                return _numbered(self, came, turn.about.get("done") or [])
+            failure: Exception | None = None
+            try:
+                value = original(self, timeout)
+            except StopIteration:
+                raise
+            except Exception as error:
+                value, failure = None, error
+            late = type(failure) is sys.modules["multiprocessing"].TimeoutError and not came
+            number = [] if late else [came.popleft()]
+            if turn is not None and turn.live:
+                turn.fired({"done": number})
+        finally:
+            current.reset(token)
+        if failure is not None:
+            raise failure
+        return value
+
+    return next
+
+
+def _numbered(results: Any, came: deque[int], done: list[int]) -> Any:
+    """Return the result with the recorded number, or raise, as soon as it is there; without one the time was up."""
+    if not done:
+        raise sys.modules["multiprocessing"].TimeoutError
+    with results._cond:
+        while done[0] not in came or len(results._items) < len(came):
+            results._cond.wait()
+        at = came.index(done[0])
+        del came[at]
+        success, value = results._items[at]
+        del results._items[at]
+    if success:
+        return value
+    raise value
 
 
 def _placed(scope: Scope, call: Any, items: Iterable[Any], spread: str) -> Iterator[Any]:
@@ -206,6 +276,9 @@ pools: Final = (
     ("multiprocessing.pool", "Pool", "_map_async", _map),
     ("multiprocessing.pool", "Pool", "imap", _imap),
     ("multiprocessing.pool", "Pool", "imap_unordered", _imap),
+    ("multiprocessing.pool", "IMapUnorderedIterator", "_set", _came),
+    ("multiprocessing.pool", "IMapUnorderedIterator", "next", _taken),
+    ("multiprocessing.pool", "IMapUnorderedIterator", "__next__", _taken),
 )
 
 # -- the status of a process -------------------------------------------------------------------------------------------
