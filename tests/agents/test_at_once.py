@@ -202,7 +202,7 @@ def test_who_cancels_itself_cancels_nobody_else(effects: Effects) -> None:
 
 
 def test_a_thread_that_goes_on_after_a_cancellation_is_told(effects: Effects) -> None:
-    """The router does not wait for it; the log says that it goes on, and then what it came to."""
+    """The router does not wait for it; the log says that the agent's thread continues, and records its outcome later."""
     begun = threading.Event()
     late = Late(lambda: effects.happen("paid"))
 
@@ -227,7 +227,8 @@ def test_a_thread_that_goes_on_after_a_cancellation_is_told(effects: Effects) ->
         assert asyncio.run(program()) == "cancelled"
     ended = of_type(run, "agent.attempt.end")[0]
     assert (ended["output"]["status"], ended["meta"]["info"]["goes_on"]) == ("interrupted", True)
-    assert len(of_type(run, "tool.return")) == 2
+    (paid,) = [call["seq"] for call in of_type(run, "tool.call") if call["name"] == "a"]
+    assert paid in [ended["step"] for ended in of_type(run, "tool.return")]
     assert effects.all() == ["paid"]
 
 
