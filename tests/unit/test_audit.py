@@ -267,6 +267,7 @@ def test_in_doubt_compensated_and_inside(tmp_path: Path) -> None:
     assert action(account, "POST https://a.example")["inside"] == 3
     assert action(account, "send")["state"] == "in doubt"
     assert "has no end" in account["gaps"][0]
+    assert "whether tool send was done: it is in doubt [10]" in account["gaps"]
 
 
 def test_integrity_comes_first(tmp_path: Path) -> None:

@@ -272,6 +272,9 @@ def test_a_table_for_people(shop: list[str]) -> None:
     piped = call().stdout.splitlines()
     assert len(piped) == 5
     assert piped == [line.rstrip() for line in piped]
+    with pytest.raises(ValueError, match="negative"), record("ends", run_id="ends"):
+        pay(-1)  # the end of the run has the same failure
+    assert (len(found("ends")), len(call("ends").stdout.splitlines()[1:])) == (2, 1)
 
 
 def test_a_hostile_name_does_not_reach_the_terminal() -> None:

@@ -552,6 +552,9 @@ def _gaps(account: Account) -> Iterator[str]:
     view, found = account.view, account.found
     if found.state == "incomplete":
         yield f"the run has no end: {found.problem}; what came after is not known"
+    for action in account.actions:
+        if (step := action.step).state == "in doubt":
+            yield f"whether {step.kind} {step.name} was done: it is in doubt [{step.place}]"
     if found.lost:
         yield f"{found.lost} entries could not be written when it was recorded"
     if found.seal is None:

@@ -90,7 +90,8 @@ def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere:
     from rich.text import Text
 
     with output.working("reading the runs"):
-        rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]
+        # A failure that ended its run is in the log twice.
+        rows = [("run", "step", "name", "type", "strategy", "reason"), *dict.fromkeys(map(_row, found))]
     if len(rows) == 1:
         if nowhere is not None:  # a wrong directory must not look like one without failures
             output.message(f"There is no run in {nowhere}. TRACEKIT_DIR or --store names another store.")
