@@ -241,22 +241,24 @@ def test_repeats(value: Any, data: st.DataObject) -> None:
         )
     whole = parts[-1]
     del parts
-    if type(whole) in (dict, list) and pure.plain(whole, 188, 50_000):
-        assert compiled.repeats(whole) is pure.repeats(whole)
+    if type(whole) in (dict, list):
+        assert compiled.plain(whole, 188, 50_000, True) is pure.plain(whole, 188, 50_000, True)
     seen: list[Any] = []
     if compiled.noted(whole, seen) is not None:
         assert compiled.repeated(seen) is pure.repeated(seen)
 
 
-def test_repeats_of_what_became_too_deep() -> None:
-    """A value in which another thread has meanwhile made a cycle takes the general path."""
+def test_repeats_in_what_is_too_deep_or_wide() -> None:
+    """A value in which each container may occur once only: a cycle, and one with many ways, are given up soon."""
     knot: list[Any] = []
     knot.append(knot)
-    assert compiled.repeats(knot) is pure.repeats(knot) is True
     wide: list[Any] = []
-    for _ in range(150):
+    for _ in range(30):
         wide = [wide, wide]
-    assert compiled.repeats(wide) is pure.repeats(wide) is True
+    for value in (knot, wide):
+        assert compiled.plain(value, 188, 50_000, True) is pure.plain(value, 188, 50_000, True) is False
+    shared: list[Any] = []
+    assert compiled.plain([shared] * 2, 188, 50_000) is pure.plain([shared] * 2, 188, 50_000) is True
     with pytest.raises(TypeError):
         compiled.repeated(())
 

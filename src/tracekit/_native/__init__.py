@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         quick_look,
         read_json,
         repeated,
-        repeats,
         spaced,
         unknown,
     )
@@ -62,7 +61,6 @@ __all__ = [
     "quick_look",
     "read_json",
     "repeated",
-    "repeats",
     "spaced",
     "unknown",
 ]

@@ -62,7 +62,6 @@ __all__ = [
     "quick_look",
     "read_json",
     "repeated",
-    "repeats",
     "spaced",
     "unknown",
 ]
@@ -383,14 +382,15 @@ _orjson_dumps: Final = orjson.dumps
 _orjson_loads: Final = orjson.loads
 
 
-def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
+def plain(value: dict[str, Any] | list[Any], levels: int, width: int, once: bool = False, /) -> bool:
     """Return whether orjson writes a dictionary or list of JSON's own types faithfully as it is.
 
-    It has at most ``levels`` levels of containers, and no level but the first more than ``width`` of them. Works level
-    by level, so that cycles and depth end the search.
+    It has at most ``levels`` levels of containers, and no level but the first more than ``width`` of them; with ``once``,
+    each of them occurs once. Works level by level, so that cycles and depth end the search.
     """
     level: list[Any] = [value]
     left = levels - 1
+    met: set[int] = set()
     try:
         while True:
             below: list[Any] = []
@@ -417,6 +417,11 @@ def plain(value: dict[str, Any] | list[Any], levels: int, width: int) -> bool:
             left -= 1
             if left < 0 or len(below) > width:
                 return False
+            if once:
+                before = len(met)
+                met.update(map(id, below))
+                if len(met) < before + len(below):
+                    return False
             level = below
     except RuntimeError:  # changed by another thread meanwhile
         return False
@@ -452,28 +457,6 @@ def repeated(seen: list[Any]) -> bool:
         return False
     ids = [id(node) for node in seen if type(node) is not tuple]
     return len(set(ids)) < len(ids)
-
-
-def repeats(value: dict[str, Any] | list[Any]) -> bool:
-    """Return whether a list or dictionary occurs more than once in ``value``, for which ``plain`` is true."""
-    met = {id(value)}
-    level: list[Any] = [value]
-    while level:
-        below: list[Any] = []
-        try:
-            for node in level:
-                below += [leaf for leaf in (node.values() if type(node) is dict else node) if type(leaf) in _NODES]
-        except RuntimeError:  # changed by another thread meanwhile: the general path makes a copy
-            return True
-        size = len(met)
-        met.update(map(id, below))
-        if len(met) < size + len(below):
-            return True
-        level = below
-    return False
-
-
-_NODES: Final = frozenset((dict, list))
 
 
 class _Involved(Exception):

@@ -34,11 +34,66 @@ in_range(PyObject *number)
     return 1;
 }
 
-/* How one walk goes on: how many containers it may find on each level below the first, and has found. */
+/* -- the same container more than once ----------------------------------------------------------------------------- */
+
+/* The containers with more references than a single occurrence explains: one that occurs twice is among these. */
+typedef struct {
+    PyObject **nodes;
+    size_t count, size;
+} Candidates;
+
+static int
+add_candidate(Candidates *found, PyObject *node)
+{
+    if (found->count == found->size) {
+        size_t size = found->size ? found->size * 2 : 64;
+        PyObject **more = PyMem_Realloc(found->nodes, size * sizeof(PyObject *));
+        if (more == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        found->nodes = more;
+        found->size = size;
+    }
+    found->nodes[found->count++] = node;
+    return 0;
+}
+
+static int
+by_address(const void *one, const void *other)
+{
+    const char *first = *(const char *const *)one, *second = *(const char *const *)other;
+    return (first > second) - (first < second);
+}
+
+/* Whether one of them occurs twice; frees them. */
+static int
+has_twice(Candidates *found)
+{
+    int twice = 0;
+    if (found->count > 1) {
+        qsort(found->nodes, found->count, sizeof(PyObject *), by_address);
+        for (size_t i = 1; !twice && i < found->count; i++) {
+            twice = found->nodes[i] == found->nodes[i - 1];
+        }
+    }
+    PyMem_Free(found->nodes);
+    return twice;
+}
+
+/* -- whole values -------------------------------------------------------------------------------------------------- */
+
+/* So many: a container that occurs very often is among them each time. */
+#define MANY_CANDIDATES (1 << 20)
+
+/* How one walk goes on: how many containers it may find on each level below the first, and has found; and which of them might
+ * occur twice, if none may. */
 typedef struct {
     Py_ssize_t levels;
     Py_ssize_t width;
     Py_ssize_t *found;
+    int once;
+    Candidates candidates;
 } Plain;
 
 static int plain_container(Plain *walk, PyObject *value, Py_ssize_t level);
@@ -66,6 +121,14 @@ plain_leaf(Plain *walk, PyObject *value, Py_ssize_t level)
     if (PyDict_CheckExact(value) || PyList_CheckExact(value)) {
         if (level + 1 >= walk->levels || ++walk->found[level + 1] > walk->width) {
             return 0;
+        }
+        if (walk->once && Py_REFCNT(value) > 1) {
+            if (walk->candidates.count > MANY_CANDIDATES) {
+                return 0;
+            }
+            if (add_candidate(&walk->candidates, value) < 0) {
+                return -1;
+            }
         }
         return plain_container(walk, value, level + 1);
     }
@@ -142,14 +205,14 @@ decoded(PyObject *Py_UNUSED(module), PyObject *variables)
     return pairs;
 }
 
-PyDoc_STRVAR(plain_doc, "plain(value, levels, width, /)\n--\n\nSee pure.plain.");
+PyDoc_STRVAR(plain_doc, "plain(value, levels, width, once=False, /)\n--\n\nSee pure.plain.");
 
 static PyObject *
 plain(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *value;
-    Plain walk;
-    if (!PyArg_ParseTuple(args, "Onn:plain", &value, &walk.levels, &walk.width)) {
+    Plain walk = {.once = 0};
+    if (!PyArg_ParseTuple(args, "Onn|p:plain", &value, &walk.levels, &walk.width, &walk.once)) {
         return NULL;
     }
     if (!(PyDict_CheckExact(value) || PyList_CheckExact(value)) || walk.levels < 1) {
@@ -162,7 +225,11 @@ plain(PyObject *Py_UNUSED(module), PyObject *args)
     }
     int yes = plain_container(&walk, value, 0);
     PyMem_Free(walk.found);
-    return yes < 0 ? NULL : PyBool_FromLong(yes);
+    if (yes != 1) {
+        PyMem_Free(walk.candidates.nodes);
+        return yes < 0 ? NULL : PyBool_FromLong(0);
+    }
+    return PyBool_FromLong(!has_twice(&walk.candidates));
 }
 
 /* -- the short way ------------------------------------------------------------------------------------------------- */
@@ -350,53 +417,6 @@ noted(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return data;
 }
 
-/* -- the same container more than once ----------------------------------------------------------------------------- */
-
-/* The containers with more references than a single occurrence explains: one that occurs twice is among these. */
-typedef struct {
-    PyObject **nodes;
-    size_t count, size;
-} Candidates;
-
-static int
-add_candidate(Candidates *found, PyObject *node)
-{
-    if (found->count == found->size) {
-        size_t size = found->size ? found->size * 2 : 64;
-        PyObject **more = PyMem_Realloc(found->nodes, size * sizeof(PyObject *));
-        if (more == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        found->nodes = more;
-        found->size = size;
-    }
-    found->nodes[found->count++] = node;
-    return 0;
-}
-
-static int
-by_address(const void *one, const void *other)
-{
-    const char *first = *(const char *const *)one, *second = *(const char *const *)other;
-    return (first > second) - (first < second);
-}
-
-/* Whether one of them occurs twice; frees them. */
-static int
-has_twice(Candidates *found)
-{
-    int twice = 0;
-    if (found->count > 1) {
-        qsort(found->nodes, found->count, sizeof(PyObject *), by_address);
-        for (size_t i = 1; !twice && i < found->count; i++) {
-            twice = found->nodes[i] == found->nodes[i - 1];
-        }
-    }
-    PyMem_Free(found->nodes);
-    return twice;
-}
-
 PyDoc_STRVAR(repeated_doc, "repeated(seen, /)\n--\n\nSee pure.repeated.");
 
 static PyObject *
@@ -414,52 +434,6 @@ repeated(PyObject *Py_UNUSED(module), PyObject *seen)
             PyMem_Free(found.nodes);
             return NULL;
         }
-    }
-    return PyBool_FromLong(has_twice(&found));
-}
-
-/* So many: a container that occurs very often is among them each time. */
-#define MANY_CANDIDATES (1 << 20)
-
-/* 1: there is one in any case (another thread has made it too deep or too large meanwhile), 0, or -1 with an exception. */
-static int
-look_for_repeats(Candidates *found, PyObject *node, Py_ssize_t levels)
-{
-    if (!PyDict_CheckExact(node) && !PyList_CheckExact(node)) {
-        return 0;
-    }
-    if (levels == 0 || found->count > MANY_CANDIDATES) {
-        return 1;
-    }
-    if (Py_REFCNT(node) > 1 && add_candidate(found, node) < 0) {
-        return -1;
-    }
-    int done = 0;
-    if (PyDict_CheckExact(node)) {
-        PyObject *key, *item;
-        Py_ssize_t position = 0;
-        while (done == 0 && PyDict_Next(node, &position, &key, &item)) {
-            done = look_for_repeats(found, item, levels - 1);
-        }
-        return done;
-    }
-    for (Py_ssize_t i = 0; done == 0 && i < PyList_Size(node); i++) {
-        done = look_for_repeats(found, PyList_GetItem(node, i), levels - 1);
-    }
-    return done;
-}
-
-PyDoc_STRVAR(repeats_doc, "repeats(value, /)\n--\n\nSee pure.repeats.");
-
-static PyObject *
-repeats(PyObject *module, PyObject *value)
-{
-    NativeState *state = PyModule_GetState(module);
-    Candidates found = {NULL, 0, 0};
-    int done = look_for_repeats(&found, value, state->levels);
-    if (done != 0) {
-        PyMem_Free(found.nodes);
-        return done < 0 ? NULL : PyBool_FromLong(1);
     }
     return PyBool_FromLong(has_twice(&found));
 }
@@ -817,7 +791,6 @@ static PyMethodDef functions[] = {
     {"plain", plain, METH_VARARGS, plain_doc},
     {"read_json", (PyCFunction)(void (*)(void))read_json, METH_FASTCALL, read_json_doc},
     {"repeated", repeated, METH_O, repeated_doc},
-    {"repeats", repeats, METH_O, repeats_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };

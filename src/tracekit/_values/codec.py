@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from .._lazy import expression
-from .._native import noted, plain, repeated, repeats
+from .._native import noted, plain, repeated
 from .._native.common import IN_ORDER, LEVELS, MAX_DEPTH, encodable
 from .exceptions import RECIPES
 from .registry import codecs_by_type, is_heap, loaded_class, name_of, state_of
@@ -161,7 +161,7 @@ def with_structure(value: object, notes: list[str] | None = None) -> tuple[Tree,
     """Like ``to_json``; also return what a replay needs to make the value again in all that a program can see."""
     kind = type(value)
     if kind is dict or kind is list:
-        if plain(value, LEVELS, _PLAIN_WIDTH) and not repeats(value):  # type: ignore[arg-type]
+        if plain(value, LEVELS, _PLAIN_WIDTH, True):  # type: ignore[arg-type]
             return value, []
     elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
         return value, []
