@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from click.testing import CliRunner, Result
 
-from tracekit import record, traced_tool
+from tracekit import record, recovery, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunStateError
 
@@ -122,6 +122,17 @@ def test_what_is_at_a_url_is_only_read() -> None:
     with pytest.raises(RunStateError, match="is only read"), record("new", store=URL):
         pass
     assert {name: files.cat_file(name) for name in files.find("/bucket")} == before
+
+
+def test_a_run_at_a_path_needs_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TRACEKIT_DIR is a URL for the commands that read, recordings beside tests are replayed; nothing is called empty unseen."""
+    with record("kept", path=tmp_path / "kept.jsonl"):
+        pay(1)
+    monkeypatch.setenv("TRACEKIT_DIR", URL)
+    with replay(tmp_path / "kept.jsonl"):
+        assert pay(1) == 1
+    with pytest.raises(RunStateError, match="is only read"):
+        list(recovery.scan())
 
 
 @pytest.mark.usefixtures("bucket")

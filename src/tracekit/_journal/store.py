@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, runtime_checkable
 
 import orjson
 
@@ -788,18 +788,25 @@ class Store:
         self, root: str | os.PathLike[str] | None = None, *, file: str | os.PathLike[str] | None = None
     ) -> None:
         named = root or os.environ.get("TRACEKIT_DIR") or ".tracekit"
-        if is_url(named):
-            raise RunStateError(
-                f"{named} is a URL, which is only read: a store in which runs are recorded or changed is a directory",
-                next_action="record into a directory and copy it to the URL, or copy the store here first",
-            )
-        self.root: Final = os.path.abspath(named)
         self.file: Final = None if file is None else os.path.abspath(file)
-        self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)
-        self.tips: Final = os.path.join(self.root, "heads")
+        self._url: Final = str(named) if is_url(named) else None
+        if self._url is None:
+            self.root: Final = os.path.abspath(named)
+            self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)
+            self.tips: Final = os.path.join(self.root, "heads")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """A store at a URL has no directories here: only runs that are named by their paths can be read with it."""
+        if name not in ("root", "runs", "tips"):
+            raise AttributeError(name)
+        raise RunStateError(
+            f"{self._url} is a URL, which is only read: a store in which runs are recorded or changed is a directory",
+            next_action="record into a directory and copy it to the URL, or copy the store here first",
+        )
 
     def __repr__(self) -> str:
-        return f"<Store {self.root}>" if self.file is None else f"<Store {self.root}, {self.file}>"
+        root = self._url or self.root
+        return f"<Store {root}>" if self.file is None else f"<Store {root}, {self.file}>"
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -825,7 +832,7 @@ class Store:
         if isinstance(run, str) and (before := before_last(run)) is not None:
             return self._newest(before)
         if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and _reality.there(run)):
-            return _existing(os.fspath(run), self.root)
+            return _existing(os.fspath(run), self._url or self.root)
         stems = self._stems()
         if run in stems:
             return os.path.join(self.runs, run + SUFFIX)
