@@ -103,18 +103,23 @@ def _in_directories(group: str) -> Iterator[Announcement]:
 def _in_directory(directory: int, folder: str, group: str, seen: set[str]) -> Iterator[Announcement]:
     """Yield the entry points of packages in the open ``directory`` that are not in ``seen`` yet."""
     encoded = group.encode()
-    for name in system.listdir(directory):
-        if name[-5:].lower() != "-info" or not name.lower().endswith(_SUFFIXES):
-            continue
-        package = _normal(name.rpartition(".")[0].partition("-")[0])
+    for package, name, content in _packages(directory):
         if package in seen:
             continue
         seen.add(package)
-        # relative to the descriptor: the directory's path is resolved once, not for every package
-        content = _content(f"{name}/{_FILE}", directory)
         if encoded in content:
             for point, value in _section(content.decode(errors="replace"), group):
                 yield Announcement(point, value, place=os.path.join(folder, name))
+
+
+def _packages(directory: int) -> list[tuple[str, str, bytes]]:
+    """Return the name, the metadata directory and the entry points of each package in the open ``directory``."""
+    return [
+        # relative to the descriptor: the directory's path is resolved once, not for every package
+        (_normal(name.rpartition(".")[0].partition("-")[0]), name, _content(f"{name}/{_FILE}", directory))
+        for name in system.listdir(directory)
+        if name[-5:].lower() == "-info" and name.lower().endswith(_SUFFIXES)
+    ]
 
 
 def _normal(name: str) -> str:

@@ -74,7 +74,8 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
         return loose
     if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
-    shown = parameters[1:] if not skip_first and is_method(function) else parameters
+    first = parameters[0].name if parameters and not skip_first and _is_in_class(function) else None
+    shown = parameters[1:] if first in _OBJECTS else parameters
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
     source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
     namespace: dict[str, Any] = {"__name__": __name__, **defaults}
@@ -85,13 +86,21 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
 
 def is_method(function: Any) -> bool:
     """Return whether the function was defined in a class, so that its first parameter is the object or the class."""
-    return first_parameter_in_class(function) in ("self", "cls")
+    return first_parameter_in_class(function) in _OBJECTS
+
+
+#: What the first parameter of a method is called.
+_OBJECTS: Final = ("self", "cls")
+
+
+def _is_in_class(function: Any) -> bool:
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    return bool(owner) and not owner.endswith("<locals>")
 
 
 def first_parameter_in_class(function: Any) -> str | None:
     """Return the name of the first parameter of a function defined in a class; ``None`` for any other function."""
-    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
-    if not owner or owner.endswith("<locals>"):
+    if not _is_in_class(function):
         return None
     try:
         return next(iter(inspect.signature(function).parameters), None)
@@ -495,8 +504,9 @@ class Captured(Point):
         self.wrapped_as: Any = wrapped
         self.inner: Final = inner
         self.bind: Final[Binder] = binder(inner)
+        bound = getattr(inner, "__self__", None) is not None
         #: For calls with its object; a bound method (``desk.write``) does not show it.
-        self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
+        self.bind_bound: Final[Binder] = self.bind if bound else binder(inner, skip_first=True)
         #: Whether Python certainly refuses a call that can't be bound.
         self.sure: Final = shows_real_signature(function)
 
