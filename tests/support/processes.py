@@ -18,12 +18,13 @@ import atexit
 import ctypes
 import ctypes.util
 import gc
+import hashlib
 import importlib
 import importlib.machinery
 import inspect
-import json
 import linecache
 import locale
+import marshal
 import math
 import os
 import pkgutil
@@ -37,12 +38,13 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["SDKS", "command", "forking", "python", "started"]
 
@@ -91,7 +93,7 @@ def python(
         "arguments": arguments,
         "cwd": os.fspath(cwd or os.getcwd()),
         "variables": variables,
-        "addresses": {seed: _warm(imports, seed).address for seed in seeds},
+        "addresses": {seed: _warm(imports, seed) for seed in seeds},
     }
     return _communicated(_warm(imports), request, input.encode(), timeout)
 
@@ -112,14 +114,14 @@ def started(*arguments: str, cwd: str | os.PathLike[str], imports: str = "") -> 
 
 def command(*arguments: str, imports: str = "") -> list[str]:
     """A command line that is what ``python *arguments`` is, but for the process that it starts first."""
-    return [*_forked(_warm(imports).address), *arguments]
+    return [*_forked(_warm(imports)), *arguments]
 
 
 @contextmanager
 def forking(imports: str = "") -> Iterator[None]:
     """Interpreters that are started in the block by ``subprocess`` are forks."""
     before = subprocess._fork_exec, subprocess._USE_POSIX_SPAWN  # type: ignore[attr-defined]
-    _fork_instead({_HASH_SEED: _warm(imports).address})
+    _fork_instead({_HASH_SEED: _warm(imports)})
     try:
         yield
     finally:
@@ -142,60 +144,78 @@ def _usual(arguments: Sequence[str], variables: Mapping[str, str], seed: str = _
     return all(variables.get(name) == _VARIABLES.get(name) for name in _AT_START)
 
 
-class _Warm(NamedTuple):
-    """A warm interpreter: where it is told to fork by this process, and by others."""
-
-    control: socket.socket
-    address: str
-
-
-_warmed: dict[tuple[str, str], _Warm] = {}
+_warmed: dict[tuple[str, str], str] = {}
 _starting = threading.Lock()
+#: The workers of a session share their warm interpreters.
+_SESSION = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 
 
-def _warm(imports: str, seed: str = _HASH_SEED) -> _Warm:
-    """The warm interpreter that has imported these as well, which is started by the first test that needs it."""
+def _warm(imports: str, seed: str = _HASH_SEED) -> str:
+    """Where the warm interpreter listens that has imported these as well. The first test of all workers that needs it starts it; it ends
+    when the last of the workers has ended that have asked for it here."""
     key = imports, seed
     with _starting:
         if key not in _warmed:
-            ours, theirs = socket.socketpair()
-            directory = tempfile.TemporaryDirectory(prefix="tracekit-warm-")
-            address = os.path.join(directory.name, "socket")
-            with theirs, socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(address)
-                listener.listen()
-                files = theirs.fileno(), listener.fileno()
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.support.processes", *map(str, files), imports],
-                    cwd=ROOT,
-                    env={**_VARIABLES, "PYTHONHASHSEED": seed},
-                    pass_fds=files,
-                    # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-            _warmed[key] = _Warm(ours, address)
-            atexit.register(_end, ours, process, directory)
+            state = _SESSION, imports, seed, [_VARIABLES.get(name) for name in _AT_START]
+            name = hashlib.sha256(repr(state).encode()).hexdigest()[:32]
+            address = os.path.join(tempfile.gettempdir(), f"tracekit-warm-{name}")
+            while not _held(address):
+                _start(address, imports, {**_VARIABLES, "PYTHONHASHSEED": seed})
+            _warmed[key] = address
         return _warmed[key]
 
 
-def _end(control: socket.socket, process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirectory[str]) -> None:
-    control.close()
-    process.wait(30)
-    directory.cleanup()
+def _held(address: str) -> bool:
+    """Whether a warm interpreter listens there, which then does not end before this process."""
+    hold = _connected(address)
+    with suppress(OSError):
+        hold.sendall(_HOLD)
+        if hold.recv(1):
+            _HELD.append(hold)
+            return True
+    hold.close()
+    return False
+
+
+def _start(address: str, imports: str, variables: Mapping[str, str]) -> None:
+    """Start a warm interpreter that listens there, if nobody else has just done so."""
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        made = os.path.join(directory, "socket")
+        listener.bind(made)
+        listener.listen(1000)
+        try:
+            os.link(made, address)
+        except FileExistsError:
+            return
+        _STARTED.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.processes", str(listener.fileno()), address, imports],
+                cwd=ROOT,
+                env=variables,
+                pass_fds=[listener.fileno()],
+                # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):
+        connection.connect(address)
+    return connection
 
 
 class Fork:
     """A program forked from a warm interpreter."""
 
-    def __init__(self, warm: _Warm, request: Mapping[str, Any], files: Sequence[int]) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            socket.send_fds(warm.control, [b"x"], [*files, theirs.fileno()])
-            self._talk = ours.makefile("rw")
-        self._talk.write(json.dumps(request) + "\n")
-        self._talk.flush()
+    def __init__(self, warm: str, request: Mapping[str, Any], files: Sequence[int]) -> None:
+        with _connected(warm) as connection:
+            socket.send_fds(connection, [b"x"], files)
+            connection.sendall(marshal.dumps(request))
+            self._talk = connection.makefile("r")
         self.pid = int(self._talk.readline())
 
     def __enter__(self) -> Fork:
@@ -214,7 +234,7 @@ class Fork:
 
 
 def _communicated(
-    warm: _Warm, request: Mapping[str, Any], input: bytes, timeout: float
+    warm: str, request: Mapping[str, Any], input: bytes, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feed), (out, stdout), (err, stderr) = pipes
@@ -277,11 +297,10 @@ class _Replaced(BaseException):
         self.variables = variables
 
 
-def _serve(control: socket.socket, listener: socket.socket) -> dict[str, Any]:
-    """Fork for each request until the tests have ended; returns the request in each fork.
+def _serve(listener: socket.socket, address: str) -> dict[str, Any]:
+    """Fork for each request until nobody holds this interpreter any longer; returns the request in each fork.
 
-    Requests come from the tests' process over ``control``, and from others over a connection to ``listener``. Who goes away before
-    the program has ended does not want it any longer: it is killed.
+    Who goes away before the program has ended does not want it any longer: it is killed.
     """
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
@@ -289,35 +308,48 @@ def _serve(control: socket.socket, listener: socket.socket) -> dict[str, Any]:
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     running: dict[int, socket.socket] = {}
+    held = set[socket.socket]()
     selector = selectors.DefaultSelector()
-    for file in (control, listener, woken):
+    for file in (listener, woken):
         selector.register(file, selectors.EVENT_READ)
     while True:
         ready = [key for key, _ in selector.select()]
         with suppress(BlockingIOError):
             os.read(woken, 4096)
         for key in ready:
-            if key.fileobj is control:
-                said, files, _, _ = socket.recv_fds(control, 1, 4)
-                if not said:
-                    sys.exit()
-                talk = socket.socket(fileno=files.pop())
-            elif key.fileobj is listener:
+            if key.fileobj is listener:
                 talk, _ = listener.accept()
-                _, files, _, _ = socket.recv_fds(talk, 1, 3)
+                said, files, _, _ = socket.recv_fds(talk, 1, 3)
+                if said == _HOLD:
+                    held.add(talk)
+                    selector.register(talk, selectors.EVENT_READ)
+                    talk.sendall(_HOLD)
+                    continue
+            elif key.fileobj in held:
+                selector.unregister(key.fileobj)
+                held.remove(key.fileobj)  # type: ignore[arg-type]
+                if not held:
+                    os.unlink(address)
+                    sys.exit()
+                continue
             else:
                 if key.data in running:
                     selector.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGKILL)
                 continue
-            with talk.makefile("r") as lines:
-                request: dict[str, Any] = json.loads(lines.readline())
+            try:
+                with talk.makefile("rb") as stream:
+                    request: dict[str, Any] = marshal.load(stream)
+            except EOFError:  # a test was ended while it asked
+                for left in (talk.detach(), *files):
+                    os.close(left)
+                continue
             pid = os.fork()
             if pid == 0:
                 selector.close()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in (control, listener, talk, *running.values()):
+                for other in (listener, talk, *running.values(), *held):
                     other.close()
                 for number, file in enumerate(files):
                     os.dup2(file, number)
@@ -374,6 +406,13 @@ def _run(arguments: list[str]) -> None:
         sys.path.insert(0, os.getcwd())
         if not hasattr(sys.modules.get(arguments[1]), "__path__"):
             sys.modules.pop(arguments[1], None)  # it is run, as if it had not been imported
+        really = runpy._get_module_details  # type: ignore[attr-defined]
+
+        def details(name: str, *error: Any) -> Any:
+            runpy._get_module_details = really  # type: ignore[attr-defined]
+            return _LAUNCH[0] if name == _LAUNCHER else really(name, *error)
+
+        runpy._get_module_details = details  # type: ignore[attr-defined]
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what `python -m` does
         return
     if arguments[0] == "-c":
@@ -396,12 +435,13 @@ def _run(arguments: list[str]) -> None:
 
 def _program(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
-    arguments, variables = request["arguments"], request["variables"]
+    arguments = list(request["arguments"])
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, value in request["variables"].items()}
     really = os.execve
     own = _VARIABLES["PYTHONHASHSEED"]
 
     def execve(path: str, argv: list[str], env: Mapping[str, str]) -> NoReturn:
-        if argv[1:] == ["-m", "tracekit.cli.launch"] and env.get("PYTHONHASHSEED", own) == own:
+        if argv[1:] == ["-m", _LAUNCHER] and env.get("PYTHONHASHSEED", own) == own:
             raise _Replaced(argv[1:], dict(env))
         really(path, argv, env)
 
@@ -586,11 +626,42 @@ def _make_lazy_things() -> None:
     inspect.signature(len)
     plugins.discover()
     plugins.discover.cache_clear()  # it says what the path of a program has
+    _remember_packages()
+    _LAUNCH.append(runpy._get_module_details(_LAUNCHER))  # type: ignore[attr-defined]
+
+
+def _remember_packages() -> None:
+    """Read once what the packages announce that every program finds; whoever installs one changes its directory."""
+    from tracekit import _announced
+
+    read, fstat = _announced._packages, os.fstat
+    remembered = {}
+
+    def key(directory: int) -> tuple[int, int, int]:
+        status = fstat(directory)
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+
+    def packages(directory: int) -> list[tuple[str, str, bytes]]:
+        found = remembered.get(key(directory))
+        return read(directory) if found is None else found
+
+    for folder in filter(os.path.isdir, _PATH):
+        directory = os.open(folder, os.O_RDONLY)
+        remembered[key(directory)] = read(directory)
+        os.close(directory)
+    _announced._packages = packages
 
 
 #: What the command line imports when it has something to print.
 _PRINTING = ("click._textwrap", "rich._emoji_codes", "rich.console", "rich.table", "rich.text")
+#: How a program is recorded or replayed, and its code.
+_LAUNCHER = "tracekit.cli.launch"
+_LAUNCH: list[Any] = []
 _PATH: list[str] = []
+#: What a process says that wants a warm interpreter to stay, and what it is answered.
+_HOLD = b"h"
+_HELD: list[socket.socket] = []
+_STARTED: list[subprocess.Popen[bytes]] = []
 #: The modules that each program finds imported.
 _SPARED: dict[str, ModuleType] = {}
 #: The name after which the modules come that the program has imported.
@@ -602,4 +673,4 @@ _STATUS: list[int] = []
 if __name__ == "__main__":
     _PATH[:] = sys.path[1:]
     _import(sys.argv[3])
-    _program(_serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))
+    _program(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]))
