@@ -393,24 +393,28 @@ def changed(whole: list[bytes], changes: list[tuple[Any, ...]]) -> bytes:
 # -- what is found -----------------------------------------------------------------------------------------------------
 
 
+#: Values that are facts themselves. Nearly all are: they are told apart where they stand, not by a call each.
+PLAIN_KINDS = frozenset((str, int, bool, float, bytes, NoneType))
+
+
 def facts(value: Any) -> Any:
     """Everything that an object holds, in a form that can be compared."""
     kind = type(value)
-    if kind in (str, int, bool, float, bytes, NoneType):
+    if kind in PLAIN_KINDS:
         return value
-    if kind is dict:
-        return {key: facts(item) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return [facts(item) for item in value]
     if isinstance(value, array):
         return value.typecode, value.tolist()
-    if isinstance(value, Mapping):
-        return {key: facts(item) for key, item in value.items()}
+    if kind is dict or isinstance(value, Mapping):
+        return {key: item if type(item) in PLAIN_KINDS else facts(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [facts(item) for item in value]
+        return [item if type(item) in PLAIN_KINDS else facts(item) for item in value]
     if kind.__module__.startswith("tracekit."):
-        names = getattr(kind, "__slots__", None) or vars(value)
-        return {name: facts(getattr(value, name)) for name in names if name not in ("_originals", "_load", "_last")}
+        held = ((name, getattr(value, name)) for name in getattr(kind, "__slots__", None) or vars(value))
+        return {
+            name: item if type(item) in PLAIN_KINDS else facts(item)
+            for name, item in held
+            if name not in ("_originals", "_load", "_last")
+        }
     return value
 
 
@@ -436,7 +440,7 @@ def made(trace: Trace, kind: Any) -> Any:
         return facts(it.state())
     ways: list[dict[str, Any]] = [{}, {"holder": True}, {"secret": lambda: "another"}]
     decisions = [outcome(lambda how=how: decide(it, trace.status, **how)) for how in ways]
-    return {"decisions": decisions, **facts(it), "steps": [[seq, facts(it.log.steps[seq])] for seq in it.log.steps]}
+    return {"decisions": decisions, **facts(it), "order of steps": [*it.log.steps]}
 
 
 def outcome(ask: Any) -> Any:

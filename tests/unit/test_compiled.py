@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import examples
 from tracekit._native import pure
 from tracekit._runtime.secrets import made_from, passing_in_python
 from tracekit.errors import LogWriteError
@@ -202,7 +203,7 @@ def test_whatever_is_in_c_is_in_python() -> None:
     assert {name for name in dir(compiled) if not name.startswith("_")} - {"SOURCES"} == set(pure.__all__)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(800))
 @given(value=CONTAINERS, levels=st.integers(1, 6), width=st.integers(1, 6))
 def test_plain(value: Any, levels: int, width: int) -> None:
     """Which values orjson writes as they are."""
@@ -227,7 +228,7 @@ def test_plain_shared() -> None:
     assert compiled.plain(value, 188, 50_000) is pure.plain(value, 188, 50_000) is False
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(600))
 @given(value=VALUES, data=st.data())
 def test_repeats(value: Any, data: st.DataObject) -> None:
     """Whether a container occurs more than once in a value, whatever else refers to it; and the same of those that ``noted`` met."""
@@ -274,7 +275,7 @@ def both_noted(value: Any) -> bytes | None:
     return data  # type: ignore[no-any-return]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(800))
 @given(value=VALUES)
 def test_noted(value: Any) -> None:
     """The stored bytes of a value, or that it takes another way; and nothing is changed in it."""
@@ -611,7 +612,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(600))
 @given(pieces=st.lists(PIECES, max_size=12), starts=st.sampled_from([(), ("hunter", "\u00e9tat"), ("0",)]))
 def test_pieces(pieces: list[Any], starts: tuple[str, ...]) -> None:
     """Which pieces of a stream are plain, and what is written of them; of one that is not plain nothing is done. What is not ASCII is
@@ -1327,7 +1328,7 @@ WRITTEN = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(800))
 @given(value=WRITTEN, way=st.sampled_from(["json", "ascii", "orjson", "by hand"]))
 def test_spaced(value: Any, way: str) -> None:
     """Which JSON is another's only but for its spaces; a yes means that Python's ``json`` writes it so, to the byte."""

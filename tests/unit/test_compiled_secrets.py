@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import examples
 from tests.unit.test_secret_formats import BLANKS, COMBINATIONS, PIECES, planted
 from tracekit._runtime import secrets
 from tracekit._runtime.secrets import (
@@ -104,7 +105,7 @@ def test_it_is_made_of_these_expressions() -> None:
             LOOKS[3](*several)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(2000))
 @given(TEXTS)
 def test_any_text(text: str) -> None:
     """Texts that are made of names and beginnings of keys, and of anything else."""
