@@ -1,4 +1,4 @@
-"""What is left of a killed run, and the promises that must hold for it."""
+"""What a killed run leaves behind, and the promises that must hold for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Aftermath"]
 
 
 class Aftermath:
-    """The store, the ledger of effects and the observations of one victim, after its end."""
+    """The store of one killed program, its ledger of effects, and what it had seen before it ended."""
 
     def __init__(self, job: dict[str, Any], end: int, errors: str) -> None:
         self.job = job
@@ -34,11 +34,11 @@ class Aftermath:
         return load_trace("victim", store=self.store)
 
     def intentions(self) -> Counter[str]:
-        """How often each call was begun, by what the ledger would say of it."""
+        """Return how often each call was begun, under the names that the ledger uses."""
         return Counter(f"{event.name} {event.input['number']}" for event in self.events() if event.kind == "tool_call")
 
     def seen_in_trace(self) -> Counter[str]:
-        """Every outcome and piece in the trace, by what the program would have noted of it."""
+        """Return every outcome and streamed piece in the trace, in the form in which the program noted it."""
         found: Counter[str] = Counter()
         for event in self.events():
             if event.kind != "tool_call":
@@ -50,7 +50,7 @@ class Aftermath:
         return found
 
     def check(self) -> None:
-        """What must hold whenever and wherever the process died."""
+        """Check what must hold whenever and wherever the process died."""
         if not self.path.exists():
             assert not self.observed
             assert not self.ledger
@@ -62,7 +62,8 @@ class Aftermath:
         assert not unannounced, f"done, and no intention in the trace: {unannounced}"
 
     def check_reopened(self) -> None:
-        """The run goes on where it ended: sequence and chain continue, and nothing that verified is changed."""
+        """Check that a reopened run continues the sequence and the hash chain, and changes nothing that verified
+        before."""
         before = self.verdict
         if before.state == "complete":
             return
@@ -80,5 +81,5 @@ class Aftermath:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file that were written to their end."""
+    """Return the lines of a file that were written completely."""
     return path.read_text().split("\n")[:-1] if path.exists() else []

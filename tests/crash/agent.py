@@ -39,12 +39,12 @@ SYNCED = [0]
 
 
 def mark(tool: str, number: int) -> None:
-    """An effect on the world outside, in doubt for a moment before and after."""
+    """Leave an effect in the world outside; for a moment before and after nobody knows whether it happened."""
     WORLD["ledger"].mark(f"{tool} {number}", cycle=JOB["cycle"], synced=SYNCED[0])
 
 
 def saw(tool: str, number: int, value: Any) -> Any:
-    """The program has got to see ``value``."""
+    """Note that the program was given ``value``."""
     WORLD["observed"].note(tool=tool, number=number, value=value, cycle=JOB["cycle"])
     return value
 
@@ -77,13 +77,13 @@ def pay(number: int) -> str:
 
 @traced_tool(side_effect="reversible")
 def trip(number: int) -> str:
-    """A call with calls inside."""
+    """Make calls inside a call."""
     return look(number + 100) + book(number + 100)[:8]
 
 
 @traced_tool(side_effect="irreversible")
 def settle(number: int) -> str:
-    """An effect that looks first."""
+    """Look first whether the effect has happened already."""
     found = look(number + 200)
     mark("settle", number)
     return found
@@ -91,7 +91,7 @@ def settle(number: int) -> str:
 
 @traced_tool(side_effect="read_only")
 def errand(number: int) -> str:
-    """A read with an effect inside: it can't be made again once that has begun."""
+    """Read something and have an effect inside, so that the read can't be made again once it has begun."""
     return pay(number + 300)
 
 
@@ -150,7 +150,7 @@ async def trip_async(number: int) -> str:
 
 
 def turn(number: int) -> list[str]:
-    """One round; rng and clock decide what is called."""
+    """Play one round, in which random numbers and the clock decide what is called."""
     found = [saw("look", number, look(number))]
     if random.random() < 0.5:
         found.append(saw("book", number, book(number)))
@@ -238,7 +238,7 @@ def do(job: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def witnessed() -> Iterator[None]:
-    """``SYNCED`` says how long the log was when the last sync that has ended began."""
+    """Note in ``SYNCED`` how long the log was when the last finished sync began."""
     real = writer._fdatasync
 
     def sync(fd: int) -> None:
@@ -254,7 +254,7 @@ def witnessed() -> Iterator[None]:
 
 
 def status(job: dict[str, Any]) -> int:
-    """Do a job and say how it ended; what went wrong is on standard error."""
+    """Do a job and return how it ended; what went wrong is on standard error."""
     try:
         do(job)
     except RecoveryRefusedError as error:
@@ -276,7 +276,7 @@ def child(job: dict[str, Any]) -> None:
 
 
 def driver() -> None:
-    """One child for each job, from a process that has everything imported; the first job is for that."""
+    """Fork one child for each job from a process that has imported everything; the first job makes it do so."""
     do(json.loads(sys.stdin.readline()))
     for line in sys.stdin:
         job = json.loads(line)

@@ -1,4 +1,4 @@
-"""Kills, and what must be true after each."""
+"""A fixture that kills programs and returns what each one left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kill = Callable[..., list[Aftermath]]
 
 @pytest.fixture
 def kill(tmp_path: Path) -> Kill:
-    """Runs the victim once for each job, kills it as the job says, and gives what is left of each."""
+    """Run the victim once for each job, kill it as the job says, and return what is left of each."""
 
     def run(*jobs: dict[str, Any]) -> list[Aftermath]:
         filled = []

@@ -47,7 +47,7 @@ def study(text: str) -> str:
 
 
 def attempt(tool: Any, number: int) -> Any:
-    """What the tool gave, or what it raised, as told to its caller."""
+    """Return what the tool gave, or the error that its caller was told."""
     try:
         return tool(number)
     except LogWriteError as error:
@@ -55,12 +55,13 @@ def attempt(tool: Any, number: int) -> Any:
 
 
 def limit(size: int) -> None:
-    """No file of this process may grow beyond ``size`` bytes; the system sends a signal first, which Python ignores."""
+    """Let no file of this process grow beyond ``size`` bytes; the signal that the system sends first is ignored by
+    Python."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 class Trouble:
-    """One way in which a log can fail: ``begin`` before it, ``mend`` where it can be mended."""
+    """One way in which writing the log can fail: ``begin`` starts the failure, ``mend`` ends it where that is possible."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -140,7 +140,7 @@ def attempt(make: Callable[[int], Any], order: int) -> Any:
 
 
 def mount() -> bool:
-    """A file system with this much room left, once ``filler`` is there."""
+    """Mount a file system that has this much room left once the file ``filler`` is in it."""
     size = 64 * ROOM
     arguments = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", STORE]
     try:
@@ -152,7 +152,8 @@ def mount() -> bool:
 
 
 def limit(size: int) -> None:
-    """No file of this process may grow beyond ``size`` bytes; the system sends a signal first, which Python ignores."""
+    """Let no file of this process grow beyond ``size`` bytes; the signal that the system sends first is ignored by
+    Python."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 

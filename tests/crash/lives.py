@@ -1,4 +1,4 @@
-"""The lives of one run: recorded, killed, resumed, killed again, to its end or to where it must not go on."""
+"""The lives of one run: it is recorded, killed, resumed and killed again until it ends or must not go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RARE = frozenset(("before-seal", "after-seal-before-tip", *RECOVERY_POINTS))
 
 
 class Agents:
-    """The warm process from which each life is forked."""
+    """The process with everything imported from which each life is forked."""
 
     def __init__(self, directory: Path) -> None:
         self.environment = _environment()
@@ -57,7 +57,7 @@ class Agents:
         return int(answer)
 
     def fresh(self, job: dict[str, Any]) -> int:
-        """The same in a process that has never seen anything."""
+        """Do one job in a process that has imported nothing yet."""
         return subprocess.run(
             [sys.executable, "-m", "tests.crash.agent", json.dumps(job)], env=self.environment, cwd=ROOT, check=False
         ).returncode
@@ -71,7 +71,8 @@ class Agents:
 
 
 class Commands(Agents):
-    """The same by the command line, each time in a fresh process: the program records itself, and does not know that it is resumed."""
+    """Lives started by the command line, each in a fresh process: the program records itself and does not know that it
+    is resumed."""
 
     def __init__(self) -> None:
         self.environment = _environment()
@@ -106,7 +107,7 @@ def _environment() -> dict[str, str]:
 
 
 class Life:
-    """One run and what became of it; ``kills`` counts how often it died, ``told`` what it went through."""
+    """One run and what became of it; ``kills`` counts how often it died, ``told`` what each life reported."""
 
     def __init__(self, agents: Agents, directory: Path, seed: int) -> None:
         self.agents = agents
@@ -155,7 +156,7 @@ class Life:
         }  # fmt: skip
 
     def _end(self) -> dict[str, Any]:
-        """At which point it dies, or when."""
+        """Choose the named point or the instant at which it dies."""
         if self.rng.random() < 0.5:
             return {"delay": self.rng.uniform(0.002, 0.012 + 0.01 * self.rounds)}
         point = self.rng.choice([*CRASH_POINTS, *(RECOVERY_POINTS if self.cycle else ())])
@@ -164,7 +165,7 @@ class Life:
     # -- judging ---------------------------------------------------------------------------------------------------------
 
     def check(self, log: Log) -> None:
-        """What must hold whenever and wherever the process died."""
+        """Check what must hold whenever and wherever the process died."""
         verdict = self.store.verify(RUN)
         assert verdict.state == ("complete" if log.finished else "incomplete"), f"{self}: {verdict}"
         assert (verdict.count, verdict.torn_bytes, log.broken) == (len(log.entries), log.torn, None), self
@@ -173,7 +174,7 @@ class Life:
         self._check_undone()
 
     def _check_observed(self, log: Log) -> None:
-        """Nothing that the program has seen is missing, or was another value later."""
+        """Check that nothing the program has seen is missing, or has another value later."""
         seen: dict[tuple[str, int], list[list[Any]]] = {}
         for note in marks(self.directory / "observed"):
             cycles = seen.setdefault((note["tool"], note["number"]), [])
@@ -196,7 +197,8 @@ class Life:
                 )
 
     def _check_effects(self, log: Log) -> None:
-        """Nothing was done without its intention; what needs it, not before that was on the device; irreversible never twice."""
+        """Check that no effect happened before its intention was written (and synced, where it demands that), and no
+        irreversible one twice."""
         done = effects(self.directory / "ledger")
         for mark in marks(self.directory / "ledger"):
             tool, number = mark["effect"].split()
@@ -209,7 +211,8 @@ class Life:
                 assert done[mark["effect"]] == 1, f"{self}: {mark} was done twice"
 
     def _check_undone(self) -> None:
-        """What was cut off and can be undone was undone before it was made again; inside another call that one is made again whole."""
+        """Check that each undoable call that was cut off was undone before it was made again, and calls inside another
+        one as a whole."""
         standing: set[str] = set()
         for mark in marks(self.directory / "ledger"):
             tool, number = mark["effect"].split()
@@ -235,7 +238,7 @@ class Life:
         return bool(self._decided(log).decision == "resume")
 
     def _decided(self, log: Log) -> recovery.Decision:
-        """The decision of tracekit, which must be that of the oracle."""
+        """Return the decision of tracekit, which must be the same as the oracle's."""
         decision = free_decision(Path(self.store.root))
         opinion = log.opinion()
         assert decision.decision == opinion.decision, f"{self}: {decision} is not {opinion}"
@@ -245,13 +248,13 @@ class Life:
         return decision
 
     def _refused(self) -> None:
-        """A run that must not go on does not: nothing is done, nothing is written."""
+        """Check that a run that must not go on does nothing and writes nothing."""
         before = self.path.read_bytes(), (self.directory / "ledger").read_bytes()
         assert self.agents.live(self.job("resume")) == REFUSED, f"{self}\n{self.errors}"
         assert (self.path.read_bytes(), (self.directory / "ledger").read_bytes()) == before, self
 
     def _settle(self, log: Log, reason: dict[str, Any]) -> None:
-        """An operator has looked at the world outside, and says what happened."""
+        """Play the operator, who has looked at the world outside and declares what happened."""
         code = reason["code"]
         if code in ("irreversible_pending", "class_missing"):
             step = log.steps[reason["step"]]
@@ -266,7 +269,7 @@ class Life:
         self.told.append(f"settled {step.name} {step.seq} {how}")
 
     def _replay(self) -> None:
-        """A run that has ended replays exactly, and does nothing."""
+        """Check that a run that has ended replays exactly and does nothing."""
         before = (self.directory / "ledger").read_bytes()
         job = {**self.job("replay"), "cycle": self.cycle + 1}
         end = self.agents.fresh(job) if self.rng.random() < 0.1 else self.agents.live(job)

@@ -60,7 +60,7 @@ def one(call: Any) -> Any:
 
 
 def agent() -> list[Any]:
-    """The program itself: unchanged in record, replay and resume."""
+    """Run the program itself, which is the same when it is recorded, replayed and resumed."""
     call, threads = tool(), JOB.get("threads", 0)
     if not threads:
         found = [one(call)]
@@ -72,7 +72,7 @@ def agent() -> list[Any]:
 
 @contextmanager
 def killed(point: str) -> Iterator[None]:
-    """Killed where the key is concerned; the points of the log are those of the kit."""
+    """Kill the process at a point of handling the key; the points of the log are those of the kit."""
     owner, name = (Keys, "_link") if point == "before-key" else (Keys, "used")
     original = getattr(owner, name)
 

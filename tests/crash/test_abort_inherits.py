@@ -1,4 +1,5 @@
-"""A resumed run that aborts undoes what was done inside steps that its log answers: what another process did, and it has never seen."""
+"""A resumed run that aborts also undoes what an earlier process did inside steps that the log answers and that it never
+ran itself."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ assert open("ledger").read() == before
 
 
 class Trip:
-    """The program in a directory of its own, life after life."""
+    """The program in a directory of its own, which can be started again after each kill."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -108,7 +109,8 @@ UNDONE = ["cancel Bern", "unbook hotel in Oslo", "unbook flight to Oslo"]
 
 
 def test_what_was_done_inside_is_undone_by_the_resumed_run(tmp_path: Path) -> None:
-    """The last first, each once, and none inside what is undone as a whole; the replay of all that is exact."""
+    """The resumed run undoes the last effect first and each one once; what lies inside a step that is undone as a whole
+    is left to that step."""
     trip = Trip(tmp_path)
     assert trip.live("look") == -signal.SIGKILL
     assert trip.live("resume") == 0
@@ -119,7 +121,8 @@ def test_what_was_done_inside_is_undone_by_the_resumed_run(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("die", UNDONE)
 def test_killed_while_it_undoes(tmp_path: Path, die: str) -> None:
-    """Killed inside a compensation, which is an effect in doubt then: refused, and nothing is undone twice."""
+    """If the process is killed inside a compensation, that effect is in doubt: the next resume is refused, and nothing
+    is undone twice."""
     trip = Trip(tmp_path)
     assert trip.live("look") == -signal.SIGKILL
     assert trip.live(die) == -signal.SIGKILL
@@ -131,7 +134,8 @@ def test_killed_while_it_undoes(tmp_path: Path, die: str) -> None:
 
 
 def test_what_can_not_be_undone_is_named(tmp_path: Path) -> None:
-    """The compensation of a method whose object is gone is not run: its step is among those that stand."""
+    """If the object of a method no longer exists, its compensation is not run, and its step is listed among those that
+    were not undone."""
     trip = Trip(tmp_path)
     assert trip.live("look", "Rome") == -signal.SIGKILL
     assert trip.live("resume", "Rome") == 0
@@ -161,7 +165,8 @@ if __name__ == "__main__":
 
 
 def test_nothing_is_undone_by_a_placeholder(tmp_path: Path) -> None:
-    """A step whose arguments have lost a secret is named as not undone by an abort: its compensation would get the placeholder."""
+    """An abort does not run a compensation with a placeholder in place of a redacted secret; the step is listed as not
+    undone."""
     (tmp_path / "desk.py").write_text(DESK)
     environment = {
         **os.environ,

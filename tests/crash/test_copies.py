@@ -1,4 +1,4 @@
-"""A copy of a store is not gone on with while the process that wrote it lives, or may live."""
+"""A copy of a store is not resumed while the process that wrote the original lives, or may live."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ask() -> str:
 
 @pytest.fixture
 def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """A program in the middle of its run, waiting for an answer; the directory is its own."""
+    """Start a program, in its own directory, that waits for an answer in the middle of its run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
@@ -86,7 +86,8 @@ def cli(*arguments: str) -> tuple[int, dict[str, Any]]:
 def test_a_copy_is_not_resumed_while_the_original_lives(
     waiting: subprocess.Popen[str], tmp_path: Path, stopped: bool
 ) -> None:
-    """However it was copied and wherever it lies, and though nothing of the original moves; its word that it is dead helps nothing."""
+    """A copy is refused however and wherever it was made, even if the original's process is stopped, or the caller says
+    ``original_is_dead``."""
     if stopped:
         waiting.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, waiting.pid, os.WSTOPPED | os.WNOWAIT)
@@ -112,7 +113,7 @@ def test_a_copy_is_not_resumed_while_the_original_lives(
 
 
 def test_a_copy_of_a_resumed_run_belongs_to_who_resumed_it(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
-    """The last one that went on with the run is the one that may live."""
+    """Of a run that was resumed, the process that resumed it last decides whether a copy may be resumed."""
     waiting.kill()
     waiting.wait()
     with resume("job", store=tmp_path / "store"):
@@ -128,8 +129,8 @@ def test_a_copy_of_a_resumed_run_belongs_to_who_resumed_it(waiting: subprocess.P
 def test_of_another_host_nobody_knows(
     waiting: subprocess.Popen[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy on another host, after a restart of the host, or in another container: refused, until a person says that the process is
-    dead, which is kept in the log."""
+    """On another host, after a restart, or in another container a copy is refused until a person declares the process
+    dead, and the log keeps that."""
     shutil.copytree("store", "copy")
     monkeypatch.setattr(store_module, what, lambda: "another")
     store = tmp_path / "copy"
@@ -150,8 +151,8 @@ def test_of_another_host_nobody_knows(
 def test_the_file_itself_is_judged_by_its_lock(
     waiting: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that was restarted in another container of the same host goes on with its own file by itself: the lock says that nobody
-    has it, whatever the processes are numbered."""
+    """A process restarted in another container of the same host may resume its own file without a declaration, because
+    the file's lock is free, whatever the process ids are."""
     monkeypatch.setattr(store_module, "_pid_space", lambda: "another")
     assert codes(tmp_path / "store") == ["held"]
     waiting.kill()

@@ -1,4 +1,4 @@
-"""A log that can't be written: effects do not happen, the caller is told why, and what is read goes on."""
+"""If the log can't be written, effects do not happen and the caller is told why, but reading tools go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).with_name("full_disk.py")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
-    """A directory that any user can reach; what a test mounts on it is taken away again."""
+    """A directory that any user can reach; whatever a test mounts on it is unmounted at the end."""
     with tempfile.TemporaryDirectory(prefix="tracekit-full-") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(what: str, store: Path, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
-    """What the program was told, and the effects that happened."""
+    """Run the program; return what it was told and the effects that happened."""
     ledger = tmp_path / "ledger"
     done = python(str(PROGRAM), what, str(store), str(ledger))
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,8 @@ def run(what: str, store: Path, tmp_path: Path) -> tuple[dict[str, Any], list[st
 
 @pytest.mark.parametrize("what", ["limit", "limit-mended", "tmpfs", "eio", "no-sync"])
 def test_no_effect_without_a_log(what: str, store: Path, tmp_path: Path) -> None:
-    """Full disk, I/O error, failed sync: no effect happens, each caller has LogWriteError naming the log, read-only tools go on."""
+    """After a full disk, an I/O error or a failed sync no effect happens, callers get a LogWriteError that names the
+    log, and read-only tools go on."""
     told, effects = run(what, store, tmp_path)
     assert told["before"] == ["paid", "1: "]
     for code, path, text in (*told["pay"], told["book"]):
@@ -54,7 +55,7 @@ def test_no_effect_without_a_log(what: str, store: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("what", ["limit", "tmpfs", "eio", "no-sync"])
 def test_the_run_says_at_its_end_that_the_log_failed(what: str, store: Path, tmp_path: Path) -> None:
-    """A run whose log has failed never ends as if all were well: its end raises, or warns that steps are missing."""
+    """A run whose log failed does not end silently: it raises at its end, or warns that steps are missing."""
     told, _ = run(what, store, tmp_path)
     if told["end"] is None:
         assert any("steps are missing" in sentence for sentence in told["warnings"])
@@ -63,7 +64,8 @@ def test_the_run_says_at_its_end_that_the_log_failed(what: str, store: Path, tmp
 
 
 def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(store: Path, tmp_path: Path) -> None:
-    """Once there is room again effects happen again; the trace verifies, is complete, counts what it lost, and the program is warned."""
+    """Once there is room again effects happen again; the trace verifies, is complete and counts the lost entries, and
+    the program is warned."""
     told, _ = run("limit-mended", store, tmp_path)
     assert told["mended"] == "paid"
     assert told["end"] is None
@@ -85,7 +87,7 @@ def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(st
 
 @pytest.mark.parametrize("what", ["limit", "eio"])
 def test_what_was_written_before_the_failure_is_whole(what: str, store: Path, tmp_path: Path) -> None:
-    """The file ends after a whole line that verifies: a write that was cut short has been taken back."""
+    """The file ends after a complete line that verifies, because a write that was cut short is taken back."""
     run(what, store, tmp_path)
     verdict = Store(store).verify("full")
     assert (verdict.state, verdict.torn_bytes) == ("incomplete" if what == "limit" else verdict.state, 0)
@@ -95,7 +97,7 @@ def test_what_was_written_before_the_failure_is_whole(what: str, store: Path, tm
 
 
 def test_a_store_that_cannot_be_written_stops_the_run_before_it_begins(store: Path, tmp_path: Path) -> None:
-    """In a read-only directory the body of the block is not entered: LogWriteError names the file, nothing was done."""
+    """In a read-only directory the recorded block is not entered, and the LogWriteError names the file."""
     told, effects = run("read-only", store, tmp_path)
     assert told["body"] is False
     assert told["end"][0] == "log-write"

@@ -1,4 +1,5 @@
-"""What happens once, through kills, resumes and other processes: the effects are counted outside."""
+"""Calls under an exactly-once key happen once, through kills, resumes and other processes; the effects are counted
+outside the store."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ DONE = ("after-effect", "before-outcome-write", "mid-outcome-write", *AFTER)
 
 
 class Place:
-    """The store, and the ledger outside of it."""
+    """The store, and the ledger of effects outside it."""
 
     def __init__(self, directory: Path) -> None:
         self.ledger = directory / "ledger"
@@ -76,7 +77,7 @@ class Place:
 
 
 def resumed(run_id: str) -> list[Any]:
-    """Go on with a run in this process, which is another program, as it says."""
+    """Resume a run in this process, which is another program, with the given settings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "tracekit: resuming .* has changed", RuntimeWarning)
         with resume(run_id):
@@ -90,8 +91,8 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("point", [*BEFORE, *WITHIN, *AFTER])
 def test_another_run_after_a_kill(place: Place, point: str) -> None:
-    """Wherever the first run is killed, another one of the store never makes the effect a second time: it makes it where nothing had
-    begun, gives the result where that is on the log, and else refuses and names the run in doubt."""
+    """Wherever the first run is killed, another run of the store never repeats the effect: it makes it if nothing had
+    begun, takes the result if the log has it, and is otherwise refused with the name of the run in doubt."""
     first = place.kill(point=point)
     assert place.effects == (1 if point in DONE else 0)
     found = place.run()
@@ -108,7 +109,7 @@ def test_another_run_after_a_kill(place: Place, point: str) -> None:
 
 @pytest.mark.parametrize("store", [True, False])
 def test_a_resumed_run_knows_its_keys(place: Place, store: bool) -> None:
-    """Killed after the call: what the resumed run calls under the key again is answered from the log."""
+    """If the run is killed after the call, a resumed run that calls under the same key again is answered from the log."""
     run_id = place.kill(stop=True, store=store)
     place.here(store=store)
     found = resumed(run_id)
@@ -121,7 +122,8 @@ def test_a_resumed_run_knows_its_keys(place: Place, store: bool) -> None:
 
 
 def test_a_resumed_run_makes_an_undoable_call_again(place: Place) -> None:
-    """A reversible call that was cut off is made again by the run that has its key, and is then the result of all."""
+    """A reversible call that was cut off is made again by the run that has its key; the new result then answers every
+    later call."""
     job = {"side_effect": "reversible"}
     run_id = place.kill(point="after-effect", **job)
     place.here(**job)
@@ -133,7 +135,7 @@ def test_a_resumed_run_makes_an_undoable_call_again(place: Place) -> None:
 
 
 def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
-    """An irreversible call that was cut off: nobody makes it again, neither its own run nor another."""
+    """An irreversible call that was cut off is made again by nobody, neither by its own run nor by another."""
     run_id = place.kill(point="after-effect")
     place.here()
     with pytest.raises(RecoveryRefusedError):
@@ -147,8 +149,8 @@ def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
 def test_a_resumed_run_needs_the_secret_of_its_keys(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: bool, how: str
 ) -> None:
-    """Only the runs were brought back: under another secret the run is refused before anything is live. With the right one it goes
-    on, and its keys are there again for the other runs of the store."""
+    """A run restored without the store's secret is refused before anything is live; with the right secret it is
+    resumed, and its keys again hold for the other runs of the store."""
     run_id = place.kill(stop=True, store=store)
     kept, log = Path(Store().root, "secret").read_bytes(), Path(Store().find(run_id)).read_bytes()
     for name in ("wrong", "right"):
@@ -178,7 +180,8 @@ def test_a_resumed_run_needs_the_secret_of_its_keys(
 
 @pytest.mark.parametrize("done", [True, False])
 def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) -> None:
-    """Settled as done: the given output answers the key, in the run and in the store. Settled as not done: the key is free."""
+    """A call settled as done answers its key with the given output, in the run and in the store; one settled as not
+    done frees the key."""
     run_id = place.kill(point="after-effect" if done else "after-intent-sync")
     with Trace(Store().find(run_id)) as trace:
         (call,) = [entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"]
@@ -194,7 +197,8 @@ def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) ->
 
 
 def test_two_processes_at_once(place: Place, tmp_path: Path) -> None:
-    """Two processes of eight threads: one effect, and all sixteen have its result; both replay exactly."""
+    """Sixteen threads in two processes call under one key: there is one effect, all get its result, and both runs
+    replay exactly."""
     start = tmp_path / "start"
     processes = [place.start(threads=8, start=str(start)) for _ in range(2)]
     start.touch()
@@ -264,8 +268,8 @@ print(json.dumps(found))
 
 
 def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
-    """One effect a key over all processes of a run: made before the fork, in the child, or in the parent after it. A call that the
-    parent is in the middle of is waited for in the child, but where it is the child's own caller."""
+    """All processes of a run share its keys, wherever the call was made; a child waits for a call that its parent is
+    making, unless it was forked inside that call."""
     done = python("-W", "ignore", "-c", FORKS, str(place.ledger), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -278,7 +282,8 @@ def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
 
 
 def test_a_call_whose_process_dies_is_not_waited_for_any_longer(place: Place, tmp_path: Path) -> None:
-    """Killed while another run waits for it: that one is refused, names the run in doubt, and makes nothing."""
+    """If a process is killed while another run waits for its call, the waiting run is refused with the name of the run
+    in doubt and makes no effect."""
     hold = tmp_path / "hold"
     os.mkfifo(hold)
     process = place.start(hold=str(hold))
@@ -332,7 +337,8 @@ with replay("token"):
 
 
 def test_what_an_operator_supplies_answers_the_key_too(tmp_path: Path) -> None:
-    """A result that lost a secret is given by the operator: the same call, made again past the end of the log, is answered with it."""
+    """If a result lost a secret and an operator supplies it, the same call past the end of the log is answered with
+    what was supplied."""
 
     def run(what: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join(sys.path)

@@ -1,4 +1,5 @@
-"""The disk fails at any step of a run: what needs the log does not happen, the caller is told which log, and what was written is whole."""
+"""The disk fails at any step of a run: nothing that needs the log happens, the caller is told which log, and what was
+written stays whole."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ class World:
             assert self.end is not None or self.warned
 
     def _check_effects(self, log: Log, kind: str, once: bool) -> None:
-        """No effect without its intention in the log; none once a sync has failed; who was told of nothing has an outcome in the log."""
+        """Check that no effect happened without its intention in the log, none after a failed sync, and that each
+        caller who was told of nothing has an outcome there."""
         for name, number in self.effects:
             if name != "look":
                 assert log.calls(name, number=number), f"{name} {number} has happened, and the log does not know"
@@ -137,7 +139,7 @@ class World:
 
 
 def test_the_program_is_sound(tmp_path: Path) -> None:
-    """On a disk that does not fail everything happens and the run is complete."""
+    """On a disk that does not fail everything happens, and the run is complete."""
     world, store = World(), tmp_path / "store"
     world.run(store, Faults(store, "full", 0, once=True), "effects")
     assert len(world.returned) == len(world.effects) == 8
@@ -148,7 +150,8 @@ def test_the_program_is_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durability", ["effects", "always"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_disk_fails_at_every_step(kind: str, durability: str, once: bool, tmp_path: Path) -> None:
-    """Full, half a line written, I/O error on write or on sync, read-only: at each call that could fail, one run."""
+    """One run for each call that could fail and each way of failing: full, half a line written, an I/O error on write
+    or sync, read-only."""
     nth = 1
     while True:
         world, store = World(), tmp_path / str(nth)
@@ -168,7 +171,7 @@ def test_the_disk_fails_at_every_step(kind: str, durability: str, once: bool, tm
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    """A run in a directory without room for a store does not begin, whoever asks: the error names where."""
+    """A run does not begin in a directory without room for a store, and the error names the directory."""
     file = tmp_path / "file"
     file.write_text("not a directory")
     world = World()

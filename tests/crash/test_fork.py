@@ -1,4 +1,4 @@
-"""A run and the processes that are forked from it."""
+"""A run, and the processes that are forked while it is recorded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def entries(path: str) -> list[dict[str, object]]:
 
 
 def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
-    """Each forked child writes a segment of its own; every chain is valid."""
+    """Each forked child writes its own segment, and every hash chain is valid."""
     store, run = forked(tmp_path, FORKED)
     parent = entries(store.path(run))
     inputs = [entry["input"] for entry in parent if entry["type"] == "tool.call"]
@@ -67,8 +67,8 @@ def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
 
 
 def test_a_child_that_dies_leaves_its_own_segment_open_only(tmp_path: Path) -> None:
-    """A run that ended cleanly is complete whatever became of a child: the segment alone is told as open. A child that
-    left by ``os._exit``, as forks do, has ended cleanly."""
+    """If a child dies, only its segment is reported as open; the parent's run is complete, and a child that left by
+    ``os._exit`` ended cleanly."""
     store, run = forked(tmp_path, FORKED)
     verdict = store.verify(store.path(run))
     assert (verdict.state, verdict.problem) == ("complete", None)
@@ -83,7 +83,8 @@ def test_a_child_that_dies_leaves_its_own_segment_open_only(tmp_path: Path) -> N
 
 
 def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> None:
-    """A segment carries the hash of the parent's entry; the parent's last entry lists it with count and head, or as open."""
+    """A segment names the parent's entry by its hash, and the parent's last entry lists the segment with its count and
+    last hash, or as open."""
     store, run = forked(tmp_path, FORKED)
     parent = entries(store.path(run))
     hashes = {entry["seq"]: entry["hash"] for entry in parent}
@@ -120,7 +121,7 @@ print(run.id)
 
 
 def test_a_block_that_ends_in_the_child_ends_its_segment_only(tmp_path: Path) -> None:
-    """The parent's run is ended by the parent, the segment by the child, both in order."""
+    """When both processes leave the recorded block, the parent ends the run and the child ends its segment."""
     store, run = forked(tmp_path, BLOCK)
     verdict = store.verify(run)
     assert verdict.state == "complete"
@@ -157,8 +158,8 @@ for _ in range(3):
 
 
 def test_each_worker_of_a_server_has_runs_of_its_own(tmp_path: Path) -> None:
-    """Workers that were forked before anything was recorded are programs of their own: a replay of one's run has its other
-    runs beside it, and not those of another worker."""
+    """Workers forked before anything was recorded count as separate programs: a replay of a worker's run includes its
+    own other runs and none of another worker's."""
     place = Place(tmp_path)
     place.program(WORKER, "worker.py")
     served = place.python(place.program(SERVER, "server.py"))

@@ -1,4 +1,5 @@
-"""There is room on the disk for an intent record, and not for what came of the call: what has happened is written before anything else."""
+"""The disk has room for the intention of a call but not for its outcome: the outcome is written before anything else
+happens."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ EFFECTS = ["call", "async", "error", "stream", "once", "reversible", "thread", "
 
 @pytest.fixture
 def store() -> Iterator[Path]:
-    """A directory of its own; what a program mounts on it is taken away again."""
+    """A directory of its own; whatever a program mounts on it is unmounted at the end."""
     with tempfile.TemporaryDirectory(prefix="tracekit-full-") as directory:
         yield Path(directory)
         subprocess.run(["umount", directory], capture_output=True)
 
 
 def run(what: str, store: Path, tmp_path: Path, ends: str) -> tuple[dict[str, Any], list[str], Log]:
-    """What the program was told, the effects that happened, and the log."""
+    """Run the program; return what it was told, the effects that happened, and the log."""
     ledger = tmp_path / "ledger"
     done = python(str(PROGRAM), what, str(store), str(ledger), ends)
     assert done.returncode == 0, done.stderr
@@ -40,7 +41,8 @@ def run(what: str, store: Path, tmp_path: Path, ends: str) -> tuple[dict[str, An
 
 @pytest.mark.parametrize("what", EFFECTS)
 def test_what_has_happened_is_not_made_again(what: str, store: Path, tmp_path: Path) -> None:
-    """The caller of an effect is told that it was executed, and which step that is; until its outcome is written none is executed."""
+    """The caller is told that the effect was executed and which step it is; no other effect is executed until its
+    outcome is written."""
     told, effects, log = run(what, store, tmp_path, "full")
     assert effects == ["pay 1"]
     first = told["first"]
@@ -63,7 +65,8 @@ def test_what_has_happened_is_not_made_again(what: str, store: Path, tmp_path: P
 
 @pytest.mark.parametrize("what", EFFECTS)
 def test_once_there_is_room_it_is_written_first(what: str, store: Path, tmp_path: Path) -> None:
-    """When the disk has room again, the outcome is on the log before every later call, nothing is in doubt, and the run goes on."""
+    """When the disk has room again, the outcome is written before every later call, nothing is in doubt, and the run
+    goes on."""
     told, effects, log = run(what, store, tmp_path, "room")
     assert effects == (["pay 1", "small 4"] if what == "once" else ["pay 1", "pay 1", "small 4"])
     assert told["late"] == ["raised" if what == "error" else "returned", "returned"]
@@ -83,7 +86,7 @@ def test_once_there_is_room_it_is_written_first(what: str, store: Path, tmp_path
 
 
 def test_it_is_written_as_soon_as_there_is_room(store: Path, tmp_path: Path) -> None:
-    """Whether or not the program makes another call, what is kept is tried again and again."""
+    """The pending outcome is written as soon as there is room, even if the program makes no further call."""
     told, effects, log = run("call", store, tmp_path, "waits")
     assert effects == ["pay 1", "pay 1", "small 4"]
     assert log.steps[told["first"]["step"]].state == "done"
@@ -91,7 +94,8 @@ def test_it_is_written_as_soon_as_there_is_room(store: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("what", ["read", "decision"])
 def test_what_is_no_effect_goes_on_and_comes_first_too(what: str, store: Path, tmp_path: Path) -> None:
-    """A read or a decision that could not be written gives the program what it gives; no effect before it is on the log."""
+    """A read or a decision that could not be written still gives the program its result, and is written before the next
+    effect."""
     told, effects, log = run(what, store, tmp_path, "room")
     assert told["first"] == told["again"][0] == told["late"][0] == "returned"
     assert [later["executed"] for later in told["again"][1:]] == [False, False]

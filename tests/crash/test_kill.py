@@ -1,4 +1,5 @@
-"""A process that is killed, at named points and at any instant: nothing seen is lost, nothing done is unannounced, nothing is damage."""
+"""A process is killed at named points and at random instants: the trace keeps what the program saw, announces what it
+did, and is never damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ AT_SECOND_PAY = {
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_killed_at_a_named_point(point: str, kill: Kill) -> None:
-    """At each named point: what was observed is in the trace, effects have intentions, it reads as incomplete, and it can be reopened."""
+    """At each named point the trace has what was observed, effects have intentions, the run reads as incomplete, and it
+    can be reopened."""
     [left] = kill({"point": point})
     assert left.end == -signal.SIGKILL, left.errors
     left.check()
@@ -40,7 +42,8 @@ def test_killed_at_a_named_point(point: str, kill: Kill) -> None:
 
 @pytest.mark.parametrize("point", AT_SECOND_PAY)
 def test_an_irreversible_effect_at_each_of_its_points(point: str, kill: Kill) -> None:
-    """An irreversible call killed at each point leaves exactly what it must: nothing, an intention, an effect in doubt, or an outcome."""
+    """An irreversible call killed at each of its points leaves exactly what belongs there: nothing, an intention, an
+    effect in doubt, or an outcome."""
     nth, expected = AT_SECOND_PAY[point]
     [left] = kill({"point": point, "nth": nth})
     assert left.end == -signal.SIGKILL, left.errors
@@ -51,14 +54,15 @@ def test_an_irreversible_effect_at_each_of_its_points(point: str, kill: Kill) ->
 
 
 def test_a_stream_keeps_every_piece_that_was_delivered(kill: Kill) -> None:
-    """Killed in the middle of a piece: the pieces before it are in the trace, the torn one was not delivered."""
+    """If the process is killed in the middle of a streamed piece, the trace has every earlier piece, and the torn one
+    was not delivered."""
     [left] = kill({"point": "mid-chunk", "nth": 3})
     assert [name for name, _, _ in left.observed].count("listen") == 2
     left.check()
 
 
 def test_what_nobody_kills_ends_sealed(kill: Kill) -> None:
-    """The victim itself is sound: left alone, it ends, and everything it saw and did is in a complete trace."""
+    """Left alone, the victim ends, and a complete trace has everything that it saw and did."""
     [alone, threads] = kill({}, {"threads": 3})
     for left, rounds in ((alone, 3), (threads, 9)):
         assert left.end == 0, left.errors
@@ -94,7 +98,8 @@ def _check_random(kill: Kill, count: int, seed: int) -> None:
 
 
 def test_killed_at_random_instants(kill: Kill) -> None:
-    """Killed at any instant, with and without threads, at every durability: the same promises hold."""
+    """The same promises hold when the process is killed at a random instant, with and without threads, at every
+    durability."""
     _check_random(kill, 24, 20261121)
 
 
@@ -102,7 +107,7 @@ def test_killed_at_random_instants(kill: Kill) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_at_many_random_instants(seed: int, kill: Kill) -> None:
-    """The same, two thousand times."""
+    """The same promises hold for two thousand random kills."""
     _check_random(kill, 100, seed)
 
 
@@ -110,7 +115,7 @@ def test_killed_at_many_random_instants(seed: int, kill: Kill) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_killed_at_every_passing_of_a_named_point(point: str, kill: Kill) -> None:
-    """Every named point, at every one of its passings in the victim's run, at every durability."""
+    """The same promises hold at every passing of every named point in the victim's run, at every durability."""
     passings = 1 if "seal" in point else 24
     for left in kill(
         *(

@@ -1,4 +1,5 @@
-"""The power fails at every step of a run: whatever the disk has lost of what was not synced, the log holds what was promised."""
+"""The power fails at every step of a run: whatever the disk loses of what was not synced, the log has what was
+promised."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Facts = list[Fact]
 
 
 class Agent:
-    """All three classes, nested ones and one that happens once in the store; what it does is an event among those of the disk."""
+    """A program with effects of all three classes, nested ones and an exactly-once one; each effect is an event among
+    those of the disk."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -92,7 +94,7 @@ class Agent:
 
 
 class Failure:
-    """The world after the power has failed, and what must be true of it."""
+    """What is left after the power has failed, and what must be true of it."""
 
     def __init__(self, world: Path, held: Held, facts: Facts, whole: bytes, durability: str, before: bytes) -> None:
         self.facts = facts
@@ -112,7 +114,7 @@ class Failure:
                 yield name, number, side_effect
 
     def check(self) -> str:
-        """Whatever was lost: every promise. Returns what the verdict is."""
+        """Check every promise, whatever was lost, and return the verdict."""
         if TRACE not in self.held.files:
             assert not list(self.promised("effect"))
             assert not list(self.promised("returned"))
@@ -124,13 +126,14 @@ class Failure:
         return self._verdict_is_true(log, verdict)
 
     def _synced_is_there(self, log: Log) -> None:
-        """What was synced is there and verifies."""
+        """Check that what was synced is there and verifies."""
         certain = self.held.synced[TRACE].rfind(b"\n") + 1
         assert (log.ends[-1] if log.ends else 0) >= certain
         assert self.path.read_bytes()[:certain] == self.held.synced[TRACE][:certain]
 
     def _effects_are_told(self, log: Log) -> None:
-        """No effect that demands a sync had run without its intention; none that had returned lacks its outcome; none is repeated."""
+        """Check that each effect that demands a sync has its intention, that each one that had returned has its
+        outcome, and that none is repeated."""
         for name, number, _ in self.promised("effect"):
             assert log.calls(name, number=number), f"{name} {number} has happened, and the log does not know"
         for name, number, _ in self.promised("returned"):
@@ -144,7 +147,8 @@ class Failure:
         assert len(keys) >= sum(name == "order" for name, _, _ in self.promised("effect"))
 
     def _decision(self, log: Log) -> recovery.Decision:
-        """That of the oracle, too; where a tail was lost, that of an operator who accepts it."""
+        """Check the decision against the oracle's, and, if the end of the log was lost, that of an operator who accepts
+        the loss."""
         [decided] = recovery.scan(self.store.root, all=True)
         opinion = log.opinion()
         assert decided.decision == opinion.decision, (decided, opinion)
@@ -180,7 +184,7 @@ def failures(
     earlier: Sequence[Fact] = (),
     before: bytes = b"",
 ) -> dict[str, int]:
-    """Let the power fail after every event, in every way; how often each verdict was given."""
+    """Let the power fail after every event in every way, and return how often each verdict was given."""
     whole = disk.after(len(disk.events), "all").files[TRACE]
     told: dict[str, int] = {}
     for count in range(disk.begins, len(disk.events) + 1):
@@ -212,7 +216,8 @@ def recorded(world: Path, durability: Any, program: str) -> Disk:
 @pytest.mark.parametrize("program", ["alone", "threads"])
 @pytest.mark.parametrize("durability", ["effects", "always"])
 def test_the_power_fails_while_a_run_is_recorded(durability: str, program: str, tmp_path: Path) -> None:
-    """After any write, sync, rename or new directory: what was synced is there, effects have their intentions, the verdict is true."""
+    """After any write, sync, rename or new directory, everything synced is still there, effects have intentions, and
+    the verdict is true."""
     disk = recorded(tmp_path / "world", durability, program)
     told = failures(disk, tmp_path / "after", durability, random.Random(20261122), 1)
     assert {"missing", "incomplete", "complete"} <= set(told)
@@ -220,7 +225,8 @@ def test_the_power_fails_while_a_run_is_recorded(durability: str, program: str, 
 
 
 def test_another_process_has_just_made_the_store(tmp_path: Path) -> None:
-    """Its directories may be there without being on the device: a run that finds them does not rely on them."""
+    """A run that finds the store's directories does not rely on their being on the device, as another process may have
+    just made them."""
     world = tmp_path / "world"
     world.mkdir()
     disk = Disk(world)
@@ -233,7 +239,7 @@ def test_another_process_has_just_made_the_store(tmp_path: Path) -> None:
 
 
 def resumed(directory: Path, durability: str, rng: random.Random) -> tuple[Disk, Facts, bytes]:
-    """A run whose process died in the middle of a line, resumed on a disk that has seen nothing synced since."""
+    """Resume a run whose process died in the middle of a line, on a disk that has synced nothing since."""
     disk = recorded(directory / "first", durability, "alone")
     counts = [
         number
@@ -260,7 +266,7 @@ def resumed(directory: Path, durability: str, rng: random.Random) -> tuple[Disk,
 
 @pytest.mark.parametrize("durability", ["effects", "always"])
 def test_the_power_fails_while_a_run_is_resumed(durability: str, tmp_path: Path) -> None:
-    """The same from the moment at which a resume cuts off a torn line to the run's end."""
+    """The same promises hold from the moment at which a resume cuts off a torn line to the run's end."""
     rng = random.Random(20261122)
     disk, facts, before = resumed(tmp_path, durability, rng)
     told = failures(disk, tmp_path / "after", durability, rng, 1, earlier=facts, before=before)
@@ -273,7 +279,7 @@ def test_the_power_fails_while_a_run_is_resumed(durability: str, tmp_path: Path)
 @pytest.mark.parametrize("program", ["alone", "threads", "resumed"])
 @pytest.mark.parametrize("durability", ["effects", "always"])
 def test_the_power_fails_in_many_ways(durability: str, program: str, seed: int, tmp_path: Path) -> None:
-    """The same with many more parts that the disk may have kept."""
+    """The same promises hold for many more combinations of what the disk may have kept."""
     rng = random.Random(seed)
     if program == "resumed":
         disk, facts, before = resumed(tmp_path, durability, rng)

@@ -1,4 +1,4 @@
-"""A resumption that can't begin gives back whatever it had taken, and may be tried again in the same process."""
+"""If a resume can't begin, it releases whatever it had taken, and the same process can try again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ with replay("entered", store=sys.argv[2]):
 
 
 def test_a_resume_that_could_not_begin_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A disk that is full when a run is to go on: nothing of the process is held, and the same process resumes it once there is room."""
+    """If the disk is full when a run is resumed, the process holds nothing of it afterwards, and resumes it once there
+    is room."""
 
     def run(what: str) -> subprocess.CompletedProcess[str]:
         arguments = [what, str(tmp_path / "store"), str(tmp_path / "ledger")]
@@ -78,7 +79,8 @@ def pay(ledger: str) -> float:
 
 
 def test_a_resume_that_was_refused_by_its_own_warning_can_be_tried_again(tmp_path: Path) -> None:
-    """Where warnings are errors, a drifted environment keeps the block from beginning; without that it begins, in the same process."""
+    """If warnings are errors, a changed environment keeps the block from beginning; with warnings allowed, the same
+    process resumes the run."""
     ledger = tmp_path / "ledger"
     with record("drifted") as run:
         pay(str(ledger))

@@ -1,4 +1,5 @@
-"""An agent of all three classes, killed and resumed and killed again: nothing seen is lost, nothing irreversible is done twice."""
+"""An agent with effects of all three classes is killed and resumed again and again: nothing seen is lost, and nothing
+irreversible happens twice."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
 
 
 def lives(agents: Agents, directory: Path, seeds: Iterator[int], kills: int) -> list[Life]:
-    """Lives until so many kills."""
+    """Play lives until there have been so many kills."""
     lived: list[Life] = []
     while sum(life.kills for life in lived) < kills:
         seed = next(seeds)
@@ -31,19 +32,20 @@ def lives(agents: Agents, directory: Path, seeds: Iterator[int], kills: int) -> 
 
 
 def test_killed_and_resumed_at_random(agents: Agents, tmp_path: Path) -> None:
-    """After each of some twenty kills every promise holds; runs that may go on do so, to an end that replays exactly."""
+    """Every promise holds after each of some twenty kills; a run that may go on is resumed until it ends, and then
+    replays exactly."""
     lived = lives(agents, tmp_path, iter(range(10_000)), 20)
     assert any(life.cycle for life in lived)
 
 
 def test_killed_and_resumed_by_the_command_line(tmp_path: Path) -> None:
-    """The same where each process is fresh and only the command line knows that the program is resumed."""
+    """The same promises hold when each process is fresh and only the command line knows that the program is resumed."""
     lived = lives(Commands(), tmp_path, iter(range(2, 10_000)), 5)
     assert any(life.cycle for life in lived)
 
 
 def test_resumed_by_two_at_once(agents: Agents, tmp_path: Path) -> None:
-    """Two processes resume one run: one goes on with it, the other is refused, and nothing happens twice."""
+    """If two processes resume one run, one continues it, the other is refused, and nothing happens twice."""
     other = Agents(tmp_path / "other")
     try:
         resumed = 0
@@ -73,12 +75,12 @@ def test_resumed_by_two_at_once(agents: Agents, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(5))
 def test_killed_and_resumed_at_random_many_times(agents: Agents, tmp_path: Path, part: int) -> None:
-    """The same, more than five hundred times in all."""
+    """The same promises hold for more than five hundred kills."""
     lives(agents, tmp_path, iter(range(1000 * part, 1000 * part + 1000)), 110)
 
 
 @pytest.mark.crash_full
 @pytest.mark.timeout(900)
 def test_killed_and_resumed_by_the_command_line_many_times(tmp_path: Path) -> None:
-    """The same by the command line, fifty times."""
+    """The same promises hold for fifty kills by the command line."""
     lives(Commands(), tmp_path, iter(range(20_000, 30_000)), 50)

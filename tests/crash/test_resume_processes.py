@@ -1,4 +1,5 @@
-"""A run that is killed just after it has started a process, which has written nothing yet: it is not started a second time."""
+"""A run is killed just after it started a process that has written nothing yet: the process is not started a second
+time."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["by_popen", "by_multiprocessing", "by_fork", "in_a_tool"])
 def test_a_process_is_not_started_twice(way: str, tmp_path: Path) -> None:
-    """The decision does not hang on how far the process has come when it is asked for."""
+    """The decision to resume is the same however far the started process has come by then."""
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "worker_function.py").write_text("def work():\n    import runpy\n    runpy.run_path('worker.py')\n")
     (tmp_path / "program.py").write_text(PROGRAM)

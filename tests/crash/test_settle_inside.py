@@ -1,4 +1,5 @@
-"""A tool that was killed while it posted: a person settles the tool, once, and the request inside it with that."""
+"""A tool is killed while it sends a request: a person settles the tool once, and the request inside it is settled with
+it."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ else:
 
 
 class Shop:
-    """A program that posts, and a server that kills it meanwhile: the payment was made then, or not."""
+    """A program that sends a payment to a server, which kills it meanwhile, before or after the payment is made."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -139,12 +140,12 @@ def settle(step: int, *how: str, given: Any = None) -> Result:
 
 
 def doubts() -> dict[str, Any]:
-    """What is in doubt, by the kind of thing that it is."""
+    """Return the steps in doubt, by what kind of call they are."""
     return {str(one.name).split()[0]: one for one in recovery.in_doubt().in_doubt}
 
 
 def test_the_request_is_listed_under_its_tool(shop: Shop) -> None:
-    """Both are in doubt, and count; only the tool is to be settled."""
+    """The tool and its request are both counted as in doubt, but only the tool has to be settled."""
     shop.killed("plain", paid=True)
     found = doubts()
     assert (found["pay"].inside, found["POST"].inside) == (None, found["pay"].step)
@@ -163,7 +164,8 @@ def test_the_request_is_listed_under_its_tool(shop: Shop) -> None:
 
 
 def test_a_tool_that_was_done_settles_what_was_in_it(shop: Shop) -> None:
-    """One command; the resumed program is answered, and nothing is posted again. Of the request alone nothing can be said any more."""
+    """One command settles both as done; the resumed program gets the answer, nothing is sent again, and the request can
+    no longer be settled alone."""
     shop.killed("plain", paid=True)
     found = doubts()
     done = settle(found["pay"].step, "--done", given="p-1")
@@ -182,7 +184,7 @@ def test_a_tool_that_was_done_settles_what_was_in_it(shop: Shop) -> None:
 
 
 def test_a_tool_that_was_not_done_has_done_nothing_inside(shop: Shop) -> None:
-    """One command says both, by name, and the payment is made, once."""
+    """One command settles both as not done and names both, and the resumed program makes the payment once."""
     shop.killed("plain", paid=False)
     found = doubts()
     done = settle(found["pay"].step, "--not-done")
@@ -197,7 +199,7 @@ def test_a_tool_that_was_not_done_has_done_nothing_inside(shop: Shop) -> None:
 
 @pytest.mark.parametrize(("first", "then"), [("--done", "--not-done"), ("--not-done", "--done")])
 def test_a_settlement_is_corrected_with_what_is_inside(shop: Shop, first: str, then: str) -> None:
-    """The last word counts, of the tool and of its request."""
+    """The last declaration counts, for the tool and for its request."""
     shop.killed("plain", paid=then == "--done")
     step = doubts()["pay"].step
     for how in (first, then):
@@ -207,7 +209,8 @@ def test_a_settlement_is_corrected_with_what_is_inside(shop: Shop, first: str, t
 
 
 def test_what_was_done_inside_is_not_done_again(shop: Shop) -> None:
-    """The request was answered, or a person said so: the tool can't be made again, and is settled as done."""
+    """If the request was answered, or a person declared it done, the tool can't be made again and must be settled as
+    done."""
     shop.killed("answered", paid=True)
     step = doubts()["pay"].step
     assert "can't be settled as not done" in doubts()["pay"].what_to_do
@@ -218,7 +221,7 @@ def test_what_was_done_inside_is_not_done_again(shop: Shop) -> None:
 
 
 def test_a_request_that_was_settled_as_done_forbids_the_tool_as_not_done(shop: Shop) -> None:
-    """Whoever says that the request was made can't say that the tool was not, unless he takes that back."""
+    """Who declared the request done can't declare the tool not done without taking the first declaration back."""
     shop.killed("plain", paid=True)
     found = doubts()
     answer = {"status": 200, "headers": {}, "body": {"id": "p-1"}, "format": "json"}
@@ -230,7 +233,8 @@ def test_a_request_that_was_settled_as_done_forbids_the_tool_as_not_done(shop: S
 
 @pytest.mark.parametrize("paid", [True, False])
 def test_what_runs_again_around_the_tool_is_named(shop: Shop, paid: bool) -> None:
-    """A step around the payment is not in doubt, but would make it again: where it was made, that one is settled."""
+    """A step around the payment is not in doubt itself but would repeat it; if the payment was made, that step has to
+    be settled."""
     shop.killed("checkout", paid=paid)
     pay = doubts()["pay"]
     not_done, done = re.findall("`tracekit (.*?)`", pay.what_to_do)
@@ -243,7 +247,8 @@ def test_what_runs_again_around_the_tool_is_named(shop: Shop, paid: bool) -> Non
 
 
 def test_what_happens_once_is_settled_by_itself(shop: Shop) -> None:
-    """Its key answers other calls, too: the step around it says nothing of it, and is refused in words that say what to do first."""
+    """An exactly-once call inside a step is settled by itself, because its key answers other calls, too; settling the
+    step around it is refused with what to do first."""
     shop.killed("once", paid=False)
     found = doubts()
     assert (found["pay"].inside, found["POST"].inside) == (None, found["pay"].step)
@@ -276,7 +281,8 @@ WRONG: tuple[Any, ...] = (
 
 
 def test_the_answer_of_a_request_is_asked_for_in_its_form(shop: Shop) -> None:
-    """Of a request outside every tool: the form is where it is asked for, what is not of it is refused with it, and it answers."""
+    """For a request outside every tool the command says which form the answer has, refuses another form, and gives the
+    answer to the program."""
     shop.killed("bare", paid=True)
     post = doubts()["POST"]
     (form,) = re.findall(r"\(OUTPUT.json is the answer: (.*?)\)", post.what_to_do)
@@ -289,7 +295,8 @@ def test_the_answer_of_a_request_is_asked_for_in_its_form(shop: Shop) -> None:
 
 
 def test_a_cut_in_two_settlement_leaves_the_tool_in_doubt(shop: Shop) -> None:
-    """The device fails, or the process dies, after the request was settled and before the tool was: nothing is made again."""
+    """If the device fails or the process dies after the request was settled and before the tool was, nothing is made
+    again."""
     shop.killed("plain", paid=False)
     found = doubts()
     assert settle(found["pay"].step, "--not-done").exit_code == 0
@@ -303,7 +310,7 @@ def test_a_cut_in_two_settlement_leaves_the_tool_in_doubt(shop: Shop) -> None:
 
 
 def test_a_damaged_trace_is_told_what_to_do_with(shop: Shop) -> None:
-    """Nothing can be settled in it, and nothing is cut off: neither is said."""
+    """In a damaged trace nothing can be settled and nothing is cut off, so the output suggests neither."""
     shop.killed("plain", paid=True)
     path = Path(".tracekit/runs/shop.jsonl")
     whole = path.read_bytes()
@@ -320,7 +327,7 @@ def test_a_damaged_trace_is_told_what_to_do_with(shop: Shop) -> None:
 
 
 def test_a_run_that_has_ended_is_not_said_to_be_aborted(shop: Shop) -> None:
-    """What is printed of it is no advice."""
+    """A run that has ended is listed as ended, without a word of aborting it."""
     shop.killed("plain", paid=False)
     settle(doubts()["pay"].step, "--not-done")
     shop.goes_on("plain", "p-1")

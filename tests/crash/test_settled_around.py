@@ -1,4 +1,5 @@
-"""A step that was cut off with an irreversible one done inside: made again only by a person's word, and never what stands inside."""
+"""A step with an irreversible call done inside is cut off: it is made again only if a person says so, and the call
+inside never."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Shop:
 
 @pytest.mark.parametrize("how", ["once", "as often as asked"])
 def test_what_stands_inside_is_not_done_again(tmp_path: Path, how: str) -> None:
-    """By itself such a run is refused. Settled as not done, the outer step is made again only where its key answers the inner one."""
+    """Such a run is refused; if the outer step is settled as not done, it is made again only where a key answers the
+    call inside it."""
     shop = Shop(tmp_path, how)
     assert shop.live("die").returncode == -signal.SIGKILL
     (decision,) = recovery.scan()

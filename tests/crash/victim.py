@@ -24,13 +24,13 @@ PATIENCE = 30
 
 
 def mark(name: str, number: int) -> None:
-    """An effect on the world outside: on its device when this returns."""
+    """Leave an effect in the world outside, which is on its device when this returns."""
     os.write(ledger, f"{name} {number}\n".encode())
     os.fsync(ledger)
 
 
 def saw(name: str, number: int, value: Any) -> None:
-    """The program has got to see ``value``."""
+    """Note that the program was given ``value``."""
     os.write(observed, json.dumps([name, number, value]).encode() + b"\n")
 
 
@@ -64,7 +64,7 @@ def listen(number: int) -> Iterator[str]:
 
 
 def turn(number: int) -> None:
-    """One round: each kind of tool once."""
+    """Call each kind of tool once."""
     for tool in (look, pay, book):
         saw(tool.__name__, number, tool(number))
     try:
