@@ -1,4 +1,4 @@
-"""A program sleeps once more than its recording: the replay says so, with the line of the sleep."""
+"""A program sleeps once more than its recording did: the replay says so, with the line of the sleep."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def recorded(place: Place, change: str = "pass") -> None:
     ],
 )
 def test_a_sleep_more_is_told_as_that(place: Place, sleep: str, call: str, line: int) -> None:
-    """Between two steps: the call and its line are named; nothing is said of threads, of tools or of a kill."""
+    """For an additional sleep between two steps the report names the call and its line, and speaks of no threads, tools
+    or kills."""
     recorded(place)
     place.program(PROGRAM.replace("{change}", sleep))
     done = place.cli("replay", "last")
@@ -59,7 +60,7 @@ def test_a_sleep_more_is_told_as_that(place: Place, sleep: str, call: str, line:
 
 
 def test_a_sleep_more_after_the_last_step(place: Place) -> None:
-    """Before the last line of the program, too."""
+    """The same holds for an additional sleep just before the last line of the program."""
     recorded(place)
     place.program(PROGRAM.replace("{change}", "pass").replace("print(", "time.sleep(0.1); print("))
     done = place.cli("replay", "last")
@@ -68,7 +69,7 @@ def test_a_sleep_more_after_the_last_step(place: Place) -> None:
 
 
 def test_who_waits_for_a_sleep_more_is_listed_beside_it(place: Place) -> None:
-    """A thread sleeps, and the main thread waits for that: it says of the one that it sleeps, and not of the other."""
+    """If a thread sleeps and the main thread waits for it, only the thread is reported as sleeping."""
     body = "t = threading.Thread(target=lambda: {sleep}look(9)); t.start(); t.join()"
     recorded(place, body.replace("{sleep}", ""))
     place.program(PROGRAM.replace("{change}", body.replace("{sleep}", "time.sleep(0.1) or ")))
@@ -81,7 +82,7 @@ def test_who_waits_for_a_sleep_more_is_listed_beside_it(place: Place) -> None:
 
 
 def test_another_length_of_a_recorded_sleep_is_no_difference(place: Place) -> None:
-    """How long a sleep is decides nothing in a replay."""
+    """A replay accepts a sleep of another length than the recorded one."""
     recorded(place)
     place.program(PROGRAM.replace("{change}", "pass").replace("time.sleep(0.01)", "time.sleep(7)"))
     assert place.cli("replay", "last").returncode == 0

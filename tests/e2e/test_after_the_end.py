@@ -1,4 +1,4 @@
-"""After the end of a replay, or of a recorded program, nothing that was left behind has a traced effect that nobody knows of."""
+"""After the end of a replay or of a recorded program, whatever it left behind has no traced effect that goes unnoticed."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def python(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_a_replay_leaves_behind_does_not_act(place: Place) -> None:
-    """Objects that are collected after the block, handlers of exit and of signals that were registered in it: each is refused with an
-    error that says so. What the process does by itself after the replay goes on as ever."""
+    """Finalizers, exit handlers and signal handlers left by a replay are refused their effects with an error that says
+    why; what the process itself does afterwards works as ever."""
     script = place.program(IN_ONE_PROCESS)
     assert python(place, script, "record").returncode == 0
     (place.directory / "ledger").unlink()
@@ -114,7 +114,8 @@ pay("inside")
 
 
 def test_no_effect_after_the_end_of_a_recorded_program_is_unrecorded(place: Place) -> None:
-    """What is collected when the interpreter goes comes too late for the log, so it is not done; nor by a replay."""
+    """A finalizer that runs while the interpreter shuts down is too late for the log, so its effect does not happen, in
+    a recording or in a replay."""
     script = place.program(LEFT_AT_THE_END)
     done = place.cli("run", script)
     assert done.returncode == 0, done.stderr
@@ -193,8 +194,8 @@ os._exit(0)
 
 
 def test_a_wait_that_had_not_ended_with_the_recorded_block_does_not_end_with_its_replay(place: Place) -> None:
-    """What threads wait for with a limit, and the recording does not say that it came, goes on as a real wait: nobody acts for real
-    because the replay is over."""
+    """A wait with a time limit that was still open at the end of the recorded block goes on as a real wait after the
+    replay, so that its thread does not act for real just because the replay is over."""
     done = python(place, place.program(WAITING_IN_THREADS))
     assert (done.stdout, done.stderr, done.returncode) == ("over\n", "", 0)
 
@@ -230,7 +231,7 @@ asyncio.run(main())
 
 
 def test_a_timer_of_a_loop_that_goes_on_after_the_replay_keeps_its_time(place: Place) -> None:
-    """A callback of ``call_later`` and a task that sleeps wait for what is left of their hour when the block has ended."""
+    """A ``call_later`` callback and a sleeping task wait for the rest of their hour after the replayed block has ended."""
     done = python(place, place.program(WAITING_IN_A_LOOP))
     assert (done.stdout, done.stderr, done.returncode) == ("over False False\n", "", 0)
 
@@ -262,7 +263,7 @@ os._exit(0)
 
 
 def test_a_wait_that_goes_on_after_the_replay_comes_to_its_end(place: Place) -> None:
-    """A program that waits for its threads after the block does not wait for ever."""
+    """A program that waits for its threads after the replayed block does not wait for ever."""
     done = python(place, place.program(WAITED_OUT))
     assert (done.stderr, done.returncode) == ("", 0)
     *lines, last = done.stdout.splitlines()
@@ -286,8 +287,8 @@ print("end", flush=True)
 
 
 def test_the_threads_of_a_replayed_program_wait_until_its_process_is_gone(place: Place) -> None:
-    """As in the recorded program, whose daemon threads did not see its end: none acts in what is left of the process, and what they
-    keep alive is not collected."""
+    """Daemon threads do not see the end of a replayed program, as they did not see that of the recorded one: none acts
+    while the process shuts down, and what they keep alive is not collected."""
     recorded = place.cli("run", place.program(WAITING_AT_THE_END))
     assert (recorded.returncode, recorded.stdout) == (0, "end\n"), recorded.stderr
     done = place.cli("replay", place.run)

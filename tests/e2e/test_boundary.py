@@ -1,4 +1,4 @@
-"""The boundary of a run: what leaves the process outside every captured step is named when it is recorded, with its line."""
+"""Whatever leaves the process outside every captured step is reported with its line when the run is recorded."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_not_captured_is_named_when_it_is_recorded(name: str, place: Place, server: Server) -> None:
-    """On stderr at the end of ``tracekit run``, in the log with its line, and in the verdict, which never says yes after it."""
+    """It is named on stderr at the end of ``tracekit run``, in the log with its line, and in the verdict, which then
+    never says yes."""
     if name == "uvloop":
         pytest.importorskip(name)
     text, kind = PROGRAMS[name]
@@ -144,7 +145,8 @@ def test_what_is_not_captured_is_named_when_it_is_recorded(name: str, place: Pla
 
 
 def test_what_is_captured_or_accounted_for_is_not_in_the_list(place: Place, server: Server) -> None:
-    """A model call's and an HTTP call's own sockets, whatever a traced tool does, socket pairs, and a process that joins."""
+    """The list leaves out the sockets of captured model and HTTP calls, whatever a traced tool does, socket pairs, and
+    processes that join the run."""
     place.program("import tracekit\n", "child.py")
     place.program(
         BEGIN
@@ -192,8 +194,8 @@ subprocess.run([sys.executable, "child.py"], check=True)
 
 @pytest.mark.parametrize("options", [[], ["--isolate", "off"]], ids=["isolated", "guarded in Python"])
 def test_a_free_port_is_the_recorded_one(options: list[str], place: Place, server: Server) -> None:
-    """Binding a socket to find a free port, or to see that one is taken, has the recorded result in a replay, where what
-    used the port may be gone. So has a look-up of the name of this host. Listening is still refused."""
+    """Binding a socket to find a free or taken port, and looking up this host's name, give the recorded result in a
+    replay; listening is still refused."""
     place.program("""
 import asyncio, socket, sys
 def free(kind):
@@ -230,7 +232,7 @@ if len(sys.argv) > 2:
 
 
 def test_a_connection_from_before_the_run_counts_when_it_is_used(place: Place, server: Server) -> None:
-    """Of a pool that was warm before the run, the first use in it is named; what is only open is not."""
+    """A pooled connection from before the run is named when the run first uses it, and not for merely being open."""
     program = (
         BEGIN.replace("look(1)\n", "")
         + """
@@ -262,7 +264,8 @@ print(run.warnings)
 
 
 def test_killed_right_after_an_uncaptured_post_it_is_not_made_again(place: Place, server: Server) -> None:
-    """The log has the connection before it is made; ``recovery`` neither resumes the run nor makes the POST again."""
+    """The log has the connection before it is made, so ``recovery`` does not resume the run, and the POST is not made
+    again."""
     text = "post()\nlook(2)\n"
     place.program(BEGIN + "open('pid', 'w').write(str(os.getpid()))\n" + text)
     server.heard = lambda: os.kill(int((place.directory / "pid").read_text()), signal.SIGKILL)
@@ -281,7 +284,8 @@ def test_killed_right_after_an_uncaptured_post_it_is_not_made_again(place: Place
 
 @pytest.mark.parametrize("flags", [("-W", "error"), ()])
 def test_a_note_never_becomes_an_error(place: Place, server: Server, flags: tuple[str, ...]) -> None:
-    """One RuntimeWarning for all of it; where a filter makes errors of warnings it is a line on stderr. The program goes on."""
+    """All notes together are one RuntimeWarning; where a filter turns warnings into errors, they are a line on stderr,
+    and the program goes on."""
     text = """
 with record("r") as run:
     for _ in range(2):
@@ -298,7 +302,8 @@ print(len(run.warnings), "after")
 
 
 def test_what_instrument_would_have_captured_is_told_with_that_cure(place: Place, server: Server) -> None:
-    """An HTTP client and no ``instrument()``: the warning of the recording names it, and so does the replay, which captures the call."""
+    """If an HTTP client is used without ``instrument()``, the warnings of the recording and of the replay recommend
+    that call."""
     url = f"http://127.0.0.1:{server.port}/"
     place.program(f"""
 import urllib.request
@@ -318,7 +323,7 @@ with record("r"):
 
 
 def test_a_library_that_instrument_was_not_asked_for_is_told_by_name(place: Place, server: Server) -> None:
-    """``instrument("openai")`` and a request by ``http.client``: that one has to be named as well."""
+    """If only ``instrument("openai")`` was called and a request is made by ``http.client``, that library is named."""
     place.program(f"""
 import http.client, tracekit
 tracekit.instrument("openai")
@@ -334,7 +339,7 @@ with tracekit.record("r"):
 
 
 def test_an_exception_of_the_program_comes_out_as_it_is(place: Place, server: Server) -> None:
-    """The note is said beside it."""
+    """An exception of the program is raised unchanged, with the note beside it."""
     text = "with record('r'):\n    post()\n    raise KeyError('mine')\n"
     place.program(BEGIN.replace("look(1)\n", "") + text)
     done = place.python("-W", "error", "agent.py", str(server.port))
@@ -343,7 +348,8 @@ def test_an_exception_of_the_program_comes_out_as_it_is(place: Place, server: Se
 
 
 def test_at_most_five_lines(place: Place) -> None:
-    """What is more is counted, and ``show --why`` has all of it; one line of a program with a thousand targets does not fill the log."""
+    """At most five lines are printed and the rest counted; ``show --why`` has all of them, and one source line with a
+    thousand targets does not fill the log."""
     lines = "".join(f"socket.socket(socket.AF_UNIX).connect_ex('nowhere{number}.sock')\n" for number in range(7))
     many = "for port in range(20000, 20300):\n    socket.socket().connect_ex(('127.0.0.1', port))\n"
     place.program(BEGIN + lines + many)
@@ -357,7 +363,8 @@ def test_at_most_five_lines(place: Place) -> None:
 
 
 def test_what_belongs_to_no_run_is_every_open_ones(place: Place, server: Server) -> None:
-    """A thread from before the run: its connection is in the list, as one of which nobody knows whose it is; the verdict is unknown."""
+    """A connection made by a thread from before the run is listed as one whose owner is unknown, and the verdict is
+    unknown."""
     place.program(
         BEGIN.replace("look(1)\n", "")
         + """
@@ -385,7 +392,7 @@ with record("r") as run:
 
 
 def test_a_connection_of_nobody_is_the_runs_once_the_run_uses_it(place: Place, server: Server) -> None:
-    """A thread from before the run connects, and the run sends: that is the run's."""
+    """If a thread from before the run connects and the run then sends, the connection counts as the run's."""
     place.program(
         BEGIN.replace("look(1)\n", "")
         + """
@@ -412,7 +419,8 @@ with record("r") as run:
 
 
 def test_a_captured_library_in_a_thread_of_nobody_is_every_open_runs(place: Place, server: Server) -> None:
-    """Below a seam nothing of what the run sends is in the list; what a thread from before it sends is, and goes ahead as it is."""
+    """The run's own requests by a captured library are not listed; one that a thread from before the run sends is
+    listed, and goes ahead unchanged."""
     place.program(
         BEGIN.replace("look(1)\n", "")
         + """
@@ -440,7 +448,7 @@ print(found)
 
 
 def test_what_a_server_of_the_same_process_answers_is_nothing_of_the_runs(place: Place) -> None:
-    """It was accepted from a listening socket; the run's own requests to it are captured."""
+    """Connections that a server in the same process accepts are not listed, and the run's requests to it are captured."""
     place.program(
         """
 import http.server, threading, httpx
@@ -465,7 +473,7 @@ print(run.warnings)
 
 
 def test_telemetry_is_ambient(place: Place, server: Server) -> None:
-    """It goes out while recording, is in the list with its origin, and makes no difference to the verdict."""
+    """Telemetry is sent while recording and listed with its origin, and does not change the verdict."""
     place.program(
         BEGIN
         + """
@@ -486,7 +494,7 @@ httpx.post(f"{URL}telemetry/api/public/ingestion", content=b"x")
 
 
 def test_what_a_process_of_the_run_does_is_said_at_its_end(place: Place, server: Server) -> None:
-    """A child process that joined has its own list, and the run speaks of it."""
+    """A child process that joined has a list of its own, which the run mentions at its end."""
     child = "import socket, sys, tracekit\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()\n"
     place.program(child, "child.py")
     place.program(BEGIN + "subprocess.run([sys.executable, 'child.py', str(PORT)], check=True)\n")
@@ -498,7 +506,7 @@ def test_what_a_process_of_the_run_does_is_said_at_its_end(place: Place, server:
 
 
 def test_what_a_forked_copy_does_is_its_own(place: Place, server: Server) -> None:
-    """A fork is a part of the run; what its copy does outside every step is named as the copy's."""
+    """A forked child belongs to the run, and what it does outside every step is reported as the child's."""
     place.program(
         BEGIN + "if not os.fork():\n    look(2)\n    post()\n    os._exit(0)\nos.wait()\n",
     )
@@ -513,7 +521,7 @@ def test_what_a_forked_copy_does_is_its_own(place: Place, server: Server) -> Non
 
 
 def test_nothing_was_captured_is_said_whatever_crossed(place: Place, server: Server) -> None:
-    """A list of what was not captured is no captured call."""
+    """A run says that nothing was captured even if there is a list of what was not captured."""
     place.program("import socket, sys\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()\n")
     done = place.cli("run", "agent.py", str(server.port))
     assert "no model call, tool or HTTP call was captured" in done.stderr
@@ -521,7 +529,7 @@ def test_nothing_was_captured_is_said_whatever_crossed(place: Place, server: Ser
 
 
 def test_calls_to_an_allowed_host_are_counted(place: Place, server: Server) -> None:
-    """Each connection once, in the line of the replay."""
+    """A replay counts each connection to an allowed host once, in its line."""
     place.program(BEGIN + "for _ in range(2):\n    post()\n")
     place.cli("run", "agent.py", str(server.port))
     done = place.cli("replay", "last", "--allow-host", f"127.0.0.1:{server.port}")
@@ -530,7 +538,7 @@ def test_calls_to_an_allowed_host_are_counted(place: Place, server: Server) -> N
 
 
 def test_the_entry_is_there_before_it_goes_ahead(place: Place) -> None:
-    """Whoever is connected to sees it in the log."""
+    """By the time the other side accepts a connection, the log has its entry."""
     seen: list[list[str]] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -547,7 +555,8 @@ def test_the_entry_is_there_before_it_goes_ahead(place: Place) -> None:
 
 
 def test_what_can_not_be_written_down_goes_on(place: Place, server: Server) -> None:
-    """Where the log can't be written, a noted thing is done all the same; the run says that entries are missing, and the next is there."""
+    """If the log can't be written, an uncaptured call still goes ahead; the run reports missing entries, and the next
+    one is there."""
     place.program(
         BEGIN.replace("look(1)\n", "")
         + """
@@ -571,7 +580,7 @@ print("went on")
 
 
 def test_show_has_it_in_text_and_json(place: Place) -> None:
-    """The tree has a line for each, with count and place; JSON has the entry."""
+    """``show`` prints a line with count and place for each entry, and the entry itself as JSON."""
     place.program(BEGIN + "for _ in range(2):\n    __import__('subprocess').run(['true'], stdout=open('out', 'w'))\n")
     place.cli("run", "agent.py", "1")
     shown = [json.loads(line) for line in place.cli("show", "last", "--json").stdout.splitlines()]

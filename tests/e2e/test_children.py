@@ -1,4 +1,4 @@
-"""Processes that a recorded program starts: part of the run, and of its replay."""
+"""Processes that a recorded program starts are part of the run, and of its replay."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def exact(place: Place, body: str, effects: list[str], *, replays: int = 1, comp
 
 
 def test_a_child_joins_the_run_and_its_replay(place: Place) -> None:
-    """A child process is a segment of the run, its own children too; a replay starts it again, and no effect happens twice."""
+    """A child process, and a child of that one, is a segment of the run; a replay starts them again, and no effect
+    happens twice."""
     exact(
         place,
         """
@@ -142,7 +143,8 @@ def main():
 
 
 def test_the_same_under_the_command_line(place: Place) -> None:
-    """``tracekit run`` and ``tracekit replay`` (in a network of its own, where the system allows it) do the same."""
+    """The same holds for ``tracekit run`` and ``tracekit replay``, which replays in a network of its own where the
+    system allows it."""
     place.run('print(run("child.py", "grandparent", check=True).stdout)')
     (place.root / "effects").unlink()
     recorded = place.python("-m", "tracekit", "run", "parent.py")
@@ -154,7 +156,7 @@ def test_the_same_under_the_command_line(place: Place) -> None:
 
 
 def test_the_command_says_what_did_not_join(place: Place) -> None:
-    """Whoever records by ``tracekit run`` learns there, and not from the first replay, that this will be refused."""
+    """``tracekit run`` says at recording time that a replay will refuse a process that did not join."""
     place.run("__import__('uvloop').run(asyncio.create_subprocess_exec(sys.executable, '-c', 'pass'))")
     recorded = place.python("-m", "tracekit", "run", "parent.py")
     assert recorded.returncode == 0
@@ -163,7 +165,7 @@ def test_the_command_says_what_did_not_join(place: Place) -> None:
 
 
 def test_multiprocessing_and_asyncio(place: Place) -> None:
-    """Processes of multiprocessing (started afresh, or by its server) and of asyncio join in the same way."""
+    """Processes of asyncio and of multiprocessing, spawned or by a fork server, join in the same way."""
     exact(
         place,
         """
@@ -192,7 +194,8 @@ def main():
 
 
 def test_each_call_of_a_process_pool_has_its_own_answer(place: Place) -> None:
-    """Which worker makes a call is chance; the call has a segment of its own, and its replay the recorded answer."""
+    """Which worker takes a call of a process pool is chance; each call has a segment of its own, and gets the recorded
+    answer in a replay."""
     exact(
         place,
         """
@@ -218,7 +221,8 @@ def main():
 
 
 def test_a_pool_that_was_made_in_an_earlier_run_belongs_to_that_one(place: Place) -> None:
-    """What it does for a later run is not in the trace of that one, which says so, as of any pool that was there before."""
+    """What a pool from an earlier run does for a later one is not in the later trace, which says so, as for any pool
+    older than the run."""
     done = place.run("""
 import warnings
 
@@ -240,7 +244,7 @@ if __name__ == "__main__":
 
 
 def test_a_record_in_a_child_is_a_part_of_the_run(place: Place) -> None:
-    """``record()`` in a child that has joined raises nothing and makes no run: it is a span, and its id is that of the run."""
+    """In a child that has joined, ``record()`` makes no run of its own: it is a span, and has the id of the run."""
     exact(place, 'def main():\n    return run("child.py", "recording").stdout', ["recording", "inside"])
     (entries,) = place.segments().values()
     assert [entry["name"] for entry in entries if entry["type"] == "span.start"] == ["inner"]
@@ -248,14 +252,15 @@ def test_a_record_in_a_child_is_a_part_of_the_run(place: Place) -> None:
 
 
 def test_a_child_that_fails(place: Place) -> None:
-    """An exception that ends a child is the end of its segment, and the replayed child ends with it as well."""
+    """An exception that ends a child is the end of its segment, and ends the replayed child as well."""
     exact(place, 'def main():\n    return run("child.py", "failing").returncode', ["failing"])
     (entries,) = place.segments().values()
     assert (entries[-1]["type"], entries[-1]["error"]["text"]) == ("run.failed", "so it is")
 
 
 def test_what_a_tool_starts_is_not_started_in_a_replay(place: Place) -> None:
-    """A child that is started in a tool's body joins, under that step; in a replay the tool answers and nothing is started."""
+    """A child started in a tool's body joins below that step; in a replay the tool is answered from the log, and no
+    process is started."""
     exact(
         place,
         """
@@ -295,7 +300,8 @@ pay("last")
 
 
 def test_a_child_that_is_killed(place: Place) -> None:
-    """Its segment stays open, the run is judged by its own file, and the replayed child ends where its log does, in the same way."""
+    """The segment of a killed child stays open, the run is judged by its own file, and the replayed child ends at the
+    same place in the same way."""
     done = place.run(KILLED + TAIL)
     assert done.returncode == 0, done.stderr
     assert place.effects == ["last", "one"]
@@ -329,7 +335,8 @@ signal.pause()
 
 
 def test_a_child_that_is_ended_by_its_parent_comes_so_far_first(place: Place) -> None:
-    """A signal to a replayed child waits until it has come to where it waits itself, however soon the parent sends it."""
+    """However soon the parent of a replayed child sends a signal, the child gets it only where it waited in the
+    recording."""
     (place.root / "ended.py").write_text(ENDED)
     exact(
         place,
@@ -402,7 +409,8 @@ asyncio.run(work())
 
 @pytest.mark.parametrize("name", HANDLING)
 def test_a_signal_that_a_child_handles(place: Place, name: str) -> None:
-    """A replayed child calls its handler where its own log has the call, and is not sent the signal as well; what ends it is sent."""
+    """A replayed child calls its signal handler where its log has the call and does not also get the signal; a signal
+    that ends it is sent."""
     ends_itself = name in ("a handler that ends the process", "a handler of an event loop")
     (place.root / "ended.py").write_text(ENDED.partition("signal.signal")[0] + PAID + HANDLING[name])
     exact(
@@ -427,7 +435,8 @@ def main():
 
 
 def test_a_forked_child_with_a_thousand_open_files(place: Place) -> None:
-    """It answers the parent's questions all the same, so that the parent's signal comes when it waits."""
+    """A forked child with a thousand open files still answers its parent's questions, so that a signal comes where it
+    waits."""
     exact(
         place,
         """
@@ -458,7 +467,8 @@ def main():
 
 
 def test_a_child_without_tracekit_is_answered(place: Place) -> None:
-    """It has a variable more in its environment, and no segment; a replay does not start it, and gives what it wrote."""
+    """A child that does not use tracekit sees one more environment variable and has no segment; a replay does not start
+    it, and returns what it wrote."""
     exact(
         place,
         """
@@ -472,7 +482,7 @@ def main():
 
 
 def test_a_stale_variable_is_told_once(place: Place) -> None:
-    """Where the run has ended, or its store is gone or is another's, the child runs unrecorded, with one warning."""
+    """If the run has ended, or its store is gone or somebody else's, the child runs unrecorded with one warning."""
     place.run("""
 import subprocess, sys
 keep = "import os; open('ticket', 'w').write(os.environ['TRACEKIT_JOIN'])"
@@ -495,7 +505,7 @@ with record("parent") as opened:
 
 
 def test_a_stale_replay_never_goes_live(place: Place) -> None:
-    """A process that belongs to a replay which is over does nothing at all."""
+    """A process that belongs to a replay that is over does nothing at all."""
     words = ("run_id", "trace", "lane", "pool", "program", "redact", "instrument", "options")
     told = json.dumps({"mode": "replay", "reports": str(place.root / "gone"), **dict.fromkeys(words, "/x#1")})
     done = place.python("child.py", "alone", TRACEKIT_JOIN=told)
@@ -505,7 +515,7 @@ def test_a_stale_replay_never_goes_live(place: Place) -> None:
 
 
 def test_a_variable_of_a_replay_without_its_words_is_told_clearly(place: Place) -> None:
-    """What lacks in it is named, and where it comes from; nothing is done."""
+    """An incomplete variable of a replay is refused with what it lacks and where it comes from, and nothing is done."""
     done = place.python("child.py", "alone", TRACEKIT_JOIN='{"mode": "replay"}')
     assert done.returncode == 1
     assert "TRACEKIT_JOIN is not tracekit's: it names a replay, and has no run_id, trace, lane" in done.stderr
@@ -529,7 +539,8 @@ def main():
     ],
 )
 def test_a_child_that_does_something_else_fails_the_replay(place: Place, before: str, after: str, told: str) -> None:
-    """Its failure is that of the parent's replay, with its text, whatever the parent makes of its exit code; and no effect happens."""
+    """If a child does something else than recorded, the parent's replay fails with the child's error, whatever the
+    parent makes of the exit code, and no effect happens."""
     body = 'def main():\n    return run("child.py", "first").returncode >= 0\n'
     done = place.run(body + "with record() as opened:\n    main()\n")
     assert done.returncode == 0, done.stderr
@@ -543,7 +554,8 @@ def test_a_child_that_does_something_else_fails_the_replay(place: Place, before:
 
 
 def test_a_call_in_a_pool_that_does_something_else_fails_the_replay(place: Place) -> None:
-    """The pool goes on, and the replay fails at its end with what the worker met, whatever the program made of it."""
+    """If a call in a pool does something else than recorded, the pool goes on, and the replay fails at its end with
+    what the worker met."""
     body = """
 def work(n):
     return pay(n + EXTRA)
@@ -567,7 +579,7 @@ if __name__ == "__main__":
 
 
 def test_a_child_that_is_not_started_any_more(place: Place) -> None:
-    """Neither is a recorded process passed over in silence."""
+    """A replay that no longer starts a recorded process fails."""
     place.run('with record() as opened:\n    pay("p")\n    run("child.py", "first")\n')
     replayed = place.run(f"with replay('{place.run_id}'):\n    pay('p')\n")
     assert "had a process /process:child.py#1 of its own" in replayed.stderr
@@ -575,7 +587,7 @@ def test_a_child_that_is_not_started_any_more(place: Place) -> None:
 
 
 def test_the_environment_keeps_no_trace_of_it(place: Place) -> None:
-    """The variable is gone once the child has joined, and no file of the run has it, nor what an option hid."""
+    """The variable is gone once the child has joined, and no file of the run contains it or what an option hid."""
     (place.root / "looking.py").write_text("import os, tracekit; print('TRACEKIT_' + 'JOIN' in os.environ)")
     done = place.run("""
 with record() as opened:
@@ -589,8 +601,9 @@ with record() as opened:
 
 
 def test_two_processes_of_one_shell(place: Place) -> None:
-    """What a process that did not join starts with the same words has a segment of its own, too. But a replay does not start that
-    process, since nothing answers what else it does: it is answered whole. ``guard="off"`` lets it run, and answers what it starts."""
+    """Two processes that a shell starts with the same command have two segments. A replay does not start the shell,
+    since nothing answers what else it does, and returns its output; ``guard="off"`` lets it run, and answers what it
+    starts."""
     done = place.run("""
 def main():
     command = f"{sys.executable} child.py a; echo real >> effects; {sys.executable} child.py b"
@@ -622,12 +635,14 @@ with replay(opened, guard="off"):
     ],
 )
 def test_a_shell_that_only_starts_the_program_is_no_shell(place: Place, words: str) -> None:
-    """A shell's command of one program without redirections, and ``env``, are that program itself, and replayed."""
+    """A shell command that only starts one program, without redirections, and ``env`` are recorded and replayed as that
+    program."""
     exact(place, f"def main():\n    return subprocess.run({words}, capture_output=True).stdout", ["a"])
 
 
 def test_a_script_that_becomes_the_program_is_not_that(place: Place) -> None:
-    """What a shell script does before it becomes a program that joins would be real in a replay, which does not start it."""
+    """A shell script that does something before it becomes a joining program is not started in a replay, where what it
+    does would be real."""
     (place.root / "start.sh").write_text("#!/bin/sh\necho real >> effects\nexec $PYTHON child.py $1\n")
     (place.root / "start.sh").chmod(0o700)
     exact(
@@ -642,7 +657,7 @@ def main():
 
 
 def test_without_the_variable_nothing_is_imported() -> None:
-    """``import tracekit`` alone loads nothing for it."""
+    """Without the variable, ``import tracekit`` loads nothing that joins a run."""
     code = "import sys, tracekit; print([m for m in sys.modules if m.startswith('tracekit._runs')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -1,4 +1,5 @@
-"""What a child process did counts below the tool that started it: the tool is not called again after what can't be undone."""
+"""What a child process did counts as done inside the tool that started it: after an irreversible effect there the tool
+is not called again."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ if __name__ == "__main__":
 def test_a_tool_whose_child_process_has_paid_is_not_called_again(
     tmp_path: Path, how: str, what: str, count: int
 ) -> None:
-    """One payment, wherever it was made; what can be undone is made as often as the tool is. The replay starts no process."""
+    """There is one payment, wherever it was made; an undoable effect happens as often as the tool is called, and the
+    replay starts no process."""
     family = Family(tmp_path)
     family.child(CHILD)
     family.program(PROGRAM)

@@ -1,4 +1,4 @@
-"""What the processes of a run may spend together."""
+"""The processes of a run share its budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ except BudgetExceededError as error:
 
 
 def test_a_child_has_what_the_run_has_left(family: Family) -> None:
-    """It is refused what goes over that, before the effect; what it has spent is the run's when the program hears of its end."""
+    """A child is refused whatever exceeds the rest of the run's budget, before the effect; what it spent counts for the
+    run when the program learns of its end."""
     family.exact(
         """
 from tracekit.errors import BudgetExceededError
@@ -45,7 +46,7 @@ def main():
 
 
 def test_the_account_of_a_run_has_its_processes(family: Family) -> None:
-    """Grandchildren, pools and processes that nobody waits for count at the latest when the run ends."""
+    """What grandchildren, pools and processes that nobody waits for have spent counts at the latest when the run ends."""
     (family.root / "middle.py").write_text("""
 import subprocess, sys
 from child import pay
@@ -121,7 +122,8 @@ def main():
 
 @pytest.mark.parametrize("way", _POOLS)
 def test_the_calls_of_a_pool_keep_the_budget(family: Family, way: str) -> None:
-    """Each has what those before it have left, though all of them are handed over at the beginning; the program what all have left."""
+    """Each call of a pool has what the earlier ones left, though all are handed over at the beginning, and the program
+    has what all of them left."""
     family.exact(
         "import concurrent.futures\nspawn = multiprocessing.get_context('spawn')\n"
         + _WORK
@@ -133,7 +135,7 @@ def test_the_calls_of_a_pool_keep_the_budget(family: Family, way: str) -> None:
 
 @pytest.mark.parametrize("waits", ["communicate", "wait"])
 def test_a_child_of_an_event_loop_counts_when_it_has_ended(family: Family, waits: str) -> None:
-    """Whether the program reads what it wrote or only waits."""
+    """What a child of an event loop spent counts whether the program reads its output or only waits for it."""
     family.exact(
         f"""
 from tracekit.errors import BudgetExceededError
@@ -159,7 +161,7 @@ def main():
 
 
 def test_a_child_that_is_killed_counts_when_a_loop_hears_of_it(family: Family) -> None:
-    """Its segment has no end, and counts all the same."""
+    """What a killed child spent counts although its segment has no end."""
     family.child("pay('a')\npay('b')\nprint('paid', flush=True)\ninput()\n", "waiting.py")
     family.exact(
         """
@@ -186,7 +188,7 @@ def main():
 
 
 def test_a_block_holds_for_a_pool(family: Family) -> None:
-    """What the calls of a pool spent counts in the block that they were made in, and in no other one."""
+    """What the calls of a pool spent counts in the budget block in which they were made, and in no other one."""
     family.exact(
         """
 from tracekit import limit
@@ -215,7 +217,8 @@ def main():
 
 @pytest.mark.parametrize("limited", ["record", "limit"])
 def test_an_overrun_of_children_side_by_side_is_told(family: Family, limited: str) -> None:
-    """Each has what was left when it was started; the end of the run says that together they went over."""
+    """Children that run side by side each have what was left when they started; the end of the run reports it if they
+    exceeded the budget together."""
     family.child("import sys\nsys.stdin.read()\nfor word in sys.argv[1:]:\n    pay(word)\n", "waiting.py")
     body = """
     pipes = [subprocess.Popen([sys.executable, "waiting.py", one, one], stdin=subprocess.PIPE) for one in "ab"]

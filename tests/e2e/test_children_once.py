@@ -1,4 +1,4 @@
-"""Calls that happen once, in a run of several processes."""
+"""Exactly-once calls in a run of several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ print([once(word) for word in sys.argv[1:]])
 
 
 def test_a_key_that_the_parent_used_before_the_spawn_holds_in_the_child(family: Family) -> None:
-    """A child is answered with what came of its parent's call, made before there was any child; so is the parent by the child's."""
+    """A child gets the result of a call that its parent made before starting it, and the parent gets that of a child's
+    call."""
     family.exact(
         """
 from tools import once
@@ -46,7 +47,7 @@ def main():
 
 
 def test_keys_hold_for_grandchildren_and_for_pools(family: Family) -> None:
-    """However a process joined, it knows the keys of those that it comes from, and of those beside it."""
+    """However a process joined, it knows the keys of its ancestors and of the processes beside it."""
     (family.root / "middle.py").write_text("""
 import subprocess, sys
 from tools import once
@@ -66,7 +67,7 @@ def main():
 
 
 def test_a_call_that_a_thread_is_making_when_the_child_begins_is_waited_for(family: Family) -> None:
-    """The child does not make it again: it is answered when the call has ended."""
+    """If a thread is making the call when the child begins, the child waits and gets the result."""
     family.exact(
         """
 import threading
@@ -96,7 +97,8 @@ def main():
 
 
 def test_a_child_is_not_started_where_its_keys_cannot_be_written(family: Family) -> None:
-    """What it must not do again it could not know: the start fails with what is wrong with the store, and nothing happens twice."""
+    """If the keys can't be handed to the child, starting it fails with what is wrong with the store, and nothing
+    happens twice."""
     family.program("""
 from tools import once
 def main():

@@ -1,4 +1,4 @@
-"""Processes that are started by the functions of ``os`` and by uvloop."""
+"""Processes started by the functions of ``os`` and by uvloop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def family(tmp_path: Path) -> Family:
 
 
 def test_os_system_and_spawn(family: Family) -> None:
-    """Each starts the process, which joins; a replay starts it again, and its status is the recorded one."""
+    """A process started by ``os.system`` or ``os.spawn*`` joins; a replay starts it again, and returns the recorded
+    status."""
     family.exact(
         """
 def main():
@@ -44,7 +45,8 @@ STARTS = {"a fork that was imported": "forked()", "uvloop": "uvloop.run(shell())
 
 @pytest.mark.parametrize("start", STARTS)
 def test_what_does_not_join_is_told_and_never_started_in_a_replay(family: Family, start: str) -> None:
-    """The run says at its end that a replay will refuse it, and the replay does, whatever it was started by."""
+    """However a process is started, if it does not join, the run says at its end that a replay will refuse it, and the
+    replay does."""
     family.program(f"""
 from os import fork
 
@@ -129,8 +131,9 @@ PAID = ["fork", "nested", "nested-below", "killed", "thread", "pty", "8"]
 
 
 def test_forks(family: Family) -> None:
-    """Each forked child is a part of the run, and of its replay: ``os.fork``, ``os.forkpty``, and processes and pools of
-    ``multiprocessing`` and ``concurrent.futures``; a child's own child, one of a thread, one that does nothing, and one that is killed."""
+    """A forked child is part of the run and of its replay, whether by ``os.fork``, ``os.forkpty`` or processes and
+    pools of ``multiprocessing`` and ``concurrent.futures``; so is a child's child, one forked in a thread, one that
+    does nothing, and one that is killed."""
     family.exact(FORKS, [*PAID, *map(str, (10, 11, 12, 13, 20, 21, 22))])
     assert family.result[:4] == [3, 4, 5, -9]
     assert family.warnings == []
@@ -177,14 +180,15 @@ def main():
 def test_a_child_that_is_killed_before_its_first_step_is_not_taken_for_the_next_one(
     family: Family, method: str
 ) -> None:
-    """A child that is gone before it has made a step leaves no file: it is started, and killed, in a replay, too."""
+    """A child that is killed before its first step leaves no file; a replay starts and kills it, too, and does not take
+    the next child for it."""
     family.exact(KILLED_EARLY.replace("METHOD", repr(method)), ["b", "d"])
     assert family.result == [-9, 0, -9, 0]
     assert family.warnings == []
 
 
 def test_a_pool_of_another_kind_is_told(family: Family) -> None:
-    """Which of its processes makes a call is chance, and nobody knows: the run says so."""
+    """For a pool of an unknown kind nobody can tell which process makes a call, and the run says so."""
     family.program("""
 import multiprocessing.pool
 
@@ -224,7 +228,7 @@ def main():
     ],
 )
 def test_a_forked_child_of_a_replay_reaches_nothing_live(family: Family, changed: str, told: str) -> None:
-    """What the recorded child did not do is refused in it, and fails the replay."""
+    """A forked child of a replay is refused what the recorded child did not do, and the replay fails."""
     family.program(FORKED.format(changed=changed))
     family.record()
     done = family.python("parent.py", family.run_id, "CHANGED", CHANGED="1")
@@ -232,7 +236,7 @@ def test_a_forked_child_of_a_replay_reaches_nothing_live(family: Family, changed
 
 
 def test_uvloop(family: Family) -> None:
-    """A process of uvloop joins, and its replay."""
+    """A process started by uvloop joins the run, and its replay."""
     family.exact(
         """
 import uvloop
@@ -253,7 +257,8 @@ def main():
 
 
 def test_a_process_that_becomes_another_program(family: Family) -> None:
-    """A child that calls ``os.exec*`` ends its segment in order, and what it becomes joins; a replay refuses that, and says so."""
+    """A child that calls ``os.exec*`` ends its segment in order, and the new program joins; a replay refuses the call,
+    and says so."""
     family.child(
         '\nimport os, sys\npay("before")\nos.execvp(sys.executable, [sys.executable, "child.py", "after"])\n',
         "becomes.py",
@@ -271,7 +276,8 @@ def test_a_process_that_becomes_another_program(family: Family) -> None:
 
 
 def test_a_child_that_closes_everything_and_becomes_another_program(tmp_path: Path) -> None:
-    """As terminals for another program do: the replay refuses that and names it, though the child can't read its recording any more."""
+    """A replay also names and refuses ``os.exec*`` in a child that has closed all its files, as terminals do, and can't
+    read its recording any more."""
     (tmp_path / "program.py").write_text(
         """
 import os
@@ -292,7 +298,8 @@ os.waitpid(pid, 0)
 
 
 def test_a_run_whose_program_becomes_another(family: Family) -> None:
-    """It can't have an end: that is told on stderr before it happens, and what the program becomes joins the run."""
+    """A run whose program becomes another one can't have an end: stderr says so before it happens, and the new program
+    joins the run."""
     family.program("""
 def main():
     os.execv(sys.executable, [sys.executable, "child.py", "after"])

@@ -1,4 +1,4 @@
-"""Whatever reads a run reads what its child processes wrote with it, and checks it first."""
+"""Whatever reads a run also reads, and first checks, what its child processes wrote."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def name(path: str) -> str:
 
 
 def test_a_payment_in_doubt_in_a_child_is_no_run_that_only_reads(family: Family) -> None:
-    """The run ended cleanly, and a child of it was killed inside an irreversible step: that is what the person on call reads."""
+    """If the run ended cleanly but a child was killed inside an irreversible step, whoever reads the run is told of
+    that step."""
     run = recorded(family, DIES="bob")
     place = f"{name(segment(family, 'bob'))}:2"
 
@@ -95,7 +96,7 @@ def test_a_payment_in_doubt_in_a_child_is_no_run_that_only_reads(family: Family)
 
 
 def test_a_doubt_in_a_child_is_scanned_and_settled(family: Family) -> None:
-    """``scan`` lists the ended run, names the step, and lists it no more once a person has said what became of it."""
+    """``scan`` lists such a run with the step, and no longer once a person has declared what became of it."""
     run = recorded(family, DIES="bob")
     part = name(segment(family, "bob"))
     code, found, _ = cli(family, "recovery", "scan")
@@ -116,7 +117,7 @@ def test_a_doubt_in_a_child_is_scanned_and_settled(family: Family) -> None:
 
 
 def test_an_abort_lists_what_is_in_doubt_in_children(family: Family) -> None:
-    """A run that died with its child: who gives it up reads the child's doubt as well, and so does who reads the log."""
+    """If a run died with its child, an abort and the log list what is in doubt in the child, too."""
     family.program("""
 def main():
     run("child.py", "bob")
@@ -135,7 +136,7 @@ def main():
 
 
 def test_a_child_that_is_ended_outside_of_every_effect_is_not_in_doubt(family: Family) -> None:
-    """A process that the program ended, as servers are, is nothing to look into."""
+    """A child that the program ended outside every effect, as servers are, is not in doubt."""
     family.child("import time\nprint(pay('now'), flush=True)\ntime.sleep(600)\n", "server.py")
     family.program("""
 def main():
@@ -151,7 +152,7 @@ def main():
 
 
 def test_diff_and_estimate_read_the_children(family: Family) -> None:
-    """The good run and the one whose child was killed are not the same; what runs took counts what their children did."""
+    """``diff`` tells a good run from one whose child was killed, and ``estimate`` counts what the children did."""
     good, killed = recorded(family), recorded(family, DIES="bob")
     code, changes, _ = cli(family, "diff", good, killed, "--json")
     assert code == 1
@@ -166,7 +167,7 @@ def test_diff_and_estimate_read_the_children(family: Family) -> None:
 
 
 def test_a_run_whose_children_did_it_all_is_not_empty(family: Family) -> None:
-    """``tracekit run`` does not say that nothing was captured, where it was captured in processes."""
+    """``tracekit run`` does not say that nothing was captured if the child processes captured something."""
     (family.root / "starts.py").write_text(
         "import subprocess, sys\nsubprocess.Popen([sys.executable, 'child.py', 'ann']).wait()\n"
     )
@@ -207,7 +208,8 @@ def _emptied(path: Path) -> None:
 def test_a_changed_segment_is_told_before_anything_runs(
     family: Family, change: Callable[[Any], None], told: str, heads: bool
 ) -> None:
-    """Neither replayed as exact, nor called a fault of the program, nor shown, exported or passed over without a word."""
+    """A changed segment is reported as such: it is not replayed as exact, blamed on the program, shown, exported or
+    silently left out."""
     run = recorded(family)
     change(Path(path := segment(family, "ann")))
     if not heads:  # then the run's own last entry says what its children wrote
@@ -240,7 +242,7 @@ def test_a_changed_segment_is_told_before_anything_runs(
 
 
 def test_the_end_of_a_killed_childs_segment_is_known_too(family: Family) -> None:
-    """A segment that was open when its run ended may grow, not shrink: its outcome can't be taken away from it."""
+    """A segment that was open when its run ended may grow but not shrink, so its last outcome can't be cut away."""
     run = recorded(family, DIES="bob")
     _cut(1)(Path(segment(family, "bob")))
     assert cli(family, "verify", run)[0] == 1
@@ -248,7 +250,7 @@ def test_the_end_of_a_killed_childs_segment_is_known_too(family: Family) -> None
 
 
 def test_a_copy_of_a_segment_is_no_process(family: Family) -> None:
-    """A file that holds another segment than its name says is told."""
+    """A file that holds another segment than its name says is reported."""
     run = recorded(family)
     path = Path(segment(family, "ann"))
     path.with_name(f"{run}.{'0' * 16}.jsonl").write_bytes(path.read_bytes())
@@ -258,7 +260,8 @@ def test_a_copy_of_a_segment_is_no_process(family: Family) -> None:
 
 
 def test_failures_tells_a_damaged_child_to_its_caller(family: Family) -> None:
-    """``recorded_failures`` raises what it could not read, or hands it to ``on_damage``, once a run."""
+    """``recorded_failures`` raises the error for a file that it can't read, or hands it to ``on_damage``, once for each
+    run."""
     recorded(family)
     _edited(Path(segment(family, "ann")))
     with pytest.raises(TraceError, match="does not match its hash"):
@@ -273,7 +276,7 @@ def test_failures_tells_a_damaged_child_to_its_caller(family: Family) -> None:
 
 @pytest.mark.parametrize("how", ["direct", "grandchild", "dies"])
 def test_a_failed_child_ends_a_program_that_waits_for_it_for_ever(family: Family, how: str) -> None:
-    """``--grace`` holds where the failure is another process's: nothing hangs, and nothing is left running."""
+    """``--grace`` also applies if another process has failed: nothing hangs, and nothing is left running."""
     (family.root / "waits.py").write_text(f"""
 import multiprocessing as mp, os, signal
 from tracekit import record, traced_tool

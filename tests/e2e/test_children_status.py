@@ -1,4 +1,4 @@
-"""How long a process takes, and how it ends: what a program is told of it comes back in a replay."""
+"""A replay returns what a program was told about how long its processes took and how they ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ signal.pause()
 
 
 def test_a_polling_loop(family: Family) -> None:
-    """``poll`` answers as often with ``None`` as it did, however fast the replayed process is, and then with the recorded status."""
+    """In a replay ``poll`` returns ``None`` as often as it did, however fast the process is now, and then the recorded
+    status."""
     family.exact(
         """
 def main():
@@ -59,7 +60,7 @@ def main():
 
 
 def test_a_loop_of_waits_with_a_limit(family: Family) -> None:
-    """``wait(timeout=…)`` times out in a replay where it did, at once, and nowhere else; in a thread as well."""
+    """In a replay ``wait(timeout=…)`` times out exactly where it did, and without waiting; in a thread as well."""
     family.exact(
         """
 import threading
@@ -89,7 +90,7 @@ def main():
 
 
 def test_a_process_that_takes_too_long_and_is_terminated(family: Family) -> None:
-    """The time runs out and the process is ended, in a replay as in the recording, and its exit status is the recorded one."""
+    """If a process takes too long and is ended, the same happens in the replay, with the recorded exit status."""
     family.exact(
         UNTIL
         + """
@@ -108,7 +109,7 @@ def main():
 
 
 def test_communicate_with_a_limit(family: Family) -> None:
-    """What the process had written when its time ran out is the recorded text; what it was given goes to it in a replay, too."""
+    """A replay returns what the process had written when its time ran out, and gives it its input, too."""
     family.child(
         """
 import signal, sys
@@ -141,7 +142,7 @@ def main():
 
 
 def test_run_with_a_limit(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``subprocess.run(timeout=…)`` ends the process and raises what it raised."""
+    """``subprocess.run(timeout=…)`` ends the process and raises the recorded exception."""
     body = """
 def main():
     try:
@@ -167,7 +168,8 @@ def main():
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("waits", ["connection.recv()", "time.sleep(1000)", "threading.Event().wait(1000)"])
 def test_a_multiprocessing_worker_that_is_terminated(family: Family, method: str, waits: str) -> None:
-    """It ends in a replay where its log does, whatever it waits for there, and the program hears what it heard."""
+    """A terminated worker ends in a replay where its log ends, whatever it waits for there, and the program is told the
+    same."""
     family.exact(
         UNTIL
         + f"""
@@ -201,7 +203,7 @@ def main():
 
 
 def test_a_worker_that_is_polled(family: Family) -> None:
-    """``is_alive`` and ``join`` with a limit in a loop."""
+    """A loop of ``is_alive`` and ``join`` with a limit gets the recorded answers."""
     family.exact(
         """
 def work(n):
@@ -226,7 +228,8 @@ def main():
 
 
 def test_processes_of_asyncio(family: Family) -> None:
-    """Whether the time runs out first, how many rounds a loop makes, and which process ends first: as in the recording."""
+    """With asyncio's processes a replay repeats whether the time runs out first, how many rounds a loop makes, and
+    which process ends first."""
     family.exact(
         UNTIL
         + """
@@ -262,8 +265,8 @@ def main():
 
 
 def test_a_task_that_polls_without_a_timer(family: Family) -> None:
-    """A task that looks at ``returncode``, or whether the output is at its end, each time that the loop comes round looks as often as it
-    did, and is ahead of another task that does the same by as much."""
+    """A task that looks at ``returncode``, or for the end of the output, in each round of the loop looks as often as it
+    did, and stays as far ahead of another such task."""
     family.exact(
         """
 async def program():
@@ -287,7 +290,7 @@ def main():
 
 
 def test_ends_that_come_at_once(family: Family) -> None:
-    """The output of two processes comes to its end in one round of the loop: who polls looks as often as it did."""
+    """If the outputs of two processes end in one round of the loop, a task that polls them looks as often as it did."""
     family.child("print('said')", "speaks.py")
     family.exact(
         """
@@ -319,8 +322,9 @@ def main():
 
 
 def test_ends_that_came_at_once_and_come_apart(family: Family) -> None:
-    """Two processes had ended in one round of the loop. What that led to goes side by side, however much later the second one ends now:
-    each sees as much of the other as it did, and whoever waits for both is woken as often, in the first of two loops as well."""
+    """If two processes ended in one round of the loop and now end apart, the tasks that follow still run side by side
+    as recorded, each sees as much of the other, and whoever waits for both is woken as often, in the first of two loops
+    as well."""
     family.child(
         """
 import ctypes, os, sys
@@ -402,8 +406,8 @@ for n in range(4):
 
 @pytest.mark.parametrize("pipe", _IN_PIECES)
 def test_pipes_in_other_pieces(family: Family, pipe: str) -> None:
-    """A line that comes in two pieces and came in one, or input that has to wait and had not, is no progress of the task that reads and
-    writes: it is as far as it was when the process ends."""
+    """Output that arrives in other pieces, or input that now has to wait, changes nothing in how far the reading task
+    is when the process ends."""
     family.child(
         """
 import fcntl, os, sys, termios
@@ -442,7 +446,8 @@ def main():
 
 
 def test_the_ends_of_what_processes_write(family: Family) -> None:
-    """Whose output comes to its end first, and whose ``communicate`` returns first: as in the recording, however fast each is now."""
+    """Whose output ends first, and whose ``communicate`` returns first, is as in the recording, however fast each
+    process is now."""
     family.child(
         """
 import ctypes, os, sys
@@ -483,7 +488,7 @@ def main():
 
 
 def test_a_process_that_somebody_else_has_killed(family: Family) -> None:
-    """The program waits for it; in a replay it ends where its log does, with the recorded status."""
+    """A process that somebody else killed ends in a replay where its log ends, with the recorded status."""
     family.exact(
         UNTIL
         + """
@@ -508,7 +513,8 @@ def main():
 
 
 def test_a_program_that_is_not_there(family: Family) -> None:
-    """A process that could not be started is not tried in a replay: the program gets the same exception, and no remark is made."""
+    """A replay does not try to start a process that could not be started; the program gets the same exception, without
+    a remark."""
     family.exact(
         """
 async def there():
@@ -543,7 +549,7 @@ def main():
 
 
 def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that asks once more than the recorded one, before it knows of the end, is told so, with its line."""
+    """A program that asks once more than recorded before it learns of the end is told so, with its line."""
     monkeypatch.setenv("POLLS", "2")
     family.program(CHANGED)
     family.record()
@@ -555,7 +561,8 @@ def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest
 
 
 def test_another_exit_status_is_a_divergence(family: Family) -> None:
-    """What decides it is not recorded: the replay says which process ended with what, where the program hears of it."""
+    """If a process ends with another status, the replay says which one and how, at the place where the program learns
+    of it."""
     family.program('def main():\n    return run("child.py").returncode\n')
     family.record()
     child = family.root / "child.py"
@@ -570,7 +577,8 @@ def test_another_exit_status_is_a_divergence(family: Family) -> None:
 def test_a_process_that_waits_for_what_does_not_come(
     family: Family, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replay says that it waits and which step it has not come to, whether the program waits for it, or is over."""
+    """If a process waits for something that does not come, the replay says so and which step is missing, whether or not
+    the program waits for the process."""
     family.child('\nimport sys\npay("one")\nprint(sys.stdin.readline())\npay("two")\n', "reading.py")
     family.program(f"""
 def main():
@@ -605,7 +613,7 @@ READINGS = {
 def test_a_process_whose_output_is_read_waits_for_what_does_not_come(
     family: Family, reading: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who reads what a process writes, or writes what it reads, waits for it: the replay fails where neither can move, and names both."""
+    """If a program reads from or writes to a process and neither can go on, the replay fails and names both."""
     family.child(
         """
 import os, sys, threading
@@ -629,7 +637,8 @@ print(len(sys.stdin.read()) > 1000, pay("two"))
 
 
 def test_a_task_that_is_held_goes_on_where_processes_wait_too(family: Family) -> None:
-    """What is held at its place, and would have to end the process that everybody waits for, goes past it: the replay ends."""
+    """If a task is held back and would have to end a process that everybody waits for, it is let go on, so that the
+    replay ends."""
     family.child("pay('a')\nprint('ready', flush=True)\ninput()\n", "waiting.py")
     body = """
 import os

@@ -1,4 +1,5 @@
-"""What a process does once may be there or not: a run recorded cold replays warm, one recorded warm replays cold, exactly."""
+"""What a process does only once may or may not be part of a run: one recorded cold replays exactly in a warm process,
+and the other way round."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ each = pytest.mark.parametrize("agent", AGENTS)
 @was_
 @each
 def test_with_replay(recorded: Recorded, agent: str, was: str, now: str) -> None:
-    """``with replay()`` in this process, in which the cache is empty, or full."""
+    """``with replay()`` in this process is exact with an empty cache and with a full one."""
     cold_and_warm.CACHE.clear()
     if now == "warm":
         cold_and_warm.warmed()
@@ -71,7 +72,7 @@ def test_with_replay(recorded: Recorded, agent: str, was: str, now: str) -> None
 @was_
 @each
 def test_by_entry(recorded: Recorded, agent: str, was: str, now: str) -> None:
-    """``tracekit replay --entry`` in a new process, and in one that has filled its cache before."""
+    """``tracekit replay --entry`` is exact in a new process and in one that has filled its cache before."""
     module = "service" if now == "cold" else "warm_service"
     exactly(recorded, agent, was, "replay", recorded.ids[agent, was], "--entry", f"{module}:ask_{agent}")
 
@@ -79,14 +80,15 @@ def test_by_entry(recorded: Recorded, agent: str, was: str, now: str) -> None:
 @both
 @was_
 def test_by_the_program(recorded: Recorded, was: str, now: str) -> None:
-    """``tracekit replay`` runs the program again, which may fill its cache before: each request is answered from its own run."""
+    """``tracekit replay`` runs the program again, which may fill its cache first; each request is answered from its own
+    run."""
     process = recorded.place.cli("replay", recorded.path("awaited", was), "--", "service.py", now)
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines() == [recorded.seen[agent, was] for agent in AGENTS]
 
 
 def test_in_async_tests(recorded: Recorded) -> None:
-    """An asynchronous test, whose runner wraps it in a task of its own, replays what was recorded under ``asyncio.run``."""
+    """An asynchronous test, whose runner wraps it in a task, replays what was recorded under ``asyncio.run``."""
     cases = {
         f"{was}-{now}": [recorded.path("awaited", was), now, recorded.seen["awaited", was]]
         for was in STATES

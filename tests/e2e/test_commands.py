@@ -1,4 +1,4 @@
-"""Processes that do not join a run: a replay in a fresh process starts none, and the program gets what it got, byte for byte."""
+"""A replay in a fresh process starts no process that did not join the run, and the program gets the recorded bytes."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def replayed(place: Place) -> str:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_replay_starts_nothing_and_gives_the_same(name: str, place: Place) -> None:
-    """Output, exit status, exceptions and time limits are the recorded ones; nothing of it is told as not captured."""
+    """Output, exit status, exceptions and time limits are the recorded ones, and nothing is reported as not captured."""
     place.program(PROGRAM + PROGRAMS[name])
     done = place.cli("run", "agent.py")
     assert done.returncode == 0, done.stderr
@@ -312,7 +312,8 @@ thread.join()
 
 
 def test_what_a_program_knows_of_a_process_is_no_event(place: Place) -> None:
-    """How a process has ended is on the log when a thread learns of it, not each time that it asks again, as ``subprocess.run`` does."""
+    """The log says how a process ended when a thread learns of it, and not again each time that the thread asks, as
+    ``subprocess.run`` does."""
     place.program(PROGRAM + ASKED_AGAIN)
     done = place.cli("run", "agent.py")
     assert done.stdout == "0 3 3 3\n3 3\n", done.stderr
@@ -324,7 +325,7 @@ def test_what_a_program_knows_of_a_process_is_no_event(place: Place) -> None:
 
 
 def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) -> None:
-    """The process writes to the terminal by itself: the program does not see it, and a replay says that it is not shown."""
+    """If a process writes to the terminal by itself, a replay says that this output is not shown."""
     place.program(
         PROGRAM
         + 'print(subprocess.run(["sh", "-c", "printf x >> effects; echo out"], stderr=PIPE).returncode, flush=True)\n'
@@ -337,7 +338,7 @@ def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) ->
 
 
 def test_another_command_is_a_divergence(place: Place) -> None:
-    """The words, the directory and the text that is sent are compared; what the recording does not have at all is refused."""
+    """The command, the directory and the input are compared, and a command that was not recorded is refused."""
     for then, now, told in (
         ('subprocess.run(["git", "--version"])', 'subprocess.run(["git", "version"])', "divergence"),
         ('subprocess.run(["true"])', 'subprocess.run(["true"], cwd="/")', "divergence"),
@@ -357,7 +358,7 @@ def test_another_command_is_a_divergence(place: Place) -> None:
 
 
 def test_a_swallowed_error_of_a_missing_program_stays_swallowed(place: Place) -> None:
-    """A program that goes on without ``git`` does so in its replay, also where there is one."""
+    """A program that went on without ``git`` does so in its replay, even if there is one now."""
     text = 'try:\n    out = subprocess.check_output(["git", "--version"])\nexcept Exception:\n    out = "unknown"\nprint(out)\n'
     place.program(PROGRAM + text)
     recorded = place.cli("run", "agent.py", PATH="/nowhere")
@@ -367,7 +368,8 @@ def test_a_swallowed_error_of_a_missing_program_stays_swallowed(place: Place) ->
 
 
 def test_what_a_process_writes_to_a_file_is_told(place: Place) -> None:
-    """It is not in the trace, and a replay writes no such file: the run says so when it is recorded."""
+    """The run says when it is recorded that a file written by a process is not in the trace, and that a replay does not
+    write it."""
     place.program(PROGRAM + 'with open("out", "wb") as file:\n    subprocess.run(["echo", "x"], stdout=file)\n')
     done = place.cli("run", "agent.py")
     assert "not captured" in done.stderr
@@ -375,7 +377,7 @@ def test_what_a_process_writes_to_a_file_is_told(place: Place) -> None:
 
 
 def test_a_pipe_that_is_read_by_nothing_known_is_told(place: Place) -> None:
-    """What goes through a descriptor that is neither read by its file object nor by ``os.read`` is not seen: the run says so."""
+    """The run says so if a pipe is read neither by its file object nor by ``os.read``, since its data is not captured."""
     place.program(
         PROGRAM
         + 'process = subprocess.Popen(["echo", "x"], stdout=PIPE)\nprint(os.fdopen(os.dup(process.stdout.fileno())).read())\n'
@@ -395,7 +397,8 @@ subprocess.run([PY, "-c", "import os, signal; open('effects', 'a').write('x'); o
 
 
 def test_killed_between_intention_and_outcome(place: Place) -> None:
-    """The intention is in the log before the process starts; it is not started again, and is in doubt, apart from declared effects."""
+    """The intention is in the log before the process starts; after a kill it is not started again, and is in doubt,
+    listed apart from declared effects."""
     place.program(KILLED)
     assert place.cli("run", "agent.py").returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert place.effects() == 1
@@ -414,7 +417,8 @@ def test_killed_between_intention_and_outcome(place: Place) -> None:
 
 
 def test_a_run_goes_on_after_processes_that_have_ended(place: Place) -> None:
-    """What has ended is answered, what only reads is made again, and what comes after is started for the first time."""
+    """In a resumed run an ended process is answered, one that only reads is started again, and later ones are started
+    for the first time."""
     place.program(
         PROGRAM
         + """
@@ -447,7 +451,8 @@ def effects_of(place: Place) -> dict[str, Any]:
 
 
 def test_classes(place: Place) -> None:
-    """What is known to ask only, or is declared so, is read-only; everything else is irreversible, more than one program too."""
+    """A command that is known or declared only to ask is read-only; everything else, including more than one program,
+    is irreversible."""
     commands = {
         "git rev-parse --is-inside-work-tree": "read_only",
         "git status --short": "read_only",
@@ -475,7 +480,7 @@ def test_classes(place: Place) -> None:
 
 
 def test_who_is_given_a_ticket(place: Place) -> None:
-    """A command that only asks has nothing to say of itself, and gets none, unless its program is Python's; a replay starts neither."""
+    """A command that only asks gets no variable to join the run, unless its program is Python; a replay starts neither."""
     shell = '#!/bin/sh\nprintf x >> effects\necho "${TRACEKIT_JOIN:+ticket}"\n'
     python = "#!/usr/bin/env python3\nimport os\nopen('effects', 'a').write('x')\nprint('ticket' * ('TRACEKIT_JOIN' in os.environ))\n"
     for name, text in (("hostname", shell), ("uname", shell), ("mine", shell), ("whoami", python)):
@@ -513,7 +518,7 @@ def test_who_is_given_a_ticket(place: Place) -> None:
     ],
 )
 def test_a_shell_that_does_more_than_one_program(command: str, side_effect: str, tmp_path: Path) -> None:
-    """A pattern holds for a text of one program only."""
+    """A pattern applies only to a shell text that is one program."""
     import subprocess
 
     tracekit.instrument(processes={"mine*": "read_only"})
@@ -532,7 +537,7 @@ def test_a_wrong_class_is_refused() -> None:
 
 
 def test_inside_a_tool_the_tools_class_covers_it(place: Place) -> None:
-    """It is no step of its own, and a replay answers the tool."""
+    """A process started in a tool is no step of its own, and a replay answers the tool."""
     place.program(
         PROGRAM
         + """
@@ -551,7 +556,7 @@ print(shell("printf x >> effects; echo out"))
 
 
 def test_a_secret_in_a_command_is_not_in_the_trace(place: Place) -> None:
-    """Neither in its words, nor in what it writes."""
+    """A secret is stored neither from the command nor from its output."""
     secret = "sk-ant-api03-" + "Ab3" * 20
     text = f'secret = "{secret}"\nprint(subprocess.check_output(["echo", "--password", secret]) != b"")\n'
     place.program(PROGRAM + text)
@@ -561,7 +566,7 @@ def test_a_secret_in_a_command_is_not_in_the_trace(place: Place) -> None:
 
 
 def test_signals_reach_nobody_in_a_replay(place: Place) -> None:
-    """The recorded number may be another process's by now."""
+    """A replay sends no signal, as the recorded process id may be another process's by now."""
     text = 'process = subprocess.Popen(["sleep", "60"])\nprocess.send_signal(signal.SIGTERM)\nprint(process.wait())\nprint(process.pid)\n'
     place.program(PROGRAM + text)
     done = place.cli("run", "agent.py")
@@ -572,7 +577,7 @@ def test_signals_reach_nobody_in_a_replay(place: Place) -> None:
 
 
 def test_signals_by_number_reach_nobody_in_a_replay(place: Place) -> None:
-    """``os.kill`` of the recorded number, and ``os.killpg`` of its group."""
+    """The same holds for ``os.kill`` of the recorded id and ``os.killpg`` of its group."""
     text = """
 first = subprocess.Popen(["sleep", "60"])
 os.kill(first.pid, signal.SIGTERM)
@@ -591,7 +596,7 @@ except ProcessLookupError as error:
 
 
 def test_the_documentation_has_the_table() -> None:
-    """Every command that counts as asking only is in the settings reference, and no other."""
+    """The settings reference lists exactly the commands that count as only asking."""
     from tracekit._capture.commands import HARMLESS
 
     text = (Path(PACKAGES[0]).parent / "docs" / "reference" / "settings.md").read_text()
@@ -627,8 +632,8 @@ print(look(1))
 
 
 def test_a_finalizer_that_ends_a_process(place: Place) -> None:
-    """It is called when its object is collected, and that is chance: a replay in which it comes and one in which it never does are exact,
-    whether it came in the recording or not."""
+    """When a finalizer runs is chance: replays in which it ends a process and in which it never runs are exact, whether
+    it ran in the recording or not."""
     place.program(COLLECTED)
     for recorded in ({"PYTHON_COLLECT": "1"}, {}):
         done = place.cli("run", "agent.py", **recorded)

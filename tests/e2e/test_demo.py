@@ -1,4 +1,4 @@
-"""``tracekit demo``: what it claims is true, and it says so when it is not."""
+"""What ``tracekit demo`` claims is true, and it says so if it is not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def entries(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
-    """Recorded, replayed, two cheats refused: every check comes out, and the files that it leaves say the same."""
+    """The demo records, replays and refuses two manipulations; every check passes, and the files that it leaves say the
+    same."""
     place = tmp_path / "kept"
     done = python(*COMMAND, "--json", "--keep", str(place), timeout=100, fresh=True)
     assert done.returncode == 0, done.stderr
@@ -70,7 +71,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
 
 
 def test_the_demo_on_another_provider(tmp_path: Path) -> None:
-    """With --base-url the agent asks that server; replays ask it nothing, and the key is nowhere on disk."""
+    """With ``--base-url`` the agent asks that server, replays ask it nothing, and the key is nowhere on disk."""
     place, canary = tmp_path / "kept", "sk-canary-4242424242424242424242424242424242"
     model = ScriptedModel(*command.script(anthropic=False))
     with model.served() as url:
@@ -87,7 +88,7 @@ def test_the_demo_on_another_provider(tmp_path: Path) -> None:
 
 
 def test_the_demo_tells_when_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Had the changed prompt or the changed byte gone unnoticed, the checks would fail and the exit code be 1."""
+    """If the changed prompt or the changed byte went unnoticed, the checks fail, and the exit code is 1."""
 
     def harmless(trace: Path, copy: Path) -> tuple[Path, int, str]:
         copy.write_bytes(trace.read_bytes())
@@ -114,7 +115,7 @@ def test_the_demo_needs_the_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
-    """A directory that is there and not empty is refused, and stays as it was."""
+    """A directory that exists and is not empty is refused, and stays as it was."""
     (tmp_path / "agent.py").write_text("mine")
     done = CliRunner().invoke(main, ["demo", "--keep", str(tmp_path)])
     assert done.exit_code == 2
@@ -122,7 +123,7 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_connections_to_the_stopped_server_are_counted() -> None:
-    """ "nothing was sent" is no empty claim: who connects to the address of the server, once that is stopped, is counted."""
+    """The claim that nothing was sent is checked: each connection to the address of the stopped server is counted."""
     with ScriptedModel().served() as url:
         address = ("127.0.0.1", urlsplit(url).port or 0)
     with command.Tripwire(address[1]) as tripwire:

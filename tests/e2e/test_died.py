@@ -1,4 +1,4 @@
-"""The replay of a run whose process died: it follows the log to its last entry, and what comes after nobody knows."""
+"""The replay of a run whose process died follows the log to its last entry; nobody knows what would have come next."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def killed(place: Place, dies: str) -> None:
 
 @pytest.mark.parametrize("where", DIES)
 def test_the_same_code_up_to_the_end_of_its_log_is_neither_exact_nor_not(place: Place, where: str) -> None:
-    """Wherever it died: exit code 3 and the verdict "unknown"; ``verify-determinism`` agrees, and ``doctor`` finds no other fault."""
+    """Wherever it died, the exit code is 3 and the verdict "unknown"; ``verify-determinism`` agrees, and ``doctor``
+    finds nothing else wrong."""
     dies, again = DIES[where]
     killed(place, dies)
     place.program(PROGRAM.replace("{dies}", again))
@@ -88,7 +89,7 @@ def test_the_same_code_up_to_the_end_of_its_log_is_neither_exact_nor_not(place: 
     ["look(2); time.sleep(60)", "pass", "last(3)", "random.random(); last(2)", "look(1); last(2)"],
 )
 def test_other_code_before_the_end_of_the_log_is_not_exact(place: Place, changed: str) -> None:
-    """A step that was recorded is another one, or was not made: that the process died explains none of it."""
+    """If a recorded step is another one, or is not made, the death of the process is no excuse."""
     killed(place, "last(2)")
     place.program(PROGRAM.replace("{dies}", changed))
     done = place.cli("replay", "last")

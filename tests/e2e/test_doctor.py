@@ -1,4 +1,4 @@
-"""``tracekit doctor``: what a replay of a program could not control is found, each with its line and the mend."""
+"""``tracekit doctor`` finds what a replay of a program could not control, each with its line and how to mend it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def named(place: Place, found: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) -> None:
-    """The order of a set, threads that share a list, an address, a file, a process, a value, a native client: each once, exit code 1.
-    The program has done what can't be undone, so it is recorded once."""
+    """The order of a set, threads that share a list, an address, a file, a process, a value and a native client are
+    named once each, with exit code 1; as the program has irreversible effects, it is recorded only once."""
     done = place.cli("doctor", "--json", "--", "sick.py", outside)
     assert done.returncode == 1, done.stderr
     assert "it runs, and its effects are real" in done.stderr
@@ -85,7 +85,8 @@ def test_a_shell_is_not_declared_by_its_first_word() -> None:
 
 
 def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> None:
-    """Where nothing goes on in a replay, nothing has changed since the recording: the mend is how threads hand over what they share."""
+    """If nothing goes on in a replay although nothing has changed since the recording, the advice is about how threads
+    hand over what they share."""
     place.program(TOOL + WAITS_FOR_EVER, "waiting.py")
     assert place.cli("run", "waiting.py").returncode == 0
     done = place.cli("doctor", "--json", "--run", "last", "--", "waiting.py")
@@ -95,7 +96,7 @@ def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> Non
 
 
 def test_nothing_is_found_in_the_mended_program(place: Place, outside: str) -> None:
-    """A run of it that is there is examined by replays alone: no run is written, exit code 0."""
+    """An existing run of the mended program is examined by replays alone: no run is written, and the exit code is 0."""
     assert place.cli("run", "clean.py", outside).returncode == 0
     (run,) = place.runs
     before = run.read_bytes()
@@ -105,7 +106,7 @@ def test_nothing_is_found_in_the_mended_program(place: Place, outside: str) -> N
 
 
 def test_usage(place: Place) -> None:
-    """No program, one that is not there, a run that is not there: exit code 2, and nothing is run."""
+    """Without a program, or for a program or run that does not exist, the exit code is 2, and nothing is run."""
     for arguments in ((), ("--", "nothing.py"), ("--run", "nothing"), ("--run", "last", "--again")):
         assert place.cli("doctor", *arguments).returncode == 2
     assert place.runs == []
@@ -113,7 +114,8 @@ def test_usage(place: Place) -> None:
 
 @pytest.mark.determinism_full
 def test_what_only_reads_is_recorded_twice(place: Place, outside: str) -> None:
-    """Under two hash seeds, each recording replayed under others; the mended program does the same every time."""
+    """A program that only reads is recorded under two hash seeds, and each recording is replayed under others; the
+    mended program does the same each time."""
     done = place.cli("doctor", "--json", "--", "clean.py", outside)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -123,7 +125,7 @@ def test_what_only_reads_is_recorded_twice(place: Place, outside: str) -> None:
 
 @pytest.mark.determinism_full
 def test_what_is_irreversible_is_done_again_on_request_only(place: Place) -> None:
-    """Replays do nothing; the second recording is made with --again."""
+    """Replays have no effects; the second recording, which does, is made only with ``--again``."""
     script = place.program(TOOL + "\ncharge(1)\n")
     done = place.cli("doctor", "--", script)
     assert (done.returncode, place.effects()) == (0, 1), done.stdout + done.stderr
@@ -134,7 +136,8 @@ def test_what_is_irreversible_is_done_again_on_request_only(place: Place) -> Non
 
 @pytest.mark.determinism_full
 def test_findings_for_people(place: Place, outside: str) -> None:
-    """By file and line, each with what to do, from two recordings where that is asked for."""
+    """The text lists findings by file and line, each with what to do, and is made from two recordings if that is asked
+    for."""
     done = place.cli("doctor", "--again", "--", "sick.py", outside)
     assert done.returncode == 1, done.stderr
     place_of_set = f"sick.py:{line_of(place, 'sick.py', '# the order of a set')}  order"

@@ -1,4 +1,5 @@
-"""The end of a program under ``tracekit run`` and ``tracekit replay``: signals, crashes, ``os._exit``, threads and exit callbacks."""
+"""How a program ends under ``tracekit run`` and ``tracekit replay``: by signals, crashes, ``os._exit``, threads and
+exit callbacks."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def heeding() -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
 def test_a_signal_to_the_command_is_one_to_the_program(place: Place, sent: signal.Signals) -> None:
-    """``tracekit run`` is the program's own process: whatever ends it ends the agent, and nothing more is paid."""
+    """The agent runs in the process of ``tracekit run``, so that whatever ends the command ends the agent, and nothing
+    more is paid."""
     script = place.program(
         TOOL
         + """
@@ -88,7 +90,7 @@ def test_the_environment_of_a_run_is_that_of_its_program(place: Place) -> None:
 
 
 def test_a_traceback_is_the_programs_own(place: Place) -> None:
-    """A program that fails shows what it shows without us, in recording and in replay: no frame of ours, no frame of runpy."""
+    """The traceback of a failing program is the same with and without tracekit, in a recording and in a replay."""
     script = place.program(TOOL + "charge(1)\nraise ValueError('boom')\n")
     plain = subprocess.run(
         [sys.executable, script], cwd=place.directory, capture_output=True, text=True, check=False,
@@ -107,7 +109,7 @@ def test_a_traceback_is_the_programs_own(place: Place) -> None:
     ("command", "said"), [(["bad.py"], "SyntaxError"), (["-m", "no_such_module"], "No module named 'no_such_module'")]
 )
 def test_what_can_not_be_run_is_told_as_python_tells_it(place: Place, command: list[str], said: str) -> None:
-    """A syntax error, a module that is not there: the message and status 1, no frame of ours, and no run is made of it."""
+    """For a syntax error or a missing module the message is Python's own, the status is 1, and no run is made."""
     place.program("def (:\n", "bad.py")
     done = place.cli("run", *command)
     assert done.returncode == 1
@@ -117,7 +119,7 @@ def test_what_can_not_be_run_is_told_as_python_tells_it(place: Place, command: l
 
 
 def test_a_run_that_captured_nothing_says_so(place: Place) -> None:
-    """At the end of ``tracekit run``, with what to do."""
+    """A run that captured nothing says so at its end, with what to do."""
     done = place.cli("run", place.program("print('hello')\n"))
     assert done.stdout == "hello\n"
     assert "no model call, tool or HTTP call was captured" in done.stderr
@@ -128,7 +130,7 @@ def test_a_run_that_captured_nothing_says_so(place: Place) -> None:
 
 
 def test_a_program_that_only_read_replays(place: Place) -> None:
-    """Inputs alone are something that a replay gives the program: it is exact, and no failure."""
+    """A program that only read inputs replays exactly, since a replay gives it those."""
     script = place.program("import pathlib\nprint(pathlib.Path('notes.txt').read_text())\n")
     (place.directory / "notes.txt").write_text("one")
     assert place.cli("run", script).returncode == 0
@@ -155,7 +157,7 @@ _RUNTIME = "raise RuntimeError('went wrong')"
     ],
 )
 def test_another_end_is_a_difference(place: Place, before: str, after: str, recorded: str, now: str) -> None:
-    """All steps match and the program ends otherwise: exit code 1, and both ends are told."""
+    """If all steps match but the program ends in another way, the exit code is 1, and both ends are named."""
     script = place.program(TOOL + f"charge(5)\n{before}\n")
     place.cli("run", script)
     place.program(TOOL + f"charge(5)\n{after}\n")
@@ -166,7 +168,7 @@ def test_another_end_is_a_difference(place: Place, before: str, after: str, reco
 
 
 def test_a_failure_that_was_not_recorded(place: Place) -> None:
-    """The recorded program ended cleanly, this one fails: exit code 1 and its traceback."""
+    """If the recorded program ended cleanly and this one fails, the exit code is 1, and its traceback is shown."""
     script = place.program(TOOL + "charge(5)\n")
     place.cli("run", script)
     place.program(TOOL + "charge(5)\n{}['bug']\n")
@@ -180,7 +182,8 @@ def test_a_failure_that_was_not_recorded(place: Place) -> None:
 
 
 def test_a_hard_exit_leaves_a_run_that_replays(place: Place) -> None:
-    """``os._exit(7)`` under ``tracekit run``: status 7, a complete run, and a replay that ends in the same way is right."""
+    """``os._exit(7)`` under ``tracekit run`` gives status 7 and a complete run, whose replay ends in the same way and
+    is exact."""
     script = place.program(TOOL + "print(charge(5), flush=True)\nos._exit(7)\n")
     recorded = place.cli("run", script)
     assert recorded.returncode == 7
@@ -193,7 +196,7 @@ def test_a_hard_exit_leaves_a_run_that_replays(place: Place) -> None:
 
 
 def test_a_hard_exit_inside_a_tool_stays_in_doubt(place: Place) -> None:
-    """A program that leaves in the middle of an effect has no end in its trace: nobody knows what came of it."""
+    """If a program leaves by ``os._exit`` in the middle of an effect, its trace has no end, and the effect is in doubt."""
     script = place.program(TOOL.replace("return f", "os._exit(3)\n    return f") + "charge(5)\n")
     assert place.cli("run", script).returncode == 3
     assert place.cli("verify", place.run).returncode == 3
@@ -203,7 +206,7 @@ def test_a_hard_exit_inside_a_tool_stays_in_doubt(place: Place) -> None:
 
 @pytest.mark.parametrize("own", [False, True], ids=["whole program", "record()"])
 def test_a_hard_exit_hides_no_divergence(place: Place, own: bool) -> None:
-    """``except BaseException: os._exit(0)`` makes no success of a replay that failed, nor of one that is not at its end."""
+    """``except BaseException: os._exit(0)`` does not turn a failed or unfinished replay into a success."""
     calls = "    charge(int(os.environ['CENTS']))\n    if 'LEAVE' in os.environ: os._exit(0)\n    charge(7)\n"
     block = f"with record():\n{calls}" if own else f"if True:\n{calls}"
     text = "".join(f"    {line}\n" for line in block.splitlines())
@@ -225,8 +228,8 @@ def test_a_hard_exit_hides_no_divergence(place: Place, own: bool) -> None:
 
 
 def test_what_a_program_does_at_exit_is_part_of_its_run(place: Place) -> None:
-    """Threads that are not daemons are waited for, exit callbacks are called, the program's ``sys.excepthook`` too: their steps
-    are in the trace, in Python's order, and a replay answers them."""
+    """Steps of non-daemon threads, exit callbacks and the program's ``sys.excepthook`` are in the trace in Python's
+    order, and a replay answers them."""
     script = place.program(
         TOOL
         + """
@@ -260,7 +263,7 @@ raise KeyError("x")
 
 
 def test_a_divergence_at_exit_is_one(place: Place) -> None:
-    """A callback that differs in the replay: exit code 1, and its effect does not happen."""
+    """If an exit callback differs in the replay, the exit code is 1, and its effect does not happen."""
     script = place.program(
         TOOL + "import atexit\natexit.register(lambda: charge(2 if os.path.exists('now') else 1))\ncharge(0)\n"
     )
@@ -287,7 +290,8 @@ def test_a_divergence_at_exit_is_one(place: Place) -> None:
     ],
 )
 def test_an_empty_file(place: Place, command: list[str], status: int) -> None:
-    """A trace without an entry: a clear message and the documented exit code, no traceback, and nothing is called safe."""
+    """A trace without an entry gets a clear message and the documented exit code, without a traceback, and is never
+    called safe."""
     runs = place.store / "runs"
     runs.mkdir(parents=True)
     (runs / "empty.jsonl").touch()
@@ -302,7 +306,8 @@ def test_an_empty_file(place: Place, command: list[str], status: int) -> None:
 
 
 def test_redacted_arguments_are_told(place: Place) -> None:
-    """A replay of a program whose arguments held a secret says how to give them again; given so, it matches."""
+    """A replay of a program whose arguments held a secret says how to give them again, and matches if they are given
+    so."""
     script = place.program(TOOL + "charge(len(sys.argv[1]))\n")
     key = "sk-proj-" + "a1B2" * 12
     assert place.cli("run", script, key).returncode == 0
@@ -313,7 +318,7 @@ def test_redacted_arguments_are_told(place: Place) -> None:
 
 
 def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
-    """What a refused connection advises under ``tracekit replay`` is an option of ``tracekit replay``."""
+    """For a refused connection ``tracekit replay`` advises one of its own options."""
     script = place.program(
         TOOL + "import socket\ncharge(1)\nif 'now' in os.environ: socket.create_connection(('192.0.2.1', 9))\n"
     )
@@ -325,7 +330,8 @@ def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
 
 
 def test_a_stop_inside_another_step_is_refused(place: Place) -> None:
-    """``tracekit debug --at`` with a step that happens inside another one, whose body a replay does not run: the message names that one."""
+    """``tracekit debug --at`` refuses a step inside another one, whose body a replay does not run, and names the outer
+    step."""
     script = place.program(
         TOOL + "@traced_tool(side_effect='read_only')\ndef outer():\n    return charge(3)\n\nprint(outer())\n"
     )
@@ -340,7 +346,7 @@ def test_a_stop_inside_another_step_is_refused(place: Place) -> None:
 
 
 def test_what_a_run_warns_of_is_told_in_a_line(place: Place) -> None:
-    """A redacted output, say: a line after the run's id, without a place in our own code."""
+    """A warning of the run is one line after its id, without a place in tracekit's own code."""
     script = place.program(TOOL.replace("return f", "return 'sk-proj-' + 'a1B2' * 12\n    return f") + "charge(1)\n")
     recorded = place.cli("run", script)
     assert "tracekit:   the output of tool 'charge' was redacted" in recorded.stderr
@@ -374,7 +380,7 @@ async def handle():
 
 @pytest.mark.parametrize("how", ["replay", "entry", "resume"])
 def test_tasks_that_outlive_what_their_block_runs_end_with_it(place: Place, how: str) -> None:
-    """At its end a block waits for the tasks that it has left behind: also where a command replays or resumes it."""
+    """A block waits at its end for the tasks that it left behind, also where a command replays or resumes it."""
     place.program(LEFT_BEHIND, "handler.py")
     script = place.program("import asyncio\nfrom handler import handle\nasyncio.run(handle())\n")
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}

@@ -1,4 +1,5 @@
-"""Programs in processes of their own, recorded and replayed: both print the same, in the library and by the command line."""
+"""Programs in processes of their own print the same in their recording and in their replay, as a library and by the
+command line."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ print(np.random.rand())
 
 
 def test_numpy_that_loads_its_dice_when_they_are_asked_for(tmp_path: Path) -> None:
-    """``import numpy`` alone is enough: ``np.random`` gives the recorded numbers when it is loaded in the middle of a run."""
+    """``import numpy`` is enough: ``np.random`` gives the recorded numbers even if it is loaded in the middle of a run."""
     first, second = by_command(tmp_path, NUMPY)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
@@ -74,7 +75,7 @@ def test_numpy_that_loads_its_dice_when_they_are_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("imports", ["import numpy", "import numpy.random", ""])
 def test_the_same_in_the_library(tmp_path: Path, imports: str) -> None:
-    """So it is with blocks of the program's own, whatever of NumPy was loaded before them."""
+    """The same holds for ``record()`` blocks, whatever parts of NumPy were loaded before them."""
     (tmp_path / "agent.py").write_text(NUMPY)
     (tmp_path / "main.py").write_text(LIBRARY.format(imports=imports))
     first, second = run(tmp_path, "main.py", "record"), run(tmp_path, "main.py", "replay")
@@ -122,15 +123,16 @@ print(msgspec.json.decode(b"{}", type=Packed), time.time())
 
 
 def test_default_factories_read_the_recorded_clock(tmp_path: Path) -> None:
-    """``default_factory=datetime.now`` of a pydantic, attrs, msgspec or standard class gives what the recording gave."""
+    """``default_factory=datetime.now`` of a pydantic, attrs, msgspec or standard data class gives what the recording
+    gave."""
     first, second = by_command(tmp_path, FACTORIES)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
 
 
 def test_the_development_mode_of_python(tmp_path: Path) -> None:
-    """``python -X dev``, whose allocator overwrites what is freed and whose warnings are shown, records and replays, and warns of
-    nothing."""
+    """Programs are recorded and replayed without warnings under ``python -X dev``, whose allocator overwrites freed
+    memory."""
     (tmp_path / "agent.py").write_text(
         textwrap.dedent("""
         import asyncio, random, threading, time

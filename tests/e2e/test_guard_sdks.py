@@ -1,4 +1,4 @@
-"""The real SDKs' first request of a process, under the guard: nothing but the connection itself is refused."""
+"""The first request of a process by a real SDK under the guard: only the connection itself is refused."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ assert others == ["ours"] * {others}
 
 @pytest.mark.parametrize("others", [False, True])
 def test_nothing_listens_afterwards(others: bool, tmp_path: Path) -> None:
-    """When the last recording or replay of a process has ended, the interpreter's own operations are audited no more than before,
-    and someone else's audit hook is still there: `id()`, `deepcopy` and `open` cost what they did."""
+    """After the last recording or replay of a process, the interpreter's operations are audited no more than before, so
+    that `id()`, `deepcopy` and `open` cost what they did, and other audit hooks still work."""
     environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
     subprocess.run([sys.executable, "-c", AFTERWARDS.format(others=others)], check=True, env=environment, timeout=60)
 
@@ -183,7 +183,7 @@ assert heard == [f"test.{number}" for number in range(20)], heard
 
 
 def test_guards_come_and_go_beside_other_threads() -> None:
-    """While other threads open files, and add audit hooks of their own, each guard refuses, and no hook gets lost."""
+    """While other threads open files and add audit hooks, each guard refuses what it should, and no hook is lost."""
     subprocess.run([sys.executable, "-c", BESIDE_THREADS], check=True, timeout=60)
 
 
@@ -211,8 +211,8 @@ assert session.report.exact
 
 
 def test_probes_of_the_interpreter_are_no_processes_of_the_program(tmp_path: Path) -> None:
-    """`uname -p`, `ldconfig` and the like, which libraries set off when they are imported: a run does not count them among what it has
-    started, so that it can be replayed and resumed."""
+    """`uname -p`, `ldconfig` and the like, which libraries run when they are imported, do not count among the processes
+    of a run, which can still be replayed and resumed."""
     environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROBES], capture_output=True, text=True, env=environment, check=False
@@ -235,6 +235,6 @@ assert "create_connection" not in vars(uvloop.Loop)
 
 
 def test_uvloop_imported_under_the_guard() -> None:
-    """uvloop connects below Python; imported after the guard closed, it is refused all the same."""
+    """uvloop connects below Python, and is refused even if it is imported after the guard began."""
     result = subprocess.run([sys.executable, "-c", LATE_UVLOOP], capture_output=True, text=True, check=True)
     assert result.stdout == "uvloop.create_connection\n"

@@ -1,4 +1,4 @@
-"""What an installed module does while it is imported belongs to the module: it does not matter which thread or task imports it first."""
+"""What an installed module does while it is imported belongs to the module, whichever thread or task imports it first."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def place(tmp_path: Path, address: str) -> Place:
 @pytest.mark.parametrize("recorded", ["1", "2"])
 @pytest.mark.parametrize("replayed", ["1", "2"])
 def test_who_imports_a_module_first_does_not_matter(place: Place, address: str, recorded: str, replayed: str) -> None:
-    """Two threads import a module that asks a server and reads the clock; in a replay the other one does it, and finds what it asked."""
+    """Two threads import a module that asks a server and reads the clock; a replay in which the other thread imports it
+    gets the recorded answers."""
     place.program(PROGRAM)
     packages = str(place.directory.parent / "site-packages")
     done = place.cli("run", "agent.py", address, PYTHONPATH=packages, PYTHONORDER=recorded)

@@ -1,4 +1,4 @@
-"""Secrets that a run knows by their text: variables of its environment, and credentials that it saw being sent."""
+"""Secrets whose text a run knows: variables of its environment, and credentials that it saw being sent."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def stored(run: Any) -> bytes:
 @pytest.mark.filterwarnings("ignore:tracekit. run .* was redacted")
 @pytest.mark.parametrize("later", ["CANARYhunter", "CANARYanother", None])
 def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str | None) -> None:
-    """They are nowhere in the trace, names of runs, spans and states included; a replay matches where the variable is the same,
-    another one or absent, and says which outputs were placeholders."""
+    """They are nowhere in the trace, not even in names of runs, spans and states; a replay matches whether the variable
+    is the same, another or absent, and says which outputs were placeholders."""
     monkeypatch.setenv("MY_PASSWORD", "CANARYhunter")
     with record("run CANARYhunter", store=tmp_path) as run:
         program("CANARYhunter")
@@ -60,7 +60,7 @@ def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
 
 
 def test_secrets_of_the_replay_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that is only set when the run is replayed does not make a divergence of what was recorded as it was."""
+    """A variable that is set only in the replay does not make a divergence of what was recorded in plain text."""
     with record("run", store=tmp_path) as run:
         ask("in production-one")
     monkeypatch.setenv("STAGE_TOKEN", "production-one")
@@ -71,7 +71,7 @@ def test_secrets_of_the_replay_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.filterwarnings("ignore:tracekit. run .* was redacted")
 def test_what_differs_beside_a_placeholder_is_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A placeholder stands for a value in its place, and for nothing around it."""
+    """A placeholder matches any value in its place, and nothing around it."""
     monkeypatch.setenv("MY_PASSWORD", "CANARYhunter")
     with record("run", store=tmp_path) as run:
         ask("use CANARYhunter now")
@@ -108,7 +108,7 @@ def provider() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["Authorization", "x-api-key"])
 def test_credentials_that_are_sent(tmp_path: Path, provider: str, name: str) -> None:
-    """The key that a client sends in a header is replaced in everything that is stored afterwards; a replay matches."""
+    """A key that a client sends in a header is replaced in everything stored afterwards, and a replay matches."""
     import httpx
 
     def work() -> int:

@@ -1,4 +1,5 @@
-"""What packages make or run for a program is recorded like its own: native ids, column defaults, code given to ``exec``, prompts."""
+"""What packages make or run for a program is recorded like its own: native ids, column defaults, code given to
+``exec``, prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def replayed(tmp_path: Path, program: Callable[[], Any]) -> None:
 
 
 def test_ids_of_fastuuid(tmp_path: Path) -> None:
-    """litellm takes its ids from there: one by one, in bulk, and as texts."""
+    """The ids that litellm takes from fastuuid are recorded, whether one by one, in bulk or as texts."""
     fastuuid = pytest.importorskip("fastuuid")
 
     def program() -> list[str]:
@@ -51,7 +52,8 @@ def test_ids_of_fastuuid(tmp_path: Path) -> None:
 
 
 def test_functions_that_a_pool_calls_as_they_are(tmp_path: Path) -> None:
-    """What is handed over draws and reads the clock for the program, though no function of the program's calls it."""
+    """A library function that is handed to a pool draws numbers and reads the clock for the program, though no function
+    of the program calls it."""
 
     async def threads() -> list[Any]:
         loop = asyncio.get_running_loop()
@@ -124,7 +126,8 @@ def test_results_of_processes_in_the_order_in_which_they_were_done(tmp_path: Pat
 
 
 def test_names_of_temporary_files(tmp_path: Path) -> None:
-    """They are the recorded ones; where such a file is still there, a replay takes another name, as the program would."""
+    """Names of temporary files are the recorded ones; if such a file still exists, a replay takes another name, as the
+    program would."""
 
     def program() -> list[str]:
         with tempfile.TemporaryDirectory() as directory, tempfile.NamedTemporaryFile() as file:
@@ -141,7 +144,8 @@ def test_names_of_temporary_files(tmp_path: Path) -> None:
 
 
 def test_names_of_a_packages_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package hands the path of its file to a process, as jupyter_client does to a kernel: a replay has the recorded one."""
+    """If a package gives a temporary file's path to a process, as jupyter_client does to a kernel, a replay has the
+    recorded path."""
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "connecting.py").write_text(
@@ -160,7 +164,7 @@ def test_names_of_a_packages_temporary_files(tmp_path: Path, monkeypatch: pytest
 
 
 def test_column_defaults(tmp_path: Path) -> None:
-    """``default=datetime.utcnow`` of a column is called by the package, for the program."""
+    """``default=datetime.utcnow`` of a database column is called by the package for the program, and is recorded."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
     table = sqlalchemy.Table(
         "t", sqlalchemy.MetaData(), sqlalchemy.Column("at", sqlalchemy.DateTime, default=datetime.datetime.now)
@@ -179,7 +183,7 @@ def test_column_defaults(tmp_path: Path) -> None:
 
 
 def test_code_that_a_package_executes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin's text, a model's code: what reads the clock and draws there is the program's, not the package's."""
+    """If a package executes a plugin's text or a model's code, what that reads and draws counts as the program's."""
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "plugging.py").write_text(
@@ -192,8 +196,8 @@ def test_code_that_a_package_executes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_prompts_and_a_library_that_a_tool_loads(tmp_path: Path) -> None:
-    """A prompt is printed in the replay of a program whose standard input is a pipe, too; NumPy's global generator has the recorded state
-    where the tool that loads it first does not run."""
+    """A replay prints the prompt of ``input()`` even into a pipe, and restores NumPy's global generator even if the
+    tool that loaded NumPy does not run."""
     pytest.importorskip("numpy")
     here = tmp_path / "here"
     here.mkdir()

@@ -1,4 +1,4 @@
-"""A program whose SDK has no key, or gets it while it runs: its replay takes the same path."""
+"""A program whose SDK has no key, or gets it only while it runs, takes the same path in its replay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_a_run_without_a_key_replays_without_one(place: Place) -> None:
-    """A run that failed because no key was set fails the same way in its replay, which supplies no placeholder for it."""
+    """A run that failed because no key was set fails in the same way in its replay, which supplies no placeholder."""
     recorded = place.cli("run", "agent.py", OPENAI_API_KEY="", PROVIDER="http://127.0.0.1:9/v1")
     assert (recorded.returncode, recorded.stdout) == (0, "no client: OpenAIError\n"), recorded.stderr
     replayed = place.cli("replay", "last", OPENAI_API_KEY="", PROVIDER="http://127.0.0.1:9/v1")
@@ -45,7 +45,8 @@ def test_a_run_without_a_key_replays_without_one(place: Place) -> None:
 
 
 def test_a_key_that_the_program_reads_itself_needs_not_be_there(place: Place) -> None:
-    """A key set by the program, from a file that the recording does not keep, has a placeholder where the file is missing."""
+    """If the program sets a key from a file that the recording does not keep, a replay without the file has a
+    placeholder."""
     env = place.directory / ".env"
     env.write_text("OPENAI_API_KEY=sk-from-a-file-0123456789abcdef")
     with stub_provider() as provider:

@@ -1,4 +1,5 @@
-"""A service with one client of an SDK for the whole process: its first request and each later one replay alone, in a fresh process."""
+"""A service uses one SDK client for the whole process: its first request and every later one replay alone, in a fresh
+process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program prints is compared in a replay, by whichever way it prints; where it is not, the verdict says so."""
+"""A replay compares what a program prints, however it prints it; where that is impossible, the verdict says so."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def place(tmp_path) -> Place:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("way", COMPARED)
 def test_another_text_is_told(place: Place, way: str, environment: dict[str, str]) -> None:
-    """The same text is exact, also under ``--strict output``; another one is told, and inexact there."""
+    """The same text is exact, also under ``--strict output``; another text is reported, and is inexact with that
+    option."""
     place.program(PROGRAM.replace("{prints}", COMPARED[way]))
     assert place.cli("run", "agent.py", WORD="then", **environment).returncode == 0
     same = place.cli("replay", "last", "--strict", "output", WORD="then", **environment)
@@ -70,7 +71,7 @@ def test_another_text_is_told(place: Place, way: str, environment: dict[str, str
 
 @pytest.mark.parametrize("way", NOT_KEPT)
 def test_where_it_is_not_noticed_the_verdict_says_so(place: Place, way: str) -> None:
-    """It is never plainly exact, and unknown where somebody asks."""
+    """Such a replay says that output was not kept, and its verdict is unknown under ``--strict output``."""
     place.program(PROGRAM.replace("{prints}", NOT_KEPT[way]))
     assert place.cli("run", "agent.py", WORD="then").returncode == 0
     other = place.cli("replay", "last", "--live-env", "WORD", WORD="now")
@@ -80,7 +81,7 @@ def test_where_it_is_not_noticed_the_verdict_says_so(place: Place, way: str) -> 
 
 
 def test_log_lines_through_a_tee_are_left_out(place: Place) -> None:
-    """Handlers of logging write to whatever stands in the place of standard output: their lines are not the program's."""
+    """Lines that logging handlers write to whatever replaces standard output do not count as the program's output."""
     place.program(
         PROGRAM.replace(
             "{prints}",

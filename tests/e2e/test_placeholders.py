@@ -1,4 +1,4 @@
-"""What stands for a secret in a trace stands for one value: in the recording, in its replays, and over the runs of a store."""
+"""A placeholder for a secret stands for one value: in the recording, in its replays, and in all runs of a store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def two_accounts() -> None:
 
 
 def test_two_secrets_are_two(tmp_path: Path) -> None:
-    """A program that gets two keys and uses each in its place replays exactly, and the placeholders are of the form of the keys."""
+    """A program that gets two keys and uses each in its place replays exactly, and the placeholders look like the keys."""
     GIVEN[:] = [ONE, TWO]
     run = recorded(tmp_path, two_accounts)
     one, two = placeholders(run)
@@ -64,7 +64,7 @@ def test_two_secrets_are_two(tmp_path: Path) -> None:
 
 
 def test_another_account_is_a_divergence(tmp_path: Path) -> None:
-    """The key of one account in the place of another's, both redacted: a divergence."""
+    """The key of one account in the place of another account's is a divergence, though both are redacted."""
     GIVEN[:] = [ONE, TWO]
     run = recorded(tmp_path, two_accounts)
 
@@ -79,8 +79,8 @@ def test_another_account_is_a_divergence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_value_that_the_replay_brings(tmp_path: Path, elsewhere: bool) -> None:
-    """A key from outside is bound to the program's value where they first meet, with the store's secret or without it; from then on
-    it must be that one, and two never are one."""
+    """A key given to the replay is bound to the recorded one where they first meet, with the store's secret or without
+    it; from then on it must be the same, and two keys are never taken for one."""
 
     def program(first: str, second: str, again: str) -> None:
         pay(first, 1)
@@ -102,7 +102,7 @@ def test_a_value_that_the_replay_brings(tmp_path: Path, elsewhere: bool) -> None
 
 
 def test_what_was_handed_on_stands_for_itself(tmp_path: Path) -> None:
-    """Where the replay gave the program the placeholder, another value in its place is a divergence."""
+    """If the replay gave the program a placeholder, another value in its place is a divergence."""
 
     def program(key: str | None = None) -> None:
         given = issued("a")
@@ -119,7 +119,7 @@ def test_what_was_handed_on_stands_for_itself(tmp_path: Path) -> None:
 
 
 def test_the_same_in_every_run_of_a_store(tmp_path: Path) -> None:
-    """One secret has one placeholder over the recordings of a store, and another one in another store."""
+    """A secret has the same placeholder in all recordings of a store, and another one in another store."""
     first, second = (placeholders(recorded(tmp_path / "a", lambda: pay(ONE, 1))) for _ in range(2))
     assert first == second
     assert placeholders(recorded(tmp_path / "b", lambda: pay(ONE, 1))) != first
@@ -127,7 +127,7 @@ def test_the_same_in_every_run_of_a_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[REDACTED:openai]", "REDACTED_ABCDEFGH22345678", "sk-REDACTEDABC"])
 def test_a_literal_stands_for_nothing(tmp_path: Path, text: str) -> None:
-    """A text of the data that looks like a placeholder is compared as any other, beside real ones."""
+    """Text that only looks like a placeholder is compared like any other text, also beside real ones."""
 
     def program(literal: str) -> None:
         pay(ONE, 1)
@@ -142,7 +142,7 @@ def test_a_literal_stands_for_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_marks(tmp_path: Path) -> None:
-    """Each placeholder is marked in its entry by pointer and start, in inputs and outputs, names of fields and bytes."""
+    """An entry marks each placeholder by pointer and start, in inputs, outputs, field names and bytes."""
 
     @traced_tool(side_effect="read_only")
     def echo(value: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_marks(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
-    """What a replay of a part, recorded anew, hands on is the placeholder of the first run, and its own replay takes it."""
+    """If a replay of a part is recorded, it stores the placeholder of the first run, and its own replay takes that."""
     GIVEN[:] = [ONE, TWO]
     run = recorded(tmp_path, two_accounts)
     with replay(run.id, store=tmp_path, live={"tool:pay"}) as session:
@@ -179,7 +179,7 @@ def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     "token", ["trusted=token-71", "trusted\0token-71", "trusted\x7ftoken-71", "tr%75sted!token-71"]
 )
 def test_what_is_no_token_stands_for_none(tmp_path: Path, token: str) -> None:
-    """A program that refuses a token for its characters refuses it in the replay, too."""
+    """A program that refuses a token for its characters also refuses it in the replay."""
     allowed = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
     @traced_tool(side_effect="read_only")

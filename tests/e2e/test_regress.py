@@ -1,4 +1,5 @@
-"""``tracekit regress``: every run of a corpus is judged once, each in a process of its own, and each says why it is not the same."""
+"""``tracekit regress`` judges every run of a corpus once, each in a process of its own, and says why a run is not the
+same."""
 
 from __future__ import annotations
 
@@ -142,7 +143,7 @@ def facts(runs: Sequence[JudgedRun]) -> dict[str, JudgedRun]:
 
 
 def test_the_same_code_is_the_same_and_nothing_is_touched(shop: Path) -> None:
-    """Unchanged code: every run is the same, each in a process of its own; nothing is live, no file of the user's is changed."""
+    """With unchanged code every run is the same, nothing is live, and no file of the user is changed."""
     paid = (shop.parent / "paid").read_text()
     stored = {path: path.read_bytes() for path in (shop / ".tracekit").rglob("*") if path.is_file()}
     report = regress(*orders(*range(1, 11)), entry="shop:agent", workers=2)
@@ -179,7 +180,8 @@ def report(shop: Path) -> CorpusReport:
 
 
 def test_each_run_says_what_came_of_it(report: CorpusReport, shop: Path) -> None:
-    """Same, differs (with the first difference), not replayable, crashed or timed out: each once, in the order of the corpus."""
+    """Each run is the same, differs (with the first difference), is not replayable, crashed or timed out, and is listed
+    once, in the order of the corpus."""
     assert [run.state for run in report.runs] == [
         "same", "same", "differs", "crashed", "crashed", "timed out", "differs", "differs", "differs", "differs", "not replayable",
     ]  # fmt: skip
@@ -202,7 +204,8 @@ def test_each_run_says_what_came_of_it(report: CorpusReport, shop: Path) -> None
 
 
 def test_a_run_that_takes_too_long_is_killed_with_all_it_has_started(report: CorpusReport, shop: Path) -> None:
-    """A process that the program has forked does not outlive the timeout, in a group of its own too: its lock is free, sooner or later."""
+    """A process forked by the program does not outlive the timeout, even in a group of its own, and its lock becomes
+    free."""
     assert report.runs[5].state == "timed out"
     with (shop.parent / "slow").open() as file:
         assert file.read() == "slow\n"
@@ -210,7 +213,7 @@ def test_a_run_that_takes_too_long_is_killed_with_all_it_has_started(report: Cor
 
 
 def test_runs_are_grouped_by_their_first_difference(report: CorpusReport) -> None:
-    """Runs with one cause are one group, the gravest first; a difference names the step, the field and the line."""
+    """Runs with one cause are one group, the most serious first; a difference names the step, the field and the line."""
     groups = [(group.state, len(group.runs)) for group in report.groups]
     assert [state for state, _ in groups] == sorted(
         (state for state, _ in groups), key=["crashed", "timed out", "differs", "not replayable"].index
@@ -221,7 +224,7 @@ def test_runs_are_grouped_by_their_first_difference(report: CorpusReport) -> Non
 
 
 def test_the_order_is_in_no_answer(report: CorpusReport) -> None:
-    """Another order, and more at a time: the same is said of each run; an executor of the user's says it too."""
+    """The answers do not depend on the order, on how many runs are judged at a time, or on the executor."""
     some = [report.runs[number].place for number in (9, 3, 10, 2, 0)]
     again = regress(*some, entry="today:today", workers=1)
     expected = facts(report.runs)
@@ -252,7 +255,8 @@ class Losing(ThreadPoolExecutor):
 
 
 def test_what_an_executor_loses_is_not_lost(report: CorpusReport) -> None:
-    """A part that goes with its worker is given out again, and is done here where nobody takes it: each run is judged once."""
+    """If a worker is lost, its part is given out again, and done in this process if nobody takes it; each run is judged
+    once."""
     expected = facts(report.runs)
     some = [report.runs[number].place for number in (0, 2, 10)]
     with Losing(2) as executor:
@@ -263,8 +267,8 @@ def test_what_an_executor_loses_is_not_lost(report: CorpusReport) -> None:
 
 
 def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
-    """A program that kills the process it was forked by, and goes on for ever, crashed and is ended with it; it is tried once more, and the
-    others are judged as ever."""
+    """A program that kills the process it was forked from and runs for ever counts as crashed and is ended; it is tried
+    once more, and the others are judged as usual."""
     held = shop.parent / "held"
     (shop / "murder.py").write_text(
         (shop / "shop.py").read_text()
@@ -293,7 +297,7 @@ def test_a_server_that_goes_takes_no_run_with_it(shop: Path) -> None:
 
 
 def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> None:
-    """A module that leaves a thread, or opens a run while it is imported, is imported anew for each run, and judged as ever."""
+    """A module that leaves a thread, or opens a run while it is imported, is imported anew for each run."""
     (shop / "threaded.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nfrom shop import agent\n"
     )
@@ -301,7 +305,8 @@ def test_a_module_that_is_not_to_be_shared_is_imported_by_each(shop: Path) -> No
 
 
 def test_what_a_run_writes_is_gone_before_the_next(shop: Path) -> None:
-    """Runs that are replayed one after the other find the files as they are, whatever those before them have made, removed or closed."""
+    """Runs that are replayed one after the other find the original files, whatever earlier ones made, removed or
+    closed."""
     (shop / "litter.py").write_text(
         SHOP
         + textwrap.dedent("""
@@ -331,7 +336,8 @@ def test_what_a_run_writes_is_gone_before_the_next(shop: Path) -> None:
 
 
 def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, JSON, JUnit and HTML, with the command that shows more; the exit code says whether all is as it was."""
+    """The command prints text, JSON, JUnit and HTML with the command that shows more, and its exit code says whether
+    all is as it was."""
     monkeypatch.setattr("tracekit.cli.regress.regress_runs", lambda *runs, **options: report)
     done = call("--entry", "today:today", "--junit", "report.xml", "--html", "report.html")
     assert done.exit_code == 1
@@ -421,8 +427,8 @@ def at_the_desk(desk: StubProvider, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
-    """The program is unchanged, and asks another model, live. Calls that are equal are answered as recorded; one that is not in the
-    recording ends its run, and is not made. What was added, dropped and changed is said, with results, tokens and cost."""
+    """The unchanged program asks another model, live: equal calls get the recorded answer, one that was not recorded is
+    not made and ends its run, and the report compares steps, results, tokens and cost."""
     before = (at_the_desk.parent / "charged").read_text()
     stored = sorted(os.listdir(".tracekit/runs"))
     answers = iter(["cheaper", "yes", "none", "no reason"])
@@ -451,7 +457,7 @@ def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
 
 
 def test_another_policy_on_another_day(desk: StubProvider, at_the_desk: Path) -> None:
-    """Policy checks are decided anew, with what ran behind those that flip; clocks show another day. Nothing is live."""
+    """Policies decide anew on another day, and the report says what ran after each changed decision; nothing is live."""
     files = ["--junit", "x.xml", "--html", "x.html"]
     done = call("--entry", "desk:desk", "--policy", "policies:strict", "--at", "2031-01-31", "-n", "1", *files)
     assert done.exit_code == 1, done.output
@@ -471,7 +477,7 @@ def test_another_policy_on_another_day(desk: StubProvider, at_the_desk: Path) ->
 
 
 def test_a_page_holds_text_alone() -> None:
-    """Nothing that was recorded is markup in the page, which has no script and loads nothing."""
+    """Nothing recorded becomes markup in the page, which has no script and loads nothing."""
     text = "</pre><script>alert(1)</script>"
     one = JudgedRun(text, text, "differs", text, differences=({"path": text, "actual": text},), group=text)
     page = CorpusReport((one,), entry=text).html()
@@ -481,7 +487,7 @@ def test_a_page_holds_text_alone() -> None:
 
 
 def test_usage() -> None:
-    """What can't be asked for is a usage error, and so is a corpus without a run."""
+    """An impossible request and a corpus without a run are usage errors."""
     assert call("1.jsonl", "--entry", "shop:agent", "--", "agent.py").exit_code == 2
     assert call("nothing", "--entry", "shop:agent").exit_code == 2
     assert call("--name", "nobody's", "--entry", "shop:agent").exit_code == 2
@@ -503,7 +509,8 @@ def test_usage() -> None:
 
 
 def test_programs_are_todays_code() -> None:
-    """-- COMMAND runs a program for each run, with its own arguments; without it, and without an entry, the one that a run names."""
+    """``-- COMMAND`` runs that command for each run; without it, and without an entry, the program that the run names
+    is run."""
     same = call("nightly", "--json", "-n", "1")
     assert same.exit_code == 0, same.stdout
     other = json.loads(call("nightly", "--json", "-n", "1", "--", "nightly.py", "12").stdout)
@@ -512,7 +519,7 @@ def test_programs_are_todays_code() -> None:
 
 
 def test_which_runs(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids, paths, patterns and directories name runs, each once; a query chooses among them."""
+    """Runs are named by ids, paths, patterns and directories, each once, and a query chooses among them."""
     asked: list[list[str]] = []
 
     def here(how: Any, places: list[str], workers: int) -> Any:
