@@ -1,4 +1,4 @@
-"""A provider, and capture that is taken away again."""
+"""Fixtures: a stub of a provider, and ``instrument()`` that is undone after the test."""
 
 from __future__ import annotations
 

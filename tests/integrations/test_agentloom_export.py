@@ -1,4 +1,4 @@
-"""What the real SDKs asked and got, as a recording of agentloom: answers, turns of tools and streams, found by the same request."""
+"""Recorded calls of the real SDKs, exported as a recording of agentloom, which finds each answer by its request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exported(run: Any) -> agentloom.Recording:
 
 @pytest.mark.usefixtures("instrumented")
 def test_answers_of_the_sdks_are_found_by_their_request(provider: StubProvider) -> None:
-    """OpenAI and Anthropic, whole and streamed: the text, the model and the tokens that the program saw."""
+    """The export has the text, model and tokens that the program saw from OpenAI and Anthropic, whole and streamed."""
     with record("sdks") as run:
         chat = openai(provider.url).chat.completions.create(model="gpt-test", messages=ASK, temperature=0)
         pieces = openai(provider.url).chat.completions.create(model="gpt-test", messages=ASK, stream=True)
@@ -43,7 +43,7 @@ def test_answers_of_the_sdks_are_found_by_their_request(provider: StubProvider) 
 
 @pytest.mark.usefixtures("instrumented")
 def test_calls_of_tools_are_kept(provider: StubProvider) -> None:
-    """An answer that calls tools keeps the calls, with their arguments."""
+    """An answer that calls tools keeps these calls with their arguments."""
     with record("tools") as run:
         client = openai(provider.url)
         chat = client.chat.completions.create(model="gpt-test", messages=ASK, tools=TOOLS)

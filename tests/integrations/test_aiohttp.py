@@ -88,7 +88,8 @@ UNSTEADY = (
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_library(name: str, servers: Servers, instrumented: None) -> None:
-    """Every program sees the same bare, recorded, replayed beside the servers, which hear nothing, and replayed without them."""
+    """Each program sees the same without tracekit, recorded, and replayed with and without the servers, which receive
+    nothing."""
 
     def program() -> Any:
         return PROGRAMS[name](servers.roots)
@@ -118,7 +119,7 @@ async def posted(root: str, data: Any, path: str = "/echo") -> Any:
 
 
 def test_nothing_is_opened(servers: Servers, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a replay no socket is made and no name looked up, plain or with TLS, direct or by a proxy."""
+    """A replay makes no socket and looks up no name, for plain and TLS connections, direct and by a proxy."""
 
     async def program() -> Any:
         found = [await got(servers.roots.https, ssl=trusting(servers.roots)), await got(servers.roots.http)]
@@ -135,7 +136,7 @@ def test_nothing_is_opened(servers: Servers, instrumented: None, monkeypatch: py
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_model_calls(provider: StubProvider, instrumented: None, streamed: bool) -> None:
-    """A POST to a model's endpoint is a model call, with its model and usage; a stream piece by piece."""
+    """A POST to a model's endpoint is recorded as a model call with model and usage, a stream piece by piece."""
 
     async def program() -> Any:
         body = {"model": "m-1", "messages": [{"role": "user", "content": "Hi"}], "stream": streamed}
@@ -158,7 +159,7 @@ def test_model_calls(provider: StubProvider, instrumented: None, streamed: bool)
 
 
 def test_pieces_are_on_the_log_before_the_program_has_them(servers: Servers, instrumented: None) -> None:
-    """Whatever a program has of a stream is in the file already, and of an upload whatever has left."""
+    """Each piece of a stream is in the file before the program gets it, and each piece of an upload before it is sent."""
     seen: list[bool] = []
 
     async def pieces(run: tracekit.Run) -> AsyncIterator[bytes]:
@@ -183,8 +184,8 @@ def test_pieces_are_on_the_log_before_the_program_has_them(servers: Servers, ins
 
 
 def test_warm_and_cold_sessions(servers: Servers, instrumented: None) -> None:
-    """A session that had its connections before the run, and one that has none, are recorded and replayed as one another; and a session
-    that was replayed reaches its servers again."""
+    """A run recorded with a connected session replays with a new one, and the other way round; a replayed session can
+    reach its servers again."""
     roots = servers.roots
 
     async def ask(session: Any) -> Any:
@@ -222,7 +223,7 @@ def test_warm_and_cold_sessions(servers: Servers, instrumented: None) -> None:
 
 
 def test_connections_outlive_their_run(servers: Servers, instrumented: None) -> None:
-    """Runs one after the other share the connections of a session, and each replays alone."""
+    """Successive runs share the connections of a session, and each replays alone."""
 
     async def ask(session: Any, n: int) -> Any:
         async with session.get(f"{servers.roots.http}/sse?n={n}") as response:
@@ -249,7 +250,7 @@ def test_connections_outlive_their_run(servers: Servers, instrumented: None) -> 
 
 
 def test_side_by_side_on_a_busy_loop(servers: Servers, instrumented: None) -> None:
-    """Runs that were recorded side by side, over one session, replay alone, each with the looks that its own watchdog had."""
+    """Runs recorded side by side over one session replay alone, and each one's watchdog looks as often as it did."""
 
     async def agent(session: Any, n: int) -> Any:
         asking = asyncio.create_task(session.get(f"{servers.roots.http}/sse?n={n}"))
@@ -281,7 +282,7 @@ def test_side_by_side_on_a_busy_loop(servers: Servers, instrumented: None) -> No
 
 
 def test_uvloop(servers: Servers, instrumented: None) -> None:
-    """The same over the transports of uvloop, replayed there and on asyncio's own loop."""
+    """A run over uvloop's transports replays there and on asyncio's own loop."""
 
     async def program() -> Any:
         async with aiohttp.ClientSession() as session:
@@ -311,7 +312,7 @@ async def iter_of(*pieces: bytes) -> AsyncIterator[bytes]:
 
 
 def test_another_upload_is_a_divergence(servers: Servers, instrumented: None) -> None:
-    """What is sent piece by piece is compared as it is sent: more, less, or something else is a divergence."""
+    """An upload is compared piece by piece as it is sent: more, less or other data is a divergence."""
     run, saw = recorded(lambda: posted(servers.roots.http, iter_of(b"one", b"two")))
     assert replayed(run, lambda: posted(servers.roots.http, iter_of(b"on", b"etw", b"o"))) == saw
     for pieces in ((b"one", b"too"), (b"one",), (b"one", b"two", b"three"), ()):
@@ -321,7 +322,8 @@ def test_another_upload_is_a_divergence(servers: Servers, instrumented: None) ->
 
 
 def test_another_request_is_a_divergence(servers: Servers, instrumented: None) -> None:
-    """A request with another body is a divergence that the library takes for nothing else, and reaches nobody."""
+    """A request with another body is a divergence that the library does not take for a failed request, and reaches
+    nobody."""
     run, _ = recorded(lambda: posted(servers.roots.http, b"1"))
 
     async def swallowing() -> None:
@@ -337,7 +339,7 @@ def test_another_request_is_a_divergence(servers: Servers, instrumented: None) -
 
 
 def test_who_waits_when_a_replay_fails_is_woken(servers: Servers, instrumented: None) -> None:
-    """A task that waits for an answer, or for the rest of one, has the failure of the replay there."""
+    """A task that waits for an answer, or the rest of one, gets the failure of the replay there."""
 
     async def program(also: bool) -> Any:
         ended: list[str] = []
@@ -363,7 +365,7 @@ def test_who_waits_when_a_replay_fails_is_woken(servers: Servers, instrumented: 
 
 
 def test_in_a_tool(servers: Servers, instrumented: None) -> None:
-    """A request in the body of a tool is a step of its own below it, and is skipped with the tool in a replay."""
+    """A request in a tool's body is a step below the tool, and is skipped with it in a replay."""
 
     @tracekit.traced_tool(side_effect="irreversible")
     async def tool() -> Any:
@@ -376,7 +378,7 @@ def test_in_a_tool(servers: Servers, instrumented: None) -> None:
 
 
 def test_part_of_another_request(servers: Servers, instrumented: None) -> None:
-    """What a transport above sends by way of this one is one step, a stream too."""
+    """What a higher transport sends through this one is part of that one step, also as a stream."""
 
     class Stream(httpx.AsyncByteStream):
         def __init__(self, session: Any, response: Any) -> None:
@@ -407,7 +409,8 @@ def test_part_of_another_request(servers: Servers, instrumented: None) -> None:
 
 
 def test_the_end_of_a_session_below_another_request(servers: Servers, instrumented: None) -> None:
-    """A session that a transport above makes when it first sends, and keeps, is closed at the program's end: there is none in a replay."""
+    """A session that a higher transport makes when it first sends is closed at the program's end, though a replay never
+    makes one."""
     sessions: list[Any] = []
 
     class Transport(httpx.AsyncBaseTransport):
@@ -429,7 +432,8 @@ def test_the_end_of_a_session_below_another_request(servers: Servers, instrument
 
 
 def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Telemetry goes out while recording, is in no trace, and is answered with nothing in a replay, in contexts without a run too."""
+    """Telemetry is sent while recording, is in no trace, and gets an empty answer in a replay, also in contexts without
+    a run."""
     monkeypatch.setenv("LANGSMITH_ENDPOINT", servers.roots.http + "/langsmith")
     statuses: list[int] = []
 
@@ -453,7 +457,7 @@ def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.Mon
 
 
 def test_live_beside_the_log(servers: Servers, instrumented: None) -> None:
-    """A replay in which model calls go live sends those, over TLS and plain, and answers the rest from the log."""
+    """A replay in which model calls go live sends these, over TLS and plain, and answers the rest from the log."""
 
     async def program() -> Any:
         found = await got(servers.roots.http, "/headers")
@@ -475,8 +479,8 @@ def test_live_beside_the_log(servers: Servers, instrumented: None) -> None:
 
 
 def test_cut_off_anywhere(servers: Servers, instrumented: None, tmp_path: Path) -> None:
-    """A run that was cut off at any entry goes on: what has an answer is not asked for again, and what was left open is, where it
-    only reads."""
+    """A run cut off at any entry can be resumed: an answered request is not sent again, and an open one is if it only
+    reads."""
 
     async def program() -> Any:
         async with aiohttp.ClientSession() as session:
@@ -506,7 +510,7 @@ def test_cut_off_anywhere(servers: Servers, instrumented: None, tmp_path: Path) 
 
 
 def test_what_is_refused_is_raised_as_it_is(servers: Servers, instrumented: None) -> None:
-    """What tracekit refuses is raised as it is, before anything is sent."""
+    """An error by which tracekit refuses a request is raised unchanged, before anything is sent."""
 
     async def program() -> None:
         with forbidding(lambda spec: ContractViolationError("not here")):
@@ -521,7 +525,7 @@ def test_what_is_refused_is_raised_as_it_is(servers: Servers, instrumented: None
 
 
 def test_repeated_tools(servers: Servers, instrumented: None) -> None:
-    """A tool that may be made again is not, once it has sent something that can't be taken back: outside a run, too."""
+    """A tool that may be repeated is not, once it has sent something irreversible, in a run or outside."""
 
     @tracekit.traced_tool(side_effect="reversible", max_retries=3)
     async def tool() -> None:
@@ -534,7 +538,7 @@ def test_repeated_tools(servers: Servers, instrumented: None) -> None:
 
 
 def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
-    """Credentials in headers, URLs, cookies and of proxies, in answers and in exceptions, are in no trace."""
+    """Credentials in headers, URLs, cookies, proxies, answers and exceptions are in no trace."""
     secret = "Zx9" + "qT7mB2kL" * 4
 
     async def program() -> Any:
@@ -559,7 +563,7 @@ def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
 
 @pytest.mark.parametrize("path", ["/echo", "/echo?later=1"])
 def test_a_redacted_body_is_read_whole(path: str, servers: Servers, instrumented: None) -> None:
-    """A body in which something was redacted, and is longer or shorter for it, is read to its end, in pieces too."""
+    """A body that redaction made longer or shorter is read to its end, also in pieces."""
     body = json.dumps({"password": "hunter2hunter2hunter2", "x": "y" * 50})
 
     async def program() -> Any:
@@ -571,7 +575,7 @@ def test_a_redacted_body_is_read_whole(path: str, servers: Servers, instrumented
 
 
 def test_left_unanswered(servers: Servers, instrumented: None) -> None:
-    """A POST that was given up before its answer came is in doubt."""
+    """A POST that is abandoned before its answer comes is in doubt."""
 
     async def program() -> None:
         async with aiohttp.ClientSession() as session:
@@ -588,7 +592,7 @@ def test_left_unanswered(servers: Servers, instrumented: None) -> None:
 
 
 def test_nothing_uncaptured(servers: Servers, tmp_path: Path) -> None:
-    """Requests over connections old and new leave nothing for the run's boundary, and replay in a process of their own."""
+    """Requests over old and new connections leave nothing uncaptured, and replay in a process of their own."""
     place = Place(tmp_path)
     place.program(f"""
 import asyncio, aiohttp, tracekit
@@ -655,7 +659,7 @@ class Hasty(threading.Thread):
 
 
 def test_messages_that_come_with_the_handshake(instrumented: None) -> None:
-    """Each is received once, in the trace and in a replay."""
+    """Messages that arrive with the handshake are received once each, in the trace and in a replay."""
     server = Hasty()
 
     async def program() -> Any:
@@ -766,7 +770,7 @@ async def sending_by_websockets(origin: str, seen: list[int], rounds: list[int])
 
 @pytest.mark.parametrize("send", [uploading, sending, sending_by_websockets])
 def test_who_sends_more_than_is_taken(send: Any, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that has to wait with what it sends waits in a replay where it waited, as another task sees it."""
+    """A program that has to wait while sending waits at the same place in a replay, as another task sees."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)

@@ -1,4 +1,4 @@
-"""Programs that are watched for what blocks their event loop are recorded and replayed like any other."""
+"""Programs watched by ``blockbuster`` for calls that block their event loop are recorded and replayed like any other."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ except BlockingError:
 
 @pytest.mark.parametrize("switched_on", ["before", "after"])
 def test_nothing_of_tracekit_is_taken_for_blocking(tmp_path: Path, switched_on: str) -> None:
-    """Runs, replays and a resumption that are opened and ended in a watched loop, with tools, contracts, keys, budgets and threads:
-    ``blockbuster`` finds nothing, whether it was switched on before tracekit was imported or after."""
+    """``blockbuster`` finds nothing in runs, replays and resumes with tools, contracts, keys, budgets and threads,
+    whether it was activated before tracekit was imported or after."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store"), "PYTHONPATH": os.pathsep.join(PACKAGES)}
@@ -166,8 +166,8 @@ def test_nothing_of_tracekit_is_taken_for_blocking(tmp_path: Path, switched_on: 
 
 
 def test_what_a_watched_program_reads_is_its_own(tmp_path: Path) -> None:
-    """Who calls is seen through ``blockbuster``, which stands between a program and what it calls: the directory that it lists is an
-    input, and has in the replay what it had."""
+    """A directory that the program lists through ``blockbuster``'s wrappers is recorded as the program's input, and
+    replayed."""
     (tmp_path / "first").touch()
 
     def agent() -> list[str]:
@@ -189,7 +189,8 @@ def test_what_a_watched_program_reads_is_its_own(tmp_path: Path) -> None:
 def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file that an installed package opens in the loop is known which it is: ``blockbuster`` finds no more than without a run."""
+    """If an installed package opens a file in the loop, tracekit's look at the file makes ``blockbuster`` find no more
+    than without a run."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
     (packages / "acme_settings.py").write_text(
@@ -217,7 +218,7 @@ def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
 
 
 def test_what_a_replay_says_is_not_taken_for_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That today's variable is another one is said on standard error when it is read, in a watched loop as well."""
+    """A remark that a variable has another value today is printed without a blocking call in a watched loop."""
     said = (tmp_path / "said").open("w+")
 
     async def agent() -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Budgets and the real SDKs, against a server that counts what reaches it."""
+"""Budgets with the real SDKs, against a server that counts what reaches it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def reached(provider: StubProvider) -> int:
 
 @pytest.mark.parametrize("ask", WAYS)
 def test_the_refusal_reaches_the_caller_as_it_is(provider: StubProvider, ask: Callable[[str], str]) -> None:
-    """The SDK neither wraps nor retries it, synchronous or not, streamed or not: one request was allowed, one was sent; so in a replay."""
+    """No SDK, synchronous or not, streamed or not, wraps or retries the refusal: one request was allowed, and one is
+    sent; a replay refuses the same."""
 
     def program() -> str:
         said = ask(provider.url)
@@ -109,7 +110,7 @@ def test_the_refusal_reaches_the_caller_as_it_is(provider: StubProvider, ask: Ca
 
 @pytest.mark.parametrize("ask", WAYS)
 def test_what_was_used_counts(provider: StubProvider, ask: Callable[[str], str]) -> None:
-    """What the provider reports takes the place of what was foreseen, streamed or not; the outcome has its price."""
+    """The usage that a provider reports replaces the estimate, streamed or not, and the outcome has its price."""
     with record("x", budget=Budget(usd=1, output_tokens=80, prices=None)) as run:
         for _ in range(3):  # foreseen: 50 each, which two of them would be too much of
             ask(provider.url)
@@ -145,7 +146,8 @@ OTHERS: dict[str, tuple[str, str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_provider_counts(provider: StubProvider, name: str) -> None:
-    """Gemini, Bedrock, Cohere, Mistral and Ollama are held to a budget by what they report, streamed or not, and have their price."""
+    """Gemini, Bedrock, Cohere, Mistral and Ollama count by the usage that they report, streamed or not, and have a
+    price."""
     path, agent, body = OTHERS[name]
     budget = Budget(usd=1, output_tokens=80, prices={"llama3.2": Price(1, 1)})
     with record("x", budget=budget) as run, httpx2.Client(headers={"user-agent": agent}) as client:
@@ -160,7 +162,8 @@ def test_every_provider_counts(provider: StubProvider, name: str) -> None:
 
 
 def test_cached_tokens_have_their_own_price(provider: StubProvider) -> None:
-    """Read from a cache, written to it, or neither: each as the price list says; the package's data and a user's agree."""
+    """Tokens read from a cache, written to it, or neither have their prices from the price list, be it the package's or
+    the user's."""
     with record("package", budget=Budget(usd=1)) as first:
         anthropic_message(provider.url)
     with record("own", budget=Budget(usd=1, prices=PRICES)) as second:
@@ -170,7 +173,7 @@ def test_cached_tokens_have_their_own_price(provider: StubProvider) -> None:
 
 
 def test_an_unknown_model_is_refused_before_the_call(provider: StubProvider) -> None:
-    """A limit in dollars and a model that nobody knows: the request is not sent, through the SDK and its retries."""
+    """With a limit in dollars, a request to a model without a known price is not sent, not even by the SDK's retries."""
 
     def program() -> None:
         with openai.OpenAI(base_url=provider.url + "/v1", api_key="k") as client:
@@ -184,7 +187,7 @@ def test_an_unknown_model_is_refused_before_the_call(provider: StubProvider) -> 
 
 
 def test_thirty_two_threads_can_not_overshoot(provider: StubProvider) -> None:
-    """32 requests at once with 5 allowed: 5 reach the server."""
+    """Of 32 simultaneous requests with 5 allowed, 5 reach the server."""
 
     def one(_: int) -> int:
         try:
@@ -206,7 +209,7 @@ def test_thirty_two_threads_can_not_overshoot(provider: StubProvider) -> None:
 
 
 def test_what_the_provider_refuses_costs_nothing_but_a_call(provider: StubProvider) -> None:
-    """Retries of the SDK are calls; an answer with an error has no tokens and no price."""
+    """Each retry of the SDK counts as a call; an error answer counts no tokens and no price."""
     with record("x", budget=Budget(usd=1, llm_calls=3, output_tokens=70)) as run:
         openai_chat(provider.url, extra_headers={"x-stub": "429,503"})
     spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
@@ -215,7 +218,7 @@ def test_what_the_provider_refuses_costs_nothing_but_a_call(provider: StubProvid
 
 
 def test_a_stream_that_tells_no_usage_counts_as_foreseen(provider: StubProvider) -> None:
-    """Nobody asked for its usage: what it was allowed to take is spent."""
+    """A stream that reports no usage counts with what it was allowed to use."""
     with record("x", budget=Budget(output_tokens=120)) as run:
         openai_chat(provider.url, stream=True)
         openai_chat(provider.url, stream=True)
@@ -223,7 +226,7 @@ def test_a_stream_that_tells_no_usage_counts_as_foreseen(provider: StubProvider)
 
 
 def test_the_last_call_may_take_more_than_was_foreseen(provider: StubProvider) -> None:
-    """It can't be known before; the next one is refused."""
+    """A call may use more than was estimated, and the next one is then refused."""
 
     def program(count: int) -> None:
         with openai.OpenAI(base_url=provider.url + "/v1", api_key="k") as client:
@@ -239,7 +242,7 @@ def test_the_last_call_may_take_more_than_was_foreseen(provider: StubProvider) -
 
 
 def test_a_replay_says_what_the_run_cost(provider: StubProvider) -> None:
-    """It reads the usage in the log, whether a limit in dollars was set or not; it costs 0 itself."""
+    """A replay reports the recorded usage and cost, with or without a limit in dollars, and costs nothing itself."""
 
     def recorded(**options: Any) -> Run:
         with record("x", **options) as run:
@@ -259,7 +262,8 @@ def test_a_replay_says_what_the_run_cost(provider: StubProvider) -> None:
 
 
 def test_a_stream_that_reports_nothing_is_not_free(provider: StubProvider) -> None:
-    """Without `include_usage` nobody knows what a stream took, unless a budget had it foreseen; a refused one took nothing."""
+    """Without `include_usage` the cost of a stream is unknown, unless a budget estimated it; a refused one cost
+    nothing."""
 
     def taken(**options: Any) -> dict[str, Any]:
         with record("x", **options) as run:

@@ -1,4 +1,4 @@
-"""The dialects, on the shapes that the services document and send."""
+"""The dialects of model services, checked on the messages that the services document and send."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def claimed(path: str, body: Any) -> list[str]:
     ],
 )  # fmt: skip
 def test_claims(path: str, body: Any, names: list[str]) -> None:
-    """A request is a model call only if path and body both say so; exactly one dialect takes it."""
+    """A request is a model call only if both its path and its body say so, and exactly one dialect takes it."""
     assert claimed(path, body) == names
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
 @pytest.mark.parametrize("body", [None, "text", [], {}, {"choices": None}, 3, {"usage": 7}, b"", b"data: [DO"])
 def test_never_raises(dialect: Dialect, body: Any) -> None:
-    """What a server should not send is read as nothing."""
+    """A malformed message is read as nothing, without an error."""
     dialect.read(body)
     if isinstance(body, bytes):
         assert dialect.stream([body]) == {}
@@ -69,14 +69,14 @@ def test_never_raises(dialect: Dialect, body: Any) -> None:
 
 
 def test_azure_model() -> None:
-    """Azure names the model in the path."""
+    """Azure's model is taken from the path."""
     claim = Chat().request("/openai/deployments/gpt4/chat/completions", {"messages": [], "temperature": 0.5})
     assert claim is not None
     assert (claim.model, claim.signature) == ("gpt4", {"temperature": 0.5})
 
 
 def test_vertex_and_bedrock_models() -> None:
-    """Bedrock and Vertex name the model in the path."""
+    """The models of Bedrock and Vertex are taken from the path."""
     body = {"anthropic_version": "x", "max_tokens": 1, "messages": []}
     paths = ("/model/anthropic.claude-v2%3A1/invoke-with-response-stream", "/v1/x/models/claude@1:rawPredict")
     models = [claim.model for path in paths if (claim := Messages().request(path, body))]
@@ -84,7 +84,7 @@ def test_vertex_and_bedrock_models() -> None:
 
 
 def test_chat_tool_calls() -> None:
-    """Tool calls come out with parsed arguments, and cached and reasoning tokens are counted."""
+    """Tool calls have parsed arguments, and cached and reasoning tokens are counted."""
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Paris"}'}}
     body = {
         "id": "chatcmpl-1", "model": "gpt-4o-2024-08-06",
@@ -103,7 +103,8 @@ def test_chat_tool_calls() -> None:
 
 
 def test_chat_stream() -> None:
-    """A stream reads as the message that it makes: text, refusal, tool calls in pieces, several choices, usage at the end."""
+    """A stream reads as the message that it adds up to: text, refusal, tool calls in pieces, several choices, and usage
+    at the end."""
     start = {"id": "call_1", "index": 0, "type": "function", "function": {"name": "weather", "arguments": ""}}
     stream = sse(
         chunk({"role": "assistant", "content": ""}),
@@ -124,7 +125,7 @@ def test_chat_stream() -> None:
 
 
 def test_completions() -> None:
-    """Text completions."""
+    """The text and finish reasons of the older text completions are read."""
     body = {
         "id": "cmpl-1",
         "model": "gpt-3.5-turbo-instruct",
@@ -148,7 +149,7 @@ RESPONSE: dict[str, Any] = {
 
 
 def test_responses() -> None:
-    """Text, refusal, reasoning, tool calls and usage of a response, streamed or not."""
+    """Text, refusal, reasoning, tool calls and usage of a response are read, streamed or not."""
     stream = sse({"type": "response.created", "response": {**RESPONSE, "output": []}},
                  {"type": "response.output_item.done", "item": RESPONSE["output"][1]},
                  {"type": "response.completed", "response": RESPONSE}, named=True)  # fmt: skip
@@ -164,7 +165,7 @@ def test_responses() -> None:
 
 
 def test_cut_response() -> None:
-    """A stream that was cut reads as the items that were finished."""
+    """A stream that was cut off reads as the items that were complete."""
     stream = sse({"type": "response.output_item.done", "item": RESPONSE["output"][1]}, named=True)
     assert Responses().read(stream).text == "Hello"
     assert Responses().stream([stream]) == {}
@@ -188,7 +189,7 @@ MESSAGE: dict[str, Any] = {
 
 
 def test_messages() -> None:
-    """Text, thinking, tool use and usage of a message, streamed or not; cached tokens are part of the input."""
+    """Text, thinking, tool use and usage of a message are read, streamed or not; cached tokens count as input."""
     start = {**MESSAGE, "content": [], "stop_reason": None, "usage": {**MESSAGE["usage"], "output_tokens": 1}}
     events: list[Any] = [{"type": "message_start", "message": start}, {"type": "ping"}]
     empty = [{"type": "thinking", "thinking": ""}, {"type": "text", "text": ""}, {**MESSAGE["content"][2], "input": {}}]
@@ -221,12 +222,12 @@ def test_messages() -> None:
 
 
 def test_refusing_message() -> None:
-    """A refusal is told as one."""
+    """A refusal is read as one."""
     body = {**MESSAGE, "stop_reason": "refusal", "content": [{"type": "text", "text": "I can't."}]}
     assert Messages().read(body).refusal == "I can't."
 
 
 def test_error_bodies() -> None:
-    """Errors of the services carry no meta."""
+    """An error of a service yields no metadata."""
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert all(not dialect.response(error, {}) for dialect in DIALECTS)

@@ -1,4 +1,5 @@
-"""A POST made somewhere below a tool decides on what follows the tool: nothing makes it a second time, in a run or outside."""
+"""A POST made anywhere inside a tool decides what may follow the tool: nothing sends it a second time, in a run or
+outside."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def place(where: str, store: Path) -> AbstractContextManager[Any]:
 def test_a_tool_whose_body_has_posted_is_not_called_again(
     shop: Shop, tmp_path: Path, where: str, way: Callable[[Any], None]
 ) -> None:
-    """One POST, whatever the tool says of itself: wherever in its body it was made, nobody makes it again or stands in."""
+    """There is one POST, whatever the tool declares and wherever in its body it was sent: the tool is neither repeated
+    nor replaced by a fallback."""
     stood_in: list[str] = []
 
     @traced_tool(side_effect="irreversible")
@@ -127,7 +129,7 @@ def test_a_tool_whose_body_has_posted_is_not_called_again(
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_a_coroutine_whose_body_has_posted_is_not_awaited_again(shop: Shop, tmp_path: Path, where: str) -> None:
-    """The same with an asynchronous client, in a task of its own."""
+    """The same holds for an asynchronous client in a task of its own."""
 
     @traced_tool(side_effect="reversible", max_retries=2)
     async def order() -> None:
@@ -143,7 +145,7 @@ def test_a_coroutine_whose_body_has_posted_is_not_awaited_again(shop: Shop, tmp_
 @pytest.mark.parametrize("where", ["run", "outside"])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_only_looks_is_looked_at_again(shop: Shop, tmp_path: Path, where: str, way: Callable[[Any], None]) -> None:
-    """A GET, and a POST that asks a model, are no reason against another attempt."""
+    """A GET, and a POST that asks a model, do not prevent another attempt."""
 
     question = {"model": "m", "messages": [{"role": "user", "content": "how many?"}]}
     looks: list[tuple[Any, ...]] = [("GET", "/stock"), ("POST", "/v1/chat/completions", question)]
@@ -161,7 +163,8 @@ def test_what_only_looks_is_looked_at_again(shop: Shop, tmp_path: Path, where: s
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_nobody_stands_in_for_an_agent_that_has_posted(shop: Shop, tmp_path: Path, where: str) -> None:
-    """Neither for one with a class nor for one without; and so in the replay, where nothing is sent."""
+    """An agent that has sent a POST gets no fallback, with a declared class or without; the same in the replay, where
+    nothing is sent."""
 
     def first(payload: Any) -> None:
         in_a_pool(lambda: asked(shop))
@@ -195,7 +198,8 @@ def test_nobody_stands_in_for_an_agent_that_has_posted(shop: Shop, tmp_path: Pat
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_what_was_given_up_posts_nothing_any_more(shop: Shop, tmp_path: Path, where: str) -> None:
-    """A function whose time is over goes on in its thread: its POST is refused before it is sent, its GET is not."""
+    """If a function runs out of time and goes on in its thread, its POST is refused before it is sent, and its GET is
+    not."""
     go, over = threading.Event(), threading.Event()
     raised: list[BaseException] = []
 
@@ -224,7 +228,7 @@ def test_what_was_given_up_posts_nothing_any_more(shop: Shop, tmp_path: Path, wh
 @pytest.mark.parametrize("side_effect", ["reversible", "irreversible"])
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_an_effect_block_counts_like_a_tool(tmp_path: Path, where: str, side_effect: Any) -> None:
-    """A tool around it is made again where the block can be undone and has ended, else not."""
+    """A tool is repeated around an effect block only if the block can be undone and has ended."""
     made: list[str] = []
 
     @traced_tool(side_effect="reversible", max_retries=1)
@@ -240,7 +244,8 @@ def test_an_effect_block_counts_like_a_tool(tmp_path: Path, where: str, side_eff
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_what_goes_on_below_a_tool_is_not_begun_a_second_time(tmp_path: Path, where: str) -> None:
-    """A reversible call in a task that the tool has left behind may take effect yet: nobody makes the tool again meanwhile."""
+    """While a task left behind by a tool makes a reversible call, which may still take effect, the tool is not
+    repeated."""
     made: list[str] = []
     going: list[asyncio.Event] = []
     tasks: list[asyncio.Task[None]] = []
@@ -269,7 +274,8 @@ def test_what_goes_on_below_a_tool_is_not_begun_a_second_time(tmp_path: Path, wh
 
 
 def test_a_post_whose_answer_was_lost_is_in_doubt(shop: Shop, tmp_path: Path) -> None:
-    """In a run that ended well, too; one that was answered, or never left, is not, and neither is a GET."""
+    """A POST whose answer was lost is in doubt even in a run that ended well; one that was answered or never sent, and
+    a GET, are not."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         lost = f"http://127.0.0.1:{silent.getsockname()[1]}/pay"
         with socket.create_server(("127.0.0.1", 0)) as gone:

@@ -1,4 +1,4 @@
-"""What the real SDKs raise is classified; live, from the trace, and after a replay alike."""
+"""Errors that the real SDKs raise are classified in the same way live, from the trace, and after a replay."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_an_sdk_error_is_classified_live_and_from_the_trace(
     strategy: RecoveryStrategy,
     wait: float | None,
 ) -> None:
-    """Type, strategy and wait are the same of the exception, of the recorded step, of the run's end, and of the replayed one."""
+    """Type, strategy and wait are the same for the exception, the recorded step, the run's end, and the replayed
+    exception."""
     with pytest.raises(Exception) as raised, record("live") as run:
         ask(provider.url, trouble)
     live = classify(raised.value)
@@ -103,7 +104,7 @@ def test_an_sdk_error_is_classified_live_and_from_the_trace(
 
 @pytest.mark.usefixtures("instrumented")
 def test_every_attempt_of_an_sdk_is_listed(provider: StubProvider) -> None:
-    """An SDK that retries by itself and succeeds leaves its failed attempts in the trace, as failures of the model."""
+    """If an SDK retries by itself and succeeds, its failed attempts are in the trace as failures of the model."""
     with record("retried") as run:
         client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k", max_retries=3)
         client.chat.completions.create(model="gpt-4o", messages=MESSAGES, extra_headers={"x-stub": "429,503,ok"})
@@ -113,7 +114,7 @@ def test_every_attempt_of_an_sdk_is_listed(provider: StubProvider) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_a_stream_that_is_refused_is_a_failure(provider: StubProvider) -> None:
-    """The status of a streamed answer stands in its first piece."""
+    """The status of a refused stream is read from its first piece."""
     with pytest.raises(openai.InternalServerError), record("streamed") as run:  # noqa: PT012
         client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k", max_retries=0)
         client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True, extra_headers={"x-stub": "500"})
@@ -130,7 +131,7 @@ def test_a_stream_that_is_refused_is_a_failure(provider: StubProvider) -> None:
     ],
 )
 def test_an_error_in_the_middle_of_a_stream(said: str, kind: FailureType, word: str | None) -> None:
-    """The status is 200 by then: the provider's own word decides."""
+    """For an error in the middle of a stream, whose status is 200, the provider's own error code decides."""
     event = f'event: error\ndata: {{"type":"error","error":{{"type":"{said}","message":"no"}}}}\n\n'
 
     def answer(request: Any) -> Any:
@@ -146,7 +147,7 @@ def test_an_error_in_the_middle_of_a_stream(said: str, kind: FailureType, word: 
 
 
 def test_a_quota_that_is_used_up_needs_a_person() -> None:
-    """Status 429 as well, and no wait helps."""
+    """A used-up quota has status 429, too, but waiting does not help: it needs a person."""
     answer = {"error": {"message": "no", "type": "insufficient_quota", "code": "insufficient_quota"}}
     transport = httpx2.MockTransport(lambda request: httpx2.Response(429, json=answer))
     client = openai.OpenAI(api_key="k", max_retries=0, http_client=httpx2.Client(transport=transport))

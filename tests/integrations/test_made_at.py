@@ -1,4 +1,5 @@
-"""Where a step runs in a task or a thread that has no line of the program: the line that made it is named."""
+"""If a step runs in a task or a thread without a line of the program, the line that created the task or thread is
+named."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ async def in_a_thread(client: httpx.AsyncClient, path: str) -> None:
 def test_a_divergence_names_the_line_that_made_the_task(
     program: Callable[[httpx.AsyncClient, str], Awaitable[None]], provider: StubProvider, instrumented: None
 ) -> None:
-    """Not the one that runs the event loop."""
+    """A divergence names that line, not the one that runs the event loop."""
 
     async def main(path: str) -> None:
         async with httpx.AsyncClient(base_url=provider.url) as client:

@@ -1,4 +1,4 @@
-"""MCP servers asked by the official SDK: recorded, and replayed with no process started and nothing connected."""
+"""MCP servers used through the official SDK are recorded, and replayed without starting a process or connecting."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ PROGRAM = "tests.integrations.mcp_programs"
 
 @pytest.mark.parametrize("kind", ["sse", "streamable-http"])
 def test_over_http(kind: str, ledger: Path, tmp_path: Path) -> None:
-    """A program replays in a process of its own, and asks nothing of the server that is there, nor of one that is not."""
+    """A program replays in a process of its own, and asks nothing of the server, whether it is running or not."""
     with served(kind, ledger) as server:
         recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, "everything", *server)
         assert recording.returncode == 0, recording.stderr
@@ -98,8 +98,8 @@ def test_over_http(kind: str, ledger: Path, tmp_path: Path) -> None:
 
 
 def test_over_standard_input(ledger: Path, tmp_path: Path) -> None:
-    """So does one that imports the SDK in the run, and whose server is a process that it starts: none is started, its command need not be
-    there."""
+    """The same holds if the program imports the SDK during the run and starts the server as a process: no process is
+    started, and its command need not exist."""
     script = tmp_path / "server.py"
     script.write_text(Path(SERVER).read_text())
     arguments = ("everything", "stdio", str(script), str(ledger))
@@ -118,7 +118,8 @@ def test_over_standard_input(ledger: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_steps(stdio: list[str]) -> None:
-    """Each request is one step under the name that OpenTelemetry gives it; what carries them, the server's process too, makes none."""
+    """Each request is one step with OpenTelemetry's name for it; what transports it, the server's process included,
+    makes no step."""
     made, saw = recorded(lambda: run("everything", stdio))
     steps = of_type(made, "tool.call")
     assert [entry["name"] for entry in steps if entry["lane"] == 0 or "book" in entry["name"]] == [
@@ -153,7 +154,7 @@ def test_steps(stdio: list[str]) -> None:
     ],
 )
 def test_what_a_server_says_of_its_tools(trust: list[str], classes: dict[str, str], stdio: list[str]) -> None:
-    """A tool is irreversible, whatever its server says of it, unless the user trusts that server's word."""
+    """A tool is irreversible whatever its server declares, unless the user trusts that server."""
 
     async def program() -> None:
         async with session(stdio) as desk:
@@ -174,7 +175,7 @@ def test_what_a_server_says_of_its_tools(trust: list[str], classes: dict[str, st
 
 
 def test_trust_is_a_list() -> None:
-    """One text in the place of a list would be a pattern for each of its letters: it is refused."""
+    """A plain string in place of a list of trusted servers is refused, since each letter would be a pattern."""
     with pytest.raises(ValueError, match="list of servers"):
         tracekit.instrument(mcp_trust="*")
     tracekit.uninstrument()
@@ -182,7 +183,8 @@ def test_trust_is_a_list() -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_asked_back(stdio: list[str], ledger: Path) -> None:
-    """What the server asks of the program's model or user comes again where it came, and the program's answers are compared."""
+    """What the server asks of the program's model or user comes back at the same place, and the program's answers are
+    compared."""
     made, saw = recorded(lambda: run("asked_back", stdio))
     assert [one for one in saw if type(one) is str] == [
         "thought: done thinking",
@@ -200,7 +202,7 @@ def test_asked_back(stdio: list[str], ledger: Path) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_ended_while_it_was_asked(stdio: list[str]) -> None:
-    """A session that ends while its server waits for the user's answer has come to its end in the trace, and in a replay."""
+    """A session that ends while its server waits for the user's answer ends in the trace and in a replay, too."""
 
     async def program() -> list[str]:
         asked = asyncio.Event()
@@ -245,7 +247,8 @@ with tracekit.record("crashing"):
 
 
 def test_killed_in_a_call(ledger: Path, tmp_path: Path) -> None:
-    """Killed by SIGKILL between a tool's effect and its answer: the intent record is on disk, the call in doubt, and nothing goes on."""
+    """After SIGKILL between a tool's effect and its answer, the log has the intention, the call is in doubt, and the
+    run is not resumed."""
     (tmp_path / "crashing.py").write_text(CRASHING)
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEKIT_DIR": str(tmp_path)}
     killed = subprocess.run(
@@ -266,7 +269,7 @@ def test_killed_in_a_call(ledger: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("how", ["the SDK's limit", "anyio", "asyncio"])
 def test_too_late(how: str, stdio: list[str]) -> None:
-    """A call that ran into a time limit is in doubt, and a replay runs into the limit at the same place."""
+    """A call that timed out is in doubt, and a replay times out at the same place."""
 
     async def program() -> str:
         async with session(stdio) as desk:
@@ -301,7 +304,7 @@ def test_too_late(how: str, stdio: list[str]) -> None:
     "server", [["stdio", "/nowhere/server"], ["sse", "http://127.0.0.1:9/sse"], ["http", "http://127.0.0.1:9/mcp"]]
 )
 def test_no_server(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What can't be reached raises what the SDK raises, in a replay as well."""
+    """An unreachable server raises the SDK's own error, in a replay as well."""
     if server[0] == "stdio":
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
@@ -329,7 +332,7 @@ def test_no_server(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("kind", ["stdio", "streamable-http"])
 def test_the_programs_own_error(kind: str, stdio: list[str], ledger: Path) -> None:
-    """An error that passes through a session has the same groups around it in a replay."""
+    """An error that passes through a session is wrapped in the same exception groups in a replay."""
 
     async def program(server: list[str]) -> None:
         async with session(server) as desk:
@@ -359,7 +362,7 @@ def test_the_programs_own_error(kind: str, stdio: list[str], ledger: Path) -> No
 
 @pytest.mark.usefixtures("instrumented")
 def test_another_call_is_a_divergence(stdio: list[str], ledger: Path) -> None:
-    """A call with other arguments, or of another server, does not get a recorded answer."""
+    """A call with other arguments, or to another server, gets no recorded answer."""
 
     async def program(seat: str, server: list[str]) -> None:
         async with session(server) as desk:
@@ -377,7 +380,7 @@ def test_another_call_is_a_divergence(stdio: list[str], ledger: Path) -> None:
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("kind", ["stdio", "streamable-http"])
 def test_resumed(kind: str, stdio: list[str], ledger: Path, tmp_path: Path) -> None:
-    """A run that was cut off goes on: what has an answer is not asked again, the rest goes to a server that is connected anew."""
+    """A resumed run does not repeat answered calls, and makes the rest on a server that it connects anew."""
 
     async def program(server: list[str]) -> list[str]:
         async with session(server) as desk:
@@ -406,7 +409,7 @@ def test_resumed(kind: str, stdio: list[str], ledger: Path, tmp_path: Path) -> N
 
 
 def test_patches_are_taken_away(stdio: list[str], ledger: Path) -> None:
-    """A transport that was imported by its name before is captured, stays the same function, and is as it was afterwards."""
+    """A transport function imported by name before is captured, stays the same object, and is unpatched afterwards."""
     inside = [cell.cell_contents for cell in stdio_client.__closure__]  # type: ignore[attr-defined]
     sent = vars(ClientSession).get("send_request")
 
@@ -427,7 +430,7 @@ def test_patches_are_taken_away(stdio: list[str], ledger: Path) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_outside_a_run(stdio: list[str], ledger: Path) -> None:
-    """With no run active a session is the SDK's own; a run in the midst of one records its calls."""
+    """Without an active run a session is the SDK's own; a run begun while it is open records its calls."""
 
     async def program(recording: bool) -> list[str]:
         async with transport(stdio) as streams, ClientSession(*streams[:2]) as desk:
@@ -450,7 +453,7 @@ def test_outside_a_run(stdio: list[str], ledger: Path) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 def test_no_server_is_started_for_a_command_that_is_gone(stdio: list[str]) -> None:
-    """The parameters of a server are the program's: a replay asks for none of what they name."""
+    """A replay needs nothing that the parameters of a server name."""
 
     async def program() -> str:
         parameters = StdioServerParameters(command=sys.executable, args=stdio[1:], env={"DESK_TOKEN": "hush-hush"})

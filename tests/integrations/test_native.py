@@ -1,4 +1,4 @@
-"""Clients that connect below Python: refused where they are called in a replay, named in a recording."""
+"""Clients that connect below Python are refused in a replay where they are called, and named in a recording."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def _noted(run: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_it_is_named_where_it_is_called_and_refused_in_a_replay(name: str, port: int) -> None:
-    """A recording lets it through and has its line; a replay of a library raises before anything is reached, unless the host is allowed."""
+    """A recording lets such a call through and names its line; a replay raises before anything is reached, unless the
+    host is allowed."""
     module, call = CLIENTS[name]
     pytest.importorskip(module)
 
@@ -211,7 +212,7 @@ def test_it_is_named_where_it_is_called_and_refused_in_a_replay(name: str, port:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_in_a_tool_it_is_free(name: str, port: int) -> None:
-    """The tool's class covers it: nothing is noted, and the replay answers the tool."""
+    """Inside a tool nothing is noted, as the tool's class covers the call, and the replay answers the tool."""
     module, call = CLIENTS[name]
     pytest.importorskip(module)
 
@@ -244,7 +245,7 @@ def _entrances() -> list[object]:
 
 
 def test_everything_is_as_it_was_when_the_last_run_has_ended() -> None:
-    """No exchanged function is left, in a client or in Python's own sockets, and none was taken along by a copy."""
+    """After the last run no replaced function is left in a client, in Python's sockets, or in copies of them."""
     for module in {module for module, _ in CLIENTS.values()}:
         pytest.importorskip(module)
     before, sockets = _entrances(), dict(vars(socket.socket))
@@ -259,7 +260,8 @@ def test_everything_is_as_it_was_when_the_last_run_has_ended() -> None:
 
 
 def test_a_client_that_is_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is watched from its import on; what it does not have is left out, and a target that can't be read is its name."""
+    """A client is watched from its import on; attributes that it lacks are skipped, and an unreadable target is shown
+    by name."""
     made = types.ModuleType("acme_db")
     exec("class Client:\n    def ask(self): return 1\n    @classmethod\n    def open(cls): return cls()\n", vars(made))
 
