@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import _tuplegetter, namedtuple  # type: ignore[attr-defined]  # it makes the fields of every named tuple
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from sys import modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, AnyStr, Final
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import re
     from typing import NamedTuple as NamedTuple
 
-__all__ = ["NamedTuple", "expression", "later", "lazily", "make_all"]
+__all__ = ["NamedTuple", "expression", "imported", "later", "lazily", "make_all"]
 
 
 def lazily(namespace: dict[str, Any], homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -68,6 +69,11 @@ def later(package: dict[str, Any], *names: str) -> None:
     for name in names:
         module = package[name] = _LaterModule(f"{package['__name__']}.{name}")
         _modules.append(module)
+
+
+def imported(module: ModuleType) -> bool:
+    """Return whether a module has been imported, which a stand-in may stand for: without that, it has done nothing."""
+    return module.__name__ in modules
 
 
 class _Expression:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import sys
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +86,29 @@ def test_a_class_of_a_named_tuple_is_made_like_it() -> None:
     )
     assert python("-c", code).stdout == "B(x=1, y=2) A(x=1, y=2) B B(x=4, y=2) B\n"
     assert Below(1).both() == "1up"
+
+
+def test_a_module_is_imported_when_one_of_its_names_is_first_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``from package import module`` gives a stand-in, which reads, sets and deletes as the module does."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "__init__.py").write_text("from tracekit._lazy import later\nlater(globals(), 'there')\n")
+    (tmp_path / "late" / "there.py").write_text("value = 1\n")
+    monkeypatch.setattr(_lazy, "_modules", [])
+    monkeypatch.syspath_prepend(tmp_path)
+    late = importlib.import_module("late")
+    there = late.there
+    try:
+        assert (there.__name__, _lazy.imported(there)) == ("late.there", False)
+        assert there.value == 1
+        assert _lazy.imported(there)
+        there.value = 2
+        assert late.there is sys.modules["late.there"]
+        assert (late.there.value, there.value) == (2, 2)
+        del there.value
+        with pytest.raises(AttributeError, match="value"):
+            _ = there.value
+    finally:
+        for name in ("late.there", "late"):
+            sys.modules.pop(name, None)

@@ -13,6 +13,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
+from .._lazy import imported
 from .._reality import free_in_forks
 from .._runtime.session import Session
 from . import callers, commands
@@ -80,7 +81,8 @@ def uninstrument() -> None:
         _places.clear()
         _stack.restore()
         unregister()
-        commands.forget_classes()
+        if imported(commands):
+            commands.forget_classes()
         callers.forget()
 
 

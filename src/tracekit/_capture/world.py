@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, Final
 
+from .._lazy import imported
 from .._reality import free_in_forks
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
-from . import clock, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
+from . import clock, commands, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
 from .callers import packaged
 from .leftovers import collecting
 from .patch import LatePatch, Patch, Switch, loaded
@@ -91,7 +92,7 @@ class _Descriptors:
         pass
 
     def deactivate(self) -> None:
-        if (commands := loaded("tracekit._capture.commands")) is not None:
+        if imported(commands):
             commands.deactivate()
 
 

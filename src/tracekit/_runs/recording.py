@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
@@ -13,6 +12,7 @@ from .._capture.guard import Attempt
 from .._journal import keys as journal_keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
+from .._lazy import imported
 from .._policy.policies import under_policies
 from .._runtime import verdict
 from .._runtime.boundary import OBSERVED
@@ -419,7 +419,7 @@ class RecordBlock(Block[Run]):
             meta.update(undoing.as_dict())
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
-        if "tracekit._capture.stdio" in sys.modules and stdio.observed():  # else nobody has asked for it
+        if imported(stdio) and stdio.observed():
             printed = session.state.extras.of(stdio.PrintedLines)
             meta["printed"] = printed.as_dict(session.redactor.redact_text)
             if order := printed.order():
