@@ -117,6 +117,8 @@ EXACT: dict[str, Callable[[], Any]] = {
     "a memoryview of two dimensions": lambda: memoryview(bytes(6)).cast("B", (2, 3)),
     "a named offset": lambda: datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1), "X")),
     "a time with a named offset": lambda: datetime.time(1, 2, tzinfo=datetime.timezone(datetime.timedelta(0), "GMT")),
+    "a time of a zone": lambda: datetime.time(1, 2, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
+    "defaults of defaults": lambda: collections.defaultdict(collections.Counter, a=collections.Counter("ab")),
     "a zone of another class": lambda: datetime.datetime(2026, 1, 2, tzinfo=OneHour()),
     "a fold": lambda: datetime.datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
     "the state of a file": lambda: os.stat("/"),

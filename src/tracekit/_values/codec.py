@@ -10,7 +10,7 @@ import datetime as _datetime_module
 import os
 import sys
 from binascii import b2a_base64
-from collections import namedtuple
+from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -574,39 +574,47 @@ def _counter(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "Counter", "v": [walk.items(pair, depth + 2) for pair in dict.items(value)]}
 
 
-_FACTORIES: Final = {list: "list", dict: "dict", set: "set", int: "int", float: "float", str: "str", tuple: "tuple"}
+#: The functions that may make the values of a ``defaultdict``, by name.
+FACTORIES: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(list, dict, set, int, float, str, tuple, bool, bytes, frozenset),
+        *(Counter, OrderedDict, deque),
+    )
+}
 
 
 def _defaultdict(walk: Walk, value: Any, depth: int) -> Tree:
     factory = value.default_factory
-    if factory is not None and factory not in _FACTORIES:
-        return walk.opaque(value, "its default_factory is not a built-in type")
+    name = None if factory is None else getattr(factory, "__name__", None)
+    if factory is not None and (type(name) is not str or FACTORIES.get(name) is not factory):
+        return walk.opaque(value, "its default_factory is neither a built-in type nor one of collections")
     pairs = [walk.items(pair, depth + 2) for pair in dict.items(value)]
-    return {"$t": "defaultdict", "f": None if factory is None else _FACTORIES[factory], "v": pairs}
+    return {"$t": "defaultdict", "f": name, "v": pairs}
 
 
 def _deque(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "deque", "maxlen": value.maxlen, "v": walk.items(value, depth + 1)}
 
 
-def _datetime(walk: Walk, value: Any, depth: int) -> Tree:
-    tree = {"$t": "datetime", "v": value.isoformat()}
-    if value.fold:
-        tree["fold"] = 1
-    zone = value.tzinfo
-    if zone is not None and type(zone).__module__ == "zoneinfo" and isinstance(zone.key, str):
-        tree["v"] = value.replace(tzinfo=None).isoformat()
-        tree["zone"] = zone.key
+def _moment(tag: str) -> Handler:
+    """Return the handler of times, with a date or without."""
+
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+        tree = {"$t": tag, "v": value.isoformat()}
+        if value.fold:
+            tree["fold"] = 1
+        zone = value.tzinfo
+        if zone is not None and type(zone).__module__ == "zoneinfo" and isinstance(zone.key, str):
+            tree["v"] = value.replace(tzinfo=None).isoformat()
+            tree["zone"] = zone.key
+            return tree
+        if tag == "time" and zone is not None and value.utcoffset() is None:
+            return walk.opaque(value, "its time zone has no fixed offset")
+        tree.update(_zone_name(value))
         return tree
-    tree.update(_zone_name(value))
-    return tree
 
-
-def _time(walk: Walk, value: Any, depth: int) -> Tree:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        return walk.opaque(value, "its time zone has no fixed offset")
-    named = _zone_name(value)
-    return {"$t": "time", "v": value.isoformat(), **({"fold": 1} if value.fold else {}), **named}
+    return handler
 
 
 def _zone_name(value: Any) -> dict[str, Tree]:
@@ -730,11 +738,11 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "builtins:slice": _simple("slice", lambda value: [value.start, value.stop, value.step]),
     "builtins:ellipsis": lambda walk, value, depth: {"$t": "const", "v": "Ellipsis"},
     "builtins:NotImplementedType": lambda walk, value, depth: {"$t": "const", "v": "NotImplemented"},
-    "datetime:datetime": _datetime,
-    "freezegun.api:FakeDatetime": _datetime,  # replaces datetime while time is frozen
+    "datetime:datetime": _moment("datetime"),
+    "freezegun.api:FakeDatetime": _moment("datetime"),  # replaces datetime while time is frozen
     "datetime:date": _simple("date", lambda value: value.isoformat()),
     "freezegun.api:FakeDate": _simple("date", lambda value: value.isoformat()),
-    "datetime:time": _time,
+    "datetime:time": _moment("time"),
     "datetime:timedelta": _days,
     "datetime:timezone": _timezone,
     "zoneinfo:ZoneInfo": _simple("zoneinfo", lambda value: value.key),

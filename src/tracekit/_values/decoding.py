@@ -25,6 +25,7 @@ from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitErr
 from .codec import (
     BASES,
     DTYPE,
+    FACTORIES,
     GAPS,
     MUST_BE,
     SLOTS,
@@ -270,7 +271,6 @@ _ZONE: Final = expression(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
 _INT: Final = expression(r"-?0x[0-9a-f]{1,100000}")
 _CONSTANTS: Final = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
 _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-_FACTORY_OF: Final = {"list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple}
 _LONGEST_PATTERN: Final = 20_000
 _BASES: Final = {base.__name__: base for base in BASES}
 
@@ -303,8 +303,8 @@ def _int(decoder: Decoder, tree: dict[str, Tree], depth: int) -> int:
     return int(text, 16)
 
 
-def _zoned(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    value = _REAL["datetime"].fromisoformat(_text(tree["v"]))
+def _decode_moment(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    value = _REAL["time" if tree["$t"] == "time" else "datetime"].fromisoformat(_text(tree["v"]))
     if "zone" in tree:
         value = value.replace(tzinfo=_zone(tree["zone"]))
     value = _with_zone_name(decoder, value, tree, depth)
@@ -318,11 +318,6 @@ def _zone(name: Any) -> Any:
     if not _ZONE.fullmatch(_text(name)):
         refuse("it is not a time zone")
     return ZoneInfo(name)
-
-
-def _decode_time(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    value = _with_zone_name(decoder, _REAL["time"].fromisoformat(_text(tree["v"])), tree, depth)
-    return value.replace(fold=1) if tree.get("fold") == 1 else value
 
 
 def _with_zone_name(decoder: Decoder, value: Any, tree: dict[str, Tree], depth: int) -> Any:
@@ -422,7 +417,7 @@ def _decode_counter(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 
 def _decode_defaultdict(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    factory = None if tree["f"] is None else _FACTORY_OF[tree["f"]]
+    factory = None if tree["f"] is None else FACTORIES[tree["f"]]
     return collections.defaultdict(factory, decoder.pairs(tree["v"], depth + 1))
 
 
@@ -731,9 +726,9 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "deque": _decode_deque,
     "range": lambda decoder, tree, depth: range(*_ints(decoder, tree["v"], 3, depth)),
     "slice": lambda decoder, tree, depth: slice(*decoder.items(tree["v"], depth + 1)),
-    "datetime": _zoned,
+    "datetime": _decode_moment,
     "date": lambda decoder, tree, depth: _REAL["date"].fromisoformat(_text(tree["v"])),
-    "time": _decode_time,
+    "time": _decode_moment,
     "timedelta": lambda decoder, tree, depth: _REAL["timedelta"](*_ints(decoder, tree["v"], 3, depth)),
     "timezone": _decode_timezone,
     "zoneinfo": lambda decoder, tree, depth: _zone(tree["v"]),
