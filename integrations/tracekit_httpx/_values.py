@@ -15,7 +15,8 @@ __all__ = ["teach"]
 
 
 def teach(library: Library, name: str) -> None:
-    """Record requests and responses of ``library`` anywhere in a value, without credentials.
+    """Record requests and responses of ``library`` anywhere in a value, without credentials; also its URLs and queries, whose
+    secrets the run's redactor replaces.
 
     The body of a request is not kept; of a response, the part that has been read.
     """
@@ -56,6 +57,9 @@ def teach(library: Library, name: str) -> None:
             made.elapsed = timedelta(seconds=recorded["elapsed"])
         return made
 
+    query = library.module.QueryParams
+    register_codec(query, f"{name}.QueryParams", lambda value: value.multi_items(), query)
+    register_codec(library.module.URL, f"{name}.URL", str, library.module.URL)
     register_codec(library.Request, f"{name}.Request", encode_request, request)
     register_codec(library.Response, f"{name}.Response", encode_response, response)
 

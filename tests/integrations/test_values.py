@@ -59,6 +59,26 @@ def test_the_response_of_a_status_error(library: Any, instrumented: None) -> Non
     assert SECRET not in Path(run.path).read_text()
 
 
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_urls_and_queries(library: Any, instrumented: None) -> None:
+    """They come back equal; a secret in one is nowhere in the trace."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def find(secret: bool) -> Any:
+        if secret:
+            return library.URL(f"http://ann:{SECRET}@a.example/?token={SECRET}"), library.QueryParams({"token": SECRET})
+        return library.URL("http://a.example:8000/x%20y?b=1#c"), library.QueryParams("b=1&a=2&b=")
+
+    def program() -> Any:
+        assert [one.host if isinstance(one, library.URL) else [*one] for one in find(True)] == ["a.example", ["token"]]
+        return find(False)
+
+    run, first, second = both(program)
+    assert first == second
+    assert [type(one) for one in second] == [library.URL, library.QueryParams]
+    assert SECRET not in Path(run.path).read_text()
+
+
 @pytest.mark.parametrize("sdk", [openai, anthropic], ids=["openai", "anthropic"])
 def test_the_status_errors_of_an_sdk(sdk: Any, instrumented: None) -> None:
     """``.status_code``, ``.body``, ``.response`` and ``.request`` are there when a tool raised one."""
