@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.support.place import Place
+from tests.support.processes import python
 
 LIMIT = """
 import signal, time
@@ -431,3 +434,11 @@ def test_a_handler_that_ends_the_process_inside_a_tool_leaves_its_step_in_doubt(
     listed = place.cli("list", "--json")
     assert json.loads(listed.stdout)["state"] == "died", listed.stdout
     assert place.cli("replay", "last").returncode == 3
+
+
+def test_ctrl_c_before_the_program_begins(place: Place) -> None:
+    """While a replay is prepared it is said to be interrupted, without a traceback of tracekit; a shell's loop stops, too."""
+    wait = "from tracekit.cli import launch\ndef replayed(*given): raise KeyboardInterrupt\nlaunch.replayed = replayed\nlaunch.main()\n"
+    instructions = json.dumps({"mode": "replay", "entry": "shop:answer", "cwd": str(place.directory)})
+    done = python("-c", wait, env={**os.environ, "TRACEKIT_LAUNCH": instructions})
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")

@@ -993,6 +993,10 @@ def main() -> None:
     except TracekitError as error:
         print(command_line_text(error), file=sys.stderr)
         status = 1
+    except KeyboardInterrupt as error:  # not the program's: before it began, or after its end
+        print("interrupted", file=sys.stderr)
+        exit_by_signal(error)
+        raise
     flush_output()
     sys.exit(status)
 
