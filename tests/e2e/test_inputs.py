@@ -13,6 +13,7 @@ import pickle
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -755,6 +756,20 @@ def test_pipes_that_are_fed_from_outside(place: Place) -> None:
     assert done.stdout.splitlines() == [*refused, "within exact"], done.stderr
     why = [json.loads(place.cli("show", str(run), "--why", "--json").stdout) for run in place.runs]
     assert [one["can_be_replayed"]["answer"] for one in why] == [False, False, False, True]
+
+
+def test_a_named_pipe_that_was_fed_from_outside(place: Place) -> None:
+    """Its replay does not wait for somebody to feed it."""
+    place.program(BEGIN + "look(1)\nprint(open('pipe').read())\n")
+    pipe = place.directory / "pipe"
+    os.mkfifo(pipe)
+    feeds = threading.Thread(target=pipe.write_text, args=("hello",))
+    feeds.start()
+    done = place.cli("run", "agent.py")
+    feeds.join()
+    assert (done.stdout, f"reading {pipe} (" in done.stderr) == ("hello\n", True), done.stderr
+    again = place.cli("replay", "last")
+    assert (again.returncode, f"was about to read {pipe}" in again.stderr) == (1, True), again.stderr
 
 
 def test_bytes_of_standard_input(place: Place) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from .. import _reality
 from .._lazy import expression
 from .._native import decoded
+from .._runtime.boundary import crossings_of
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
@@ -393,6 +394,7 @@ def _opening_by_number(original: Any) -> Any:
             return original(path, flags, *args, **kwargs)
         if scope.live or flags & _OTHERWISE or (_asks() is None and not _library_asks(path)):
             return original(path, flags, *args, **kwargs)
+        _refuse_pipe(scope, path)
         fd: int | None = None
         try:
             fd = original(path, flags, *args, **kwargs)
@@ -415,7 +417,22 @@ def _opening_by_number(original: Any) -> Any:
     return open
 
 
+@_reality.off_loop()
+def _refuse_pipe(scope: Scope, path: Any) -> None:
+    """Refuse to open a named pipe that was fed from outside in the recording: in a replay that would take for ever."""
+    trace = scope.session.log.trace
+    try:
+        if trace is None or scope.session.recording or not stat.S_ISFIFO(os.stat(path).st_mode):
+            return
+        name = os.path.realpath(path)
+    except (OSError, ValueError):  # it does not exist
+        return
+    if any(one.kind == "stdin" and one.target == name for one in crossings_of(trace.entries(damaged=True))):
+        cross(Attempt("stdin", "open", name))
+
+
 def _read_file(scope: Scope, original: Any, path: Any, args: Any, kwargs: Any) -> Any:
+    _refuse_pipe(scope, path)
     file = None
     try:
         file = original(*args, **kwargs)
@@ -641,16 +658,15 @@ class _Tree:
                     about = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                if (about.st_dev, about.st_ino) in printed:
-                    continue
+                link = stat.S_ISLNK(about.st_mode)
+                if (about.st_dev, about.st_ino) in printed or not (link or stat.S_ISREG(about.st_mode)):
+                    continue  # what passes through a named pipe or a socket is no content of it
                 versions[path] = version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
                 total += about.st_size
                 if path in kept and known[path] == version:
                     contents[path] = kept[path]
-                elif entry.is_symlink() or (
-                    stat.S_ISREG(about.st_mode) and about.st_size <= files.most and total <= files.most * _KEEP_FACTOR
-                ):
-                    unread.append((path, entry.is_symlink()))
+                elif link or (about.st_size <= files.most and total <= files.most * _KEEP_FACTOR):
+                    unread.append((path, link))
         tree._read(unread, files.most)
         return tree
 
