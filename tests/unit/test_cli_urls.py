@@ -11,6 +11,7 @@ import fsspec
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunStateError
@@ -133,6 +134,20 @@ def test_a_run_at_a_path_needs_no_store(tmp_path: Path, monkeypatch: pytest.Monk
         assert pay(1) == 1
     with pytest.raises(RunStateError, match="is only read"):
         list(recovery.scan())
+
+
+def test_what_was_downloaded_for_a_replay_is_removed(tmp_path: Path) -> None:
+    """A trace holds what the program saw: no copy is left behind when its replay has ended."""
+    program, temporary = tmp_path / "program.py", tmp_path / "temporary"
+    program.write_text(
+        "import random\nfrom tracekit import record\nwith record('x', run_id='x'):\n    random.random()\n"
+    )
+    temporary.mkdir()
+    env = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store"), "TMPDIR": str(temporary)}
+    assert python(str(program), env=env).returncode == 0
+    url = f"file://{tmp_path}/store/runs/x.jsonl"
+    done = python("-m", "tracekit", "replay", url, "--", str(program), env=env)
+    assert (done.returncode, [*temporary.iterdir()]) == (0, []), done.stderr
 
 
 @pytest.mark.usefixtures("bucket")

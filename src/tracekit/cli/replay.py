@@ -17,6 +17,7 @@ from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
 from .._journal.store import SUFFIX, Store, before_last, shown_as
 from .._runs.environment import Program
+from .._runs.remote import is_url
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
@@ -344,7 +345,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, **options: Any
         found = prepared(run, command, store, "replay", options)
     except TracekitError as error:
         fail(error)
-    launch(found.instructions, found.environment, found.cwd)
+    launch(found.instructions, found.environment, found.cwd, stays=is_url(run))
 
 
 def _dry(trace: Trace, where: Store, as_json: bool) -> NoReturn:

@@ -18,14 +18,24 @@ __all__ = ["LikePython", "follow", "launch", "launcher", "record_instructions", 
 # Starting the process in which a program is recorded or replayed.
 
 
-def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
-    """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own."""
+def launch(
+    instructions: Mapping[str, Any],
+    environment: Mapping[str, str],
+    cwd: str | None = None,
+    *,
+    stays: bool = False,
+) -> NoReturn:
+    """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own.
+
+    If it ``stays``, it waits for the program instead, and removes at its own end what it has downloaded for it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     command = launcher()
     variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
-    if sys.platform == "win32":  # exec starts another process there, and ends this one at once
-        sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
+    if stays or sys.platform == "win32":  # exec starts another process there, and ends this one at once
+        status = subprocess.run(command, env=variables, cwd=cwd, check=False).returncode
+        sys.exit(status if status >= 0 else 128 - status)
     if cwd is not None:
         os.chdir(cwd)
     os.execve(sys.executable, command, variables)
