@@ -568,6 +568,6 @@ def _instructions(place: Place) -> str:
     """What ``tracekit replay last`` hands to the process that it becomes."""
     program = (
         "import json, os, sys\nfrom tracekit.cli import replay\n"
-        "replay.launch = lambda instructions, *rest: print(json.dumps(instructions))\nfrom tracekit.cli import main\nmain()\n"
+        "replay.launch = lambda instructions, *rest, **more: print(json.dumps(instructions))\nfrom tracekit.cli import main\nmain()\n"
     )
     return place.python("-c", program, "replay", "last", fresh=True).stdout

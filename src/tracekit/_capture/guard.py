@@ -899,6 +899,7 @@ def _bind_again(original: Any, sock: Any, address: Any, port: int) -> None:
             return
 
 
+@_reality.off_loop()
 def read_from(operation: str, pipe: Any) -> Attempt | None:
     """Describe the reading of a pipe, or of standard input, that is fed from outside; ``None``: it is not."""
     from .._runtime.threads import pipe_from_outside
