@@ -256,7 +256,7 @@ def _exited(run: Run | None, left: SystemExit) -> NoReturn:
 def _read(path: str) -> bytes:
     try:
         if path == "-":  # not a captured read: it is the input of the run, not one of its steps
-            return b"" if sys.__stdin__ is None else sys.__stdin__.buffer.read()
+            return b"" if sys.__stdin__ is None else bytes(sys.__stdin__.buffer.read())
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
