@@ -703,6 +703,12 @@ def test_what_goes_live_comes_after_all_that_the_log_has(way: str, tmp_path: Pat
         hold.wait(60)
         return n
 
+    @traced_tool(side_effect="read_only")
+    async def meanwhile(n: int) -> int:
+        while not done["long 0"]:  # else the log might be cut before the other call
+            await asyncio.sleep(0.001)
+        return n
+
     def program() -> list[str]:
         said: list[str] = []
 
@@ -711,7 +717,7 @@ def test_what_goes_live_comes_after_all_that_the_log_has(way: str, tmp_path: Pat
             said.append("long")
 
         async def other() -> None:
-            await ask(1, 3)
+            await meanwhile(1)
             said.append("ask")
             hold.set()
 
