@@ -150,6 +150,8 @@ try:
     asyncio.run(blocks())
 except BlockingError:
     print("and it was watching")
+sys.stdout.flush()
+os._exit(0)  # a program that blockbuster has watched crashes when the interpreter ends, without tracekit as well
 '''
 
 

@@ -24,6 +24,7 @@ class FailuresAsTheyHappen:
         if self._config.get_terminal_writer().width_of_current_line:
             reporter.write_line("")
         reporter.write_line(f"FAILED {report.nodeid}{when}{message}"[:300], red=True)
+        reporter.flush()  # where the output is a pipe, it would wait for more
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -527,8 +527,11 @@ class _End:
 
     def __init__(self, status: int) -> None:
         self._exit, self._status = ctypes.PyDLL(None).exit, status
+        self._flush = sys.stdout.flush
 
     def __del__(self) -> None:
+        with suppress(Exception):  # what was printed while the program was taken apart
+            self._flush()
         self._exit(self._status)
 
 
