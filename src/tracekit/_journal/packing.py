@@ -59,14 +59,22 @@ def ends_of(fd: int, path: str, most: int) -> tuple[bytes, bytes]:
         first += piece
         if b"\n" in piece or len(first) >= most:
             break
-    header = system.pread(fd, len(_HEADER) + 8, 0)
-    if header[: len(_HEADER)] != _HEADER:  # compressed by another program
+    offset = _last_member(fd)
+    if offset is None:  # compressed by another program
         last = b""
         for piece in _pieces(fd, 0, path):
             last = (last + piece)[-most:]
         return first, last[last.rstrip(b"\n").rfind(b"\n") + 1 :]
-    (offset,) = unpack("<Q", header[len(_HEADER) :])
     return first, b"".join(_pieces(fd, offset, path))
+
+
+def _last_member(fd: int) -> int | None:
+    """Return the offset of the member with the last line; ``None`` for a file that another program has compressed."""
+    header = system.pread(fd, len(_HEADER) + 8, 0)
+    if len(header) < len(_HEADER) + 8 or header[: len(_HEADER)] != _HEADER:
+        return None
+    (offset,) = unpack("<Q", header[len(_HEADER) :])
+    return int(offset)
 
 
 def pack_file(source: int, path: str, last: int) -> None:
@@ -123,7 +131,8 @@ def _pieces(fd: int, at: int, path: str) -> Iterator[bytes]:
         while True:
             data = rest or system.pread(fd, _PIECE, at)
             if not data:
-                if begun and not reader.eof:
+                # One that ends where its second member should begin is complete to gzip.
+                if begun and not (reader.eof and at > (_last_member(fd) or 0)):
                     raise _damaged(path, "its compressed content is cut off")
                 return
             at += 0 if rest else len(data)
