@@ -682,6 +682,30 @@ class Meanwhile:
         self.thread.join()
 
 
+def test_a_thread_with_the_number_of_an_ended_one_may_wait(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run's call has just ended, and its thread's number is another thread's by now: that thread gets the result, too."""
+    other = Meanwhile(ledger)
+    real = elsewhere._reality.sleep
+    numbers: list[int | None] = []
+
+    def sleep(seconds: float) -> None:
+        monkeypatch.setattr(elsewhere._reality, "sleep", real)
+        other.let_go()
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: results.append(other.pay("ACME")))
+            thread.start()
+            thread.join()
+            numbers.append(thread.ident)
+
+    monkeypatch.setattr(elsewhere._reality, "sleep", sleep)
+    results: list[Any] = []
+    with record("this"):
+        results.append(other.pay("ACME"))
+    assert other.thread.ident in numbers
+    assert (len(results), len(set(map(str, results)))) == (4, 1)
+    assert ledger.lines == ["ACME"]
+
+
 def test_a_run_that_is_making_the_call_is_waited_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run's call that has not ended: waited for, then it answers, to however many; a replay does, too."""
     other = Meanwhile(ledger)

@@ -173,9 +173,13 @@ class KeyedCall:
         """Give the call up before its intent record is logged; those who wait for it look again."""
         self._is_open.release()
 
+    def in_this_thread(self) -> bool:
+        """Return whether the present thread is making it."""
+        return self.thread == get_ident()
+
     def opened(self) -> bool:
         """Wait until its intent record is logged; return false if it was given up before."""
-        if self.thread == get_ident() and not self.of:
+        if self.in_this_thread() and not self.of:
             return True  # a signal handler in the middle of it: the call is pending, and our own
         _reality.pause(_pass, self._is_open)
         return self.of != 0
@@ -822,7 +826,7 @@ class Awaited(KeyedCall):
 
     def __init__(self, peers: PeerCalls, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
         has = has._replace(seq=seq)
-        super().__init__(None, 0, peers.thread_of(has))
+        super().__init__(None, 0, 0)
         self.of = place_of(has, seq)
         #: The calls that it waits for itself.
         self._waits: set[Owner] = set()
@@ -833,6 +837,10 @@ class Awaited(KeyedCall):
         self._inherited: Final = inherited
         self._size = -1
         self._is_open.release()
+
+    def in_this_thread(self) -> bool:
+        # Asked anew each time: when the call has ended, another thread may have its thread's number.
+        return self._peers.thread_of(self._has) == get_ident()
 
     def wait(self, step: DuplicateStep) -> None:
         for pause in self._poll_pauses(step):
@@ -969,7 +977,7 @@ class Once:
         undoing = self._undoing(call)
         if undoing:
             return KeyedCall.undecided(self._half_undone(call, undoing))
-        if call.pending and call.refusal is None and call.seq and call.thread != get_ident():
+        if call.pending and call.refusal is None and call.seq and not call.in_this_thread():
             has = Owner(self.me.run_id, self.me.segment, call.seq)
             return Awaited(child._peers, digest, has, call.seq, inherited=True)
         if call.pending and call.refusal is None and not isinstance(call, Awaited):
@@ -1134,10 +1142,11 @@ class Once:
     def may_wait(self, step: DuplicateStep, *, blocking: bool) -> None:
         """Let ``step`` wait for its call. Raises ``ContractViolationError`` if that call could then never end."""
         call = step.call
+        ends_never = blocking and call.in_this_thread()
         with self._lock:
             if not call.pending:
                 return
-            if blocking and call.thread == get_ident():
+            if ends_never:
                 raise (
                     self._in_its_thread(call, step.spec)
                     if isinstance(call, Awaited)
