@@ -40,7 +40,7 @@ print(json.dumps({
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is in the wheel, in a directory of its own; what it depends on is that of this interpreter."""
     wheel = build(tmp_path_factory.mktemp("wheel"))
-    site = tmp_path_factory.mktemp("site")
+    site = tmp_path_factory.mktemp("site") / "site-packages"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     return site
@@ -69,6 +69,23 @@ def test_the_wheel_works(site: Path, tmp_path: Path) -> None:
     assert told["exact"] is True
     assert len(set(told["version"])) == 1
     assert {"openai", "anthropic", "httpx"} <= set(told["integrations"])
+
+
+def test_a_sleep_of_telemetry_is_not_part_of_the_run(site: Path, tmp_path: Path) -> None:
+    """A package that waits for what it has sent does so beside the run, where tracekit is installed among the packages."""
+    package = tmp_path / "site-packages" / "agno" / "api"
+    package.mkdir(parents=True)
+    (package / "api.py").write_text("import time\ndef close():\n    time.sleep(0.001)\n")
+    (tmp_path / "agent.py").write_text("import time, agno.api.api\nagno.api.api.close()\ntime.sleep(0.002)\n")
+    path = f"{site}:{tmp_path / 'site-packages'}"
+    done = run(
+        site, tmp_path, "-m", "tracekit", "run", "agent.py", PYTHONPATH=path, TRACEKIT_DIR=str(tmp_path / "runs")
+    )
+    assert done.returncode == 0, done.stderr
+    (log,) = tmp_path.rglob("*.jsonl")
+    assert [entry["name"] for entry in map(json.loads, log.read_text().splitlines()) if entry["type"] == "clock"] == [
+        "time.sleep"
+    ]
 
 
 def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:

@@ -394,12 +394,14 @@ def _hands_over_nothing(module: str) -> bool:
 
 
 def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
-    """Return whether the code of ``frame`` belongs to one of these packages; the standard library is transparent."""
+    """Return whether the code of ``frame`` belongs to one of these packages; the standard library is transparent, and so
+    is tracekit."""
     while frame is not None:
         if packages(frame.f_globals.get("__name__") or ""):
             return True
         file = frame.f_code.co_filename
-        if packaged(file) or not file.startswith((STDLIB + os.sep, _OWN + os.sep)):
+        # where it is installed, tracekit itself is a package in a directory of the standard library
+        if not file.startswith(_OWN + os.sep) and (packaged(file) or not file.startswith(STDLIB + os.sep)):
             return False
         frame = frame.f_back
     return False
