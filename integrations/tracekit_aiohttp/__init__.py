@@ -2,6 +2,8 @@
 
 It is below the library's parsing and above the transport of the event loop, so that in a replay the library's own code
 reads recorded bytes. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Anthropic: the dialect of its Messages API, and ``wrap(client)`` for one client. See README.md in this directory."""
+"""Anthropic: the dialect of its Messages API, and ``wrap(client)`` for one client. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Amazon Bedrock: the dialects of Converse and InvokeModel, including streams. See README.md in this directory."""
+"""Amazon Bedrock: the dialects of Converse and InvokeModel, including streams. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

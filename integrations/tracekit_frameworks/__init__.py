@@ -3,6 +3,8 @@ not supported.
 
 A framework creates ids and dates that reach prompts and results, so its clock readings and random numbers belong to the
 run. What exporters send, and the threads in which they do it, do not.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Google: the dialects of the Gemini API, in AI Studio and on Vertex AI, and ``wrap(client)`` for one client. See
-README.md."""
+README.md.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

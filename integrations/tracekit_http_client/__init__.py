@@ -3,6 +3,8 @@
 
 It is below the parsing of these libraries and above the socket, so that in a replay their own code reads recorded
 bytes: responses, redirects, cookies, retries and exceptions are created by it. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Covers each SDK that is built on either library (OpenAI, Anthropic, Mistral, Cohere, Groq, Together, Ollama, LiteLLM …)
 with retries, streaming, raw responses and helpers. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

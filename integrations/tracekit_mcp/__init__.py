@@ -3,6 +3,8 @@
 A connection is opened, and its server process started, only while recording: a replay answers every request from the
 log, and delivers what the server sent unprompted (progress, log messages, questions to the user or the model) at its
 recorded place.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

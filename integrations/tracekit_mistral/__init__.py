@@ -1,5 +1,8 @@
 """Mistral: where its protocol differs from OpenAI's, and ``wrap(client)`` for one client. See README.md in this
-directory."""
+directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

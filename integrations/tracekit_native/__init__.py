@@ -2,6 +2,8 @@
 
 A replay refuses such a call, a recording names it. Clients whose sockets are Python's own (asyncpg, redis) need no line
 here.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ollama: the dialects of its own protocol, and ``wrap(client)`` for one client. See README.md in this directory."""
+"""Ollama: the dialects of its own protocol, and ``wrap(client)`` for one client. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenAI: the dialects of its wire protocol, and ``wrap(client)`` for one client. See README.md in this directory."""
+"""OpenAI: the dialects of its wire protocol, and ``wrap(client)`` for one client. See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
+"""
 
 from __future__ import annotations
 

@@ -16,13 +16,17 @@ This is the module that pytest loads. tracekit itself is imported when the first
 from __future__ import annotations
 
 import os
+import sys
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
+    from importlib.machinery import ModuleSpec
     from pathlib import Path
+    from types import ModuleType
 
     from ._traces import TestRun, Traces
 
@@ -35,6 +39,26 @@ FIXTURE = "tracekit_run"
 _TRACES = pytest.StashKey["Traces"]()
 #: The paths of traces that were recorded, and of those that no test uses.
 _DONE = pytest.StashKey[dict[str, list[str]]]()
+
+
+class _AsCompiled:
+    """Finds the modules of the installed tracekit before pytest does.
+
+    pytest rewrites the ``assert`` statements of every package that is installed together with a plugin: it would compile
+    all of tracekit anew wherever it cannot write beside the installed files.
+    """
+
+    _INSTALLED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tracekit")
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name.startswith("tracekit") else None
+        return spec if spec is not None and (spec.origin or "").startswith(cls._INSTALLED) else None
+
+
+sys.meta_path.insert(0, _AsCompiled)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,6 +1,8 @@
 """The seam of the ``websockets`` package: a client's connection is a step, and the messages over it are its pieces.
 
 See README.md in this directory.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@
 
     with replay(run.id):
         agent("Bill ACME for October")     # no network, no side effect, same clock, same random numbers
+
+PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 """
 
 from __future__ import annotations

@@ -88,6 +88,20 @@ def test_a_sleep_of_telemetry_is_not_part_of_the_run(site: Path, tmp_path: Path)
     ]
 
 
+def test_pytest_leaves_the_installed_modules_as_they_are(site: Path, tmp_path: Path) -> None:
+    """pytest neither compiles them anew nor warns of those that ``tracekit replay`` imported before pytest did."""
+    (tmp_path / "test_one.py").write_text(
+        "import random, pytest\n@pytest.mark.tracekit\ndef test_it():\n    assert random.random() < 1\n"
+    )
+    pytest_command = ("pytest", "-q", "-W", "error::pytest.PytestAssertRewriteWarning", "test_one.py")
+    done = run(site, tmp_path, "-m", *pytest_command, "--record-mode=once")
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "traces" / "test_one" / "test_it.jsonl").exists()
+    assert not [*site.glob("tracekit/**/*-pytest-*.pyc")]
+    done = run(site, tmp_path, "-m", "tracekit", "replay", "traces/test_one/test_it.jsonl", "--", "-m", *pytest_command)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
     """Its entry point starts; each command answers ``--help``; what it needs as files (schema, corpus, pages) is in it."""
     entry = (next(site.glob("*.dist-info")) / "entry_points.txt").read_text()
