@@ -698,14 +698,16 @@ def test_another_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert session.report.verdict.line == line
 
 
-def test_standard_input_of_a_block(place: Place) -> None:
-    """Only ``tracekit run`` captures it: a block says that ``input()`` is not captured, and its replay refuses it."""
-    place.program(BEGIN + "with record('r'):\n    look(input())\n")
+@pytest.mark.parametrize("read", ["input()", "os.read(0, 6).decode()"])
+def test_standard_input_of_a_block(place: Place, read: str) -> None:
+    """Only ``tracekit run`` captures it: a block says that ``input()``, or a read of its descriptor, is not captured, and its
+    replay refuses it."""
+    place.program(BEGIN + f"with record('r'):\n    look({read})\n")
     done = place.python("agent.py", input="hello\n")
     assert "reading standard input (" in done.stderr, done.stderr
     assert json.loads(place.cli("show", "last", "--why", "--json").stdout)["can_be_replayed"]["answer"] is False
     program = place.program(
-        BEGIN + f"from tracekit import replay\nwith replay({place.run!r}):\n    look(input())\n", "again.py"
+        BEGIN + f"from tracekit import replay\nwith replay({place.run!r}):\n    look({read})\n", "again.py"
     )
     again = place.python(program, input="hello\n")
     assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr
@@ -773,14 +775,14 @@ def test_a_named_pipe_that_was_fed_from_outside(place: Place) -> None:
 
 
 def test_bytes_of_standard_input(place: Place) -> None:
-    """Read through its buffer, in any way, they are what they were."""
+    """Read by its descriptor or through its buffer, in any way, they are what they were."""
     place.program(
         BEGIN
-        + "import io\nlook(1)\nfound = sys.stdin.buffer\nfilled = bytearray(3)\n"
+        + "import io\nlook(os.read(0, 2))\nfound = sys.stdin.buffer\nfilled = bytearray(3)\n"
         + "print(found.readline(), found.read(2), found.peek()[:1], next(found), found.readinto(filled), filled)\n"
         + "print(io.TextIOWrapper(found, encoding='utf-8').read())\n"
     )
-    done = place.cli("run", "agent.py", input="a\nbcd\neee\nfé\n")
+    done = place.cli("run", "agent.py", input="0\na\nbcd\neee\nfé\n")
     assert done.stdout == "b'a\\n' b'bc' b'd' b'd\\n' 3 bytearray(b'eee')\n\nfé\n\n", done.stderr
     again = place.cli("replay", "last", input="other\n")
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr

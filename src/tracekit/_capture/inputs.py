@@ -982,13 +982,24 @@ def _answering(original: Any) -> Any:
 
     @wraps(original)
     def input(*args: Any) -> Any:
-        scope = current.get()
-        # Input of a process that has joined the run is written by the process that started it, also in a replay.
-        if scope is None or not scope.session.state.joined:
-            cross(Attempt("stdin", "input", "standard input"))
+        cross(read_from("input", 0))
         return original(*args)
 
     return input
+
+
+def _reading_by_number(original: Any) -> Any:
+    """Wrap ``os.read``, unless reads of standard input are captured, or it has been replaced; see ``_answering``."""
+    if not isinstance(original, BuiltinFunctionType):
+        return original
+
+    @wraps(original)
+    def read(fd: Any, length: Any, /) -> bytes:
+        if fd == 0:
+            cross(read_from("os.read", 0))
+        return original(fd, length)
+
+    return read
 
 
 class _Scan:
@@ -1066,6 +1077,7 @@ def _always() -> list[Patch]:
         LatePatch(os, "open", _opening_by_number),
         LatePatch(os, "getcwd", _directory),
         LatePatch(builtins, "input", _answering),
+        LatePatch(os, "read", _reading_by_number),
         LatePatch(os, "listdir", _listing),
         LatePatch(os, "scandir", _scanning),
         *_of_pathlib(),

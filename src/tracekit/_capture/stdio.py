@@ -404,9 +404,10 @@ def _printed(text: str) -> None:
 
 
 def capture_input() -> None:
-    """Make ``input()`` and reads of ``sys.stdin`` captured calls, for the rest of the process."""
+    """Make ``input()`` and reads of ``sys.stdin``, or of its descriptor, captured calls, for the rest of the process."""
     builtins.input = looking_like(_prompting(builtins.input), builtins.input, builtins)
     sys.stdin = _Stdin(sys.stdin, "stdin", ("read", "readline", "readlines"))
+    os.read = looking_like(_reading(os.read), os.read, os)
 
 
 def _step(name: str, function: Any) -> Any:
@@ -437,6 +438,19 @@ def _prompting(original: Any) -> Any:
         return shown(prompt)
 
     return input
+
+
+def _reading(original: Any) -> Any:
+    """Wrap ``os.read``; an event loop's reads are not steps: that it reads standard input is in the run's boundary."""
+    step: Any = _step("os.read", lambda length: original(0, length))
+
+    @wraps(original)
+    def read(fd: Any, length: Any, /) -> bytes:
+        if fd != 0 or sys._getframe(1).f_globals.get("__name__", "").startswith("asyncio."):
+            return original(fd, length)  # type: ignore[no-any-return]
+        return step(length)  # type: ignore[no-any-return]
+
+    return read
 
 
 def _edits() -> bool:
