@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,38 @@ def test_forks(family: Family) -> None:
     assert sorted(lane for lane in family.segments() if lane.startswith("/fork")) == [
         "/fork#1", "/fork#2", "/fork#3", "/fork#3/fork#1", "/fork#4", "/fork#5",
     ]  # fmt: skip
+
+
+QUEUES = """
+import multiprocessing
+
+def take(queue):
+    pay(str(queue.get()))
+
+def main():
+    context = multiprocessing.get_context("fork")
+    shared, own = context.Queue(), context.SimpleQueue()
+    processes = [context.Process(target=take, args=(queue,)) for queue in (shared, shared, own)]
+    for process in processes:
+        process.start()
+    for queue in (shared, shared, own):
+        queue.put(1)
+    for process in processes:
+        process.join()
+"""
+
+
+def test_processes_that_share_a_queue(family: Family) -> None:
+    """Which of them got which item is a matter of chance that no trace has: the recording says so, and so does the
+    verdict. A queue that one process alone reads is not mentioned."""
+    family.program(QUEUES)
+    told = family.record().stderr
+    assert told.count("taking items from the queue with pipe ") == 1, told
+    assert ", which several processes share" in told
+    why = json.loads(family.python("-m", "tracekit", "show", family.run_id, "--why", "--json").stdout)[
+        "can_be_replayed"
+    ]
+    assert (why["answer"], [one["code"] for one in why["reasons"]]) == (None, ["uncaptured"])
 
 
 KILLED_EARLY = """

@@ -168,7 +168,7 @@ def _canonical(host: str) -> str | None:
 # class derived from ``_socket.socket``, is seen like any other.
 
 #: A replay does not block an ``act``: only sessions in which nothing at all is allowed are asked about it.
-Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "act"]
+Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "act"]
 
 
 class Attempt:

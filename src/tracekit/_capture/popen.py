@@ -27,9 +27,9 @@ from .._runtime.session import (
 )
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs
-from .callers import telemetry
+from .callers import by_user, telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
-from .guard import Attempt
+from .guard import Attempt, observe
 from .leftovers import by_finalizer
 from .patch import Patch, Switch
 from .processes import (
@@ -1083,6 +1083,22 @@ def _prepare(original: Any) -> Any:
     return get_preparation_data
 
 
+def _taking(original: Any) -> Any:
+    """Note that this process takes items of a queue between processes: if another one does, too, chance decides which
+    gets which."""
+
+    @functools.wraps(original)
+    def get(self: Any, *args: Any, **options: Any) -> Any:
+        if current.get() is not None and by_user():
+            with suppress(OSError, AttributeError):  # it is closed, or one of another kind
+                about = os.fstat(self._reader.fileno())
+                pipe = f"the queue with pipe {about.st_ino}"
+                observe(Attempt("queue", "Queue.get", pipe), by=self)
+        return original(self, *args, **options)
+
+    return get
+
+
 # -- patches -----------------------------------------------------------------------------------------------------------
 
 #: Module, class, name, and its replacement.
@@ -1090,6 +1106,8 @@ entrances: Final = (
     ("subprocess", "Popen", "__init__", _popen),
     ("multiprocessing.process", "BaseProcess", "start", _start),
     ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
+    ("multiprocessing.queues", "Queue", "get", _taking),
+    ("multiprocessing.queues", "SimpleQueue", "get", _taking),
     *status_entrances,
     *pools,
 )

@@ -42,6 +42,7 @@ _STARTING: Final = (
     "multiprocessing.process",
     "multiprocessing.spawn",
     "multiprocessing.pool",
+    "multiprocessing.queues",
     "concurrent.futures.process",
     "asyncio.base_subprocess",
     "asyncio.unix_events",

@@ -12,6 +12,7 @@ import sys
 from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from .._journal import store as files
 from .._journal.entry import ENDS
 from .._journal.store import Store, segment_in
 from .._lazy import NamedTuple, expression
-from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, uncaptured
+from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, shared_queues, uncaptured
 from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -141,8 +142,8 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         if boundary.as_dict():
             meta["boundary"] = boundary.as_dict()
         meta["wrote"] = session.state.extras.of(OwnFiles).lasting
-        crossed = [*boundary.crossings, *_crossed_in(end.segments)]
-        lacking = uncaptured(crossed)
+        crossed = [boundary.crossings, *_crossed_in(end.segments)]
+        lacking = [*uncaptured(chain(*crossed)), *shared_queues(crossed)]
         session.report.note(sentences(lacking, _LINES), reached_out=any(reaches_the_network(one) for one in lacking))
     if session.warnings:
         meta["warnings"] = session.warnings
@@ -166,9 +167,9 @@ def _still_running(session: Recording) -> list[int]:
 
 
 @_reality.off_loop()
-def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
-    """Return what the run's other processes have noted at their boundaries."""
-    found: list[Crossing] = []
+def _crossed_in(segments: Iterable[str]) -> list[list[Crossing]]:
+    """Return what each of the run's other processes has noted at its boundary."""
+    found: list[list[Crossing]] = []
     for path in segments:
         with suppress(OSError, TracekitError):
             last = files.last_entry(path)
@@ -176,7 +177,7 @@ def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
                 from .._journal.reader import Trace
 
                 with Trace(path) as trace:
-                    found += crossings_of(trace.entries(damaged=True))
+                    found.append(crossings_of(trace.entries(damaged=True)))
     return found
 
 

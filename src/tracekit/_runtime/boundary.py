@@ -20,6 +20,7 @@ __all__ = [
     "crossings_of",
     "reaches_the_network",
     "sentences",
+    "shared_queues",
     "uncaptured",
 ]
 
@@ -57,6 +58,7 @@ _WORDS: Final = {
     "lookup": "a look-up of",
     "native": "a call of",
     "process": "the process",
+    "queue": "taking items from",
     "send": "sending to",
     "stdin": "reading",
 }
@@ -309,10 +311,26 @@ def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collec
 
 def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
     """Return what a replay would lack: crossings noted and not captured, and refused ones; not a look-up followed by a
-    connection."""
-    found = [one for one in crossings if one.status in ("noted", "refused") and one.times > one.captured]
+    connection. What depends on other processes is left to ``shared_queues``."""
+    found = [
+        one
+        for one in crossings
+        if one.status in ("noted", "refused") and one.kind != "queue" and one.times > one.captured
+    ]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
     return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
+
+
+def shared_queues(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:
+    """Return those queues from which more than one process took items, given the crossings of each process: chance
+    decided which got which."""
+    first: dict[str, Crossing] = {}
+    shared: dict[str, Crossing] = {}
+    for crossings in processes:
+        own = {one.target: one for one in crossings if one.kind == "queue"}
+        shared.update((target, first[target]) for target in own if target in first)
+        first = {**own, **first}
+    return [*shared.values()]
 
 
 def reaches_the_network(one: Crossing) -> bool:
@@ -335,6 +353,8 @@ def sentences(found: Sequence[Crossing], most: int) -> list[str]:
 def _sentence(one: Crossing) -> str:
     if one.status == "refused":
         return f"refused, and by a replay too: {one.text}"
+    if one.kind == "queue":
+        return f"not captured, and a replay may differ: {one.text}, which several processes share"
     more = ""
     if one.lane is not None:
         more = ", which did not join the run"

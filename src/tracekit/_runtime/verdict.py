@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .._journal.entry import READS, SINGLES, family_of, imported_from
 from .._lazy import NamedTuple
 from ..errors import InexactReplayError
-from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
+from .boundary import OBSERVED, Crossing, crossings_of, shared_queues, uncaptured
 from .recovered import RecoveredLog, RecoveredStep
 from .report import MOST
 
@@ -304,12 +304,17 @@ def judge(files: Sequence[File]) -> RunVerdict:
     """Return the verdict on a run, given its own file (first) and those of its child processes."""
     read = [_Read(one) for one in files]
     joined = {one.lane for one in read if one.lane}
-    crossed = [(one, crossing) for one in read for crossing in uncaptured(crossings_of(one.crossing, joined))]
+    crossings = [crossings_of(one.crossing, joined) for one in read]
+    crossed = [(one, crossing) for one, own in zip(read, crossings, strict=True) for crossing in uncaptured(own)]
     unseen = [] if all(one.observed for one in read) else [_NOT_OBSERVED]
     if not unseen and not all(one.inputs_observed for one in read):
         unseen = [_INPUTS_NOT_OBSERVED]
     return RunVerdict(
-        _judgement([*_against_a_replay(read), *_uncaptured(crossed)], unseen, _NOTHING_LACKING),
+        _judgement(
+            [*_against_a_replay(read), *_uncaptured(crossed, shared_queues(crossings))],
+            unseen,
+            _NOTHING_LACKING,
+        ),
         _judgement(
             [*_against_running_it(read), *_with_effects(crossed)],
             unseen or _writes(read),
@@ -482,9 +487,9 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
 _Crossed = Sequence[tuple[_Read, Crossing]]
 
 
-def _uncaptured(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
-    """Yield the boundary crossings that a replay would lack. Listening, and what may not belong to the run, are
-    uncertain."""
+def _uncaptured(crossed: _Crossed, queues: Sequence[Crossing]) -> Iterator[tuple[bool | None, Reason]]:
+    """Yield the boundary crossings that a replay would lack. Listening, what may not belong to the run, and ``queues`` of
+    which several processes took items, are uncertain."""
     for one, crossing in crossed:
         facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
         if crossing.status == "refused":
@@ -496,6 +501,9 @@ def _uncaptured(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             why = "did not join the run" if crossing.lane is not None else "was not captured"
             says = None if crossing.kind == "listen" else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
+    for crossing in queues:
+        text = f"which process got which item by {crossing.text} was not captured"
+        yield None, Reason("uncaptured", text, {"kind": crossing.kind, "where": crossing.where})
 
 
 def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
