@@ -1,8 +1,16 @@
-"""A signal handler that raises while the hooks of a run are being installed leaves none of them behind."""
+"""A signal handler that raises while tracekit installs hooks, or imports something, leaves nothing half done."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
 from tests.support.processes import python
+from tracekit import record
+from tracekit._lazy import _LaterModule
 
 PROGRAM = """
 import asyncio, builtins, gc, os, queue, random, select, socket, subprocess, sys, threading, time
@@ -60,3 +68,27 @@ def test_an_interrupted_installation_leaves_nothing_behind() -> None:
     done = python("-c", PROGRAM)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 500
+
+
+def test_a_handler_that_raises_while_tracekit_imports_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called once the import is done: neither the package nor what needs it is left in the middle."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "needed_late.py").write_text(
+        "from _thread import interrupt_main\nfrom signal import SIGUSR1\ninterrupt_main(SIGUSR1)\nwhole = True\n"
+    )
+    monkeypatch.syspath_prepend(place)
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with record("interrupted", store=tmp_path), pytest.raises(KeyboardInterrupt):
+            _LaterModule("needed_late")._real()
+        assert sys.modules["needed_late"].whole
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        sys.modules.pop("needed_late", None)

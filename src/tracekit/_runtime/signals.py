@@ -100,6 +100,10 @@ _WAITS: Final = frozenset(
 _ASYNCIO: Final = os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep
 
 
+#: The file of the functions that import a module.
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
+
+
 def _is_library(frame: FrameType) -> bool:
     """Return whether a frame is of the standard library, or of code that a library generated (the ``__new__`` of a named
     tuple)."""
@@ -108,12 +112,21 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def _own(frame: FrameType | None) -> FrameType | None:
-    """Return ``frame``, or the caller of its library code, if that is tracekit's."""
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        if not _is_library(frame):
+    """Return ``frame``, or the caller of its library code, if that is tracekit's; for a module that is being imported, of
+    whatever package, the code of tracekit that needs it."""
+    below_an_import = True
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == _IMPORTING:
+            below_an_import = True
+        elif is_own(file) and frame.f_code.co_name != "<module>":
+            return frame if below_an_import else None
+        elif is_user_frame(frame):
             return None
+        elif not is_own(file) and not _is_library(frame):
+            below_an_import = False  # unless it turns out to be
         frame = frame.f_back
-    return frame
+    return None
 
 
 def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
@@ -206,17 +219,19 @@ class Watch:
         self.over = False
 
     def begin(self, frame: FrameType | None, *, precisely: bool) -> bool:
-        """Begin tracing, from ``frame`` outwards. Does nothing if a debugger or a coverage tool traces the program
-        itself."""
+        """Begin tracing, from ``frame`` outwards; ``precisely``: up to the program's innermost frame, each instruction.
+        Does nothing if a debugger or a coverage tool traces the program itself."""
         if sys.gettrace() is not None:
             return False
+        outside, at_program = _outside(frame), False
         while frame is not None:
+            at_program = at_program or frame is outside
             if not is_own(frame.f_code.co_filename) and self._follows(frame):
                 self._marked.append((frame, frame.f_trace, frame.f_trace_opcodes))
                 frame.f_trace = self._line
                 if precisely:
                     frame.f_trace_opcodes = True
-                    if not _is_library(frame):
+                    if at_program:
                         break
             frame = frame.f_back
         sys.settrace(self._called)
@@ -255,6 +270,8 @@ def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the program in which what ``frame`` does was begun."""
+    frame = _own(frame) or frame
     while frame is not None and (is_own(frame.f_code.co_filename) or _is_library(frame)):
         frame = frame.f_back
     return frame
