@@ -6,17 +6,19 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.processes import python
+from tests.support.pages import commands_on_path
+from tests.support.processes import SDKS, command, python
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_examples_pass_their_tests() -> None:
     """In a process of their own, as their page says: the plugin captures the SDKs for the whole of a suite."""
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", cwd=ROOT, fresh=True)
+    # A plugin of pytest may be imported there already.
+    options = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    done = python("-m", "pytest", "-q", *options, "examples", cwd=ROOT, imports=SDKS, seeds=("0",))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
 
@@ -28,7 +30,8 @@ def test_the_commands_of_the_page_work_as_written(tmp_path: Path) -> None:
     written = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     commands = [line.removeprefix("$ ").replace("/tmp/", f"{tmp_path}/") for line in written if line.startswith("$ ")]
     variables = {name: value for name, value in os.environ.items() if name not in ("TRACEKIT_DIR", "CI")}
-    variables["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    ours = commands_on_path(tmp_path / "bin", command(imports=SDKS))
+    variables["PATH"] = f"{ours}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-ec", "\n".join(commands)],
         cwd=tmp_path,

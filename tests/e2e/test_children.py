@@ -73,13 +73,17 @@ class Place:
         self.root = root
         (root / "child.py").write_text(CHILD)
 
-    def run(self, body: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, body: str, *arguments: str, fresh: bool = False, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """``fresh``: the processes that it starts begin with nothing imported."""
         (self.root / "parent.py").write_text(HEAD + body)
-        return self.python("parent.py", *arguments, **environment)
+        return self.python("parent.py", *arguments, fresh=fresh, **environment)
 
-    def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def python(self, *arguments: str, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = {"TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment}
-        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
+        seeds = () if fresh else ("0",)
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables}, seeds=seeds)
 
     @property
     def effects(self) -> list[str]:
@@ -109,9 +113,11 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def exact(place: Place, body: str, effects: list[str], *, replays: int = 1, complete: bool = True) -> None:
+def exact(
+    place: Place, body: str, effects: list[str], *, replays: int = 1, complete: bool = True, fresh: bool = False
+) -> None:
     """Recorded once, and replayed so many times in the same process; each effect happened once; ``complete``: the segments have an end."""
-    done = place.run(body + TAIL, str(replays))
+    done = place.run(body + TAIL, str(replays), fresh=fresh)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("exact\n")
     assert place.effects == sorted(effects)
@@ -132,6 +138,7 @@ def main():
 """,
         ["parent", "first", "grandparent", "grandchild"],
         replays=2,
+        fresh=True,
     )
     segments = place.segments()
     assert sorted(segments) == [

@@ -614,6 +614,7 @@ def test_a_process_whose_output_is_read_waits_for_what_does_not_come(
     family: Family, reading: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a program reads from or writes to a process and neither can go on, the replay fails and names both."""
+    family.fresh = True  # else there is one more child, which might write for ever
     family.child(
         """
 import os, sys, threading

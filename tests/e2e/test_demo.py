@@ -45,7 +45,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     """The demo records, replays and refuses two manipulations; every check passes, and the files that it leaves say the
     same."""
     place = tmp_path / "kept"
-    done = python(*COMMAND, "--json", "--keep", str(place), timeout=100, fresh=True)
+    done = python(*COMMAND, "--json", "--keep", str(place), timeout=100, imports=SDKS, seeds=("0",))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["ok"] is True

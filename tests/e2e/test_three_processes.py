@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import python
+from tests.support.processes import SDKS, python
 from tracekit.agents import compare, events, ordered, serialize
 from tracekit.integration import Store
 
@@ -123,7 +123,7 @@ class Flow:
 
     def python(self, *arguments: str, store: str = "store") -> subprocess.CompletedProcess[str]:
         variables = {"TRACEKIT_DIR": str(self.root / store), "PYTHONHASHSEED": "0"}
-        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables}, imports=SDKS, seeds=("0",))
 
     def record(self, order: str, last: str, store: str = "store") -> str:
         done = self.python("planner.py", *self.ports, order, last, store=store)

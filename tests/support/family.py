@@ -53,6 +53,8 @@ class Family:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.run_id = ""
+        #: Whether the processes that the program starts begin with nothing imported.
+        self.fresh = False
 
     def child(self, text: str, name: str = "child.py") -> None:
         (self.root / name).write_text(EFFECT + text)
@@ -63,7 +65,8 @@ class Family:
 
     def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = {"TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment}
-        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
+        seeds = () if self.fresh else ("0",)
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables}, seeds=seeds)
 
     def record(self) -> subprocess.CompletedProcess[str]:
         done = self.python("parent.py", "record")

@@ -7,16 +7,19 @@ fork of one that has done the imports, with hash seed 0.
 
 What is about the start itself (another hash seed, options of the interpreter) starts an interpreter of its own; a test that
 must begin with nothing imported says ``fresh=True``. So do the interpreters that the program starts itself, unless the test says
-with ``seeds`` that how they start is not its subject.
+with ``seeds`` that how they start is not its subject: then they are forked, too.
 
 :func:`started` starts a server so, and :func:`command` is a command line with which somebody else does.
 """
 
 from __future__ import annotations
 
+import _posixsubprocess
+import _socket
 import atexit
 import ctypes
 import ctypes.util
+import fcntl
 import gc
 import hashlib
 import importlib
@@ -40,7 +43,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -52,9 +55,9 @@ __all__ = ["SDKS", "command", "forking", "python", "started"]
 SDKS = "tests.support.clients"
 
 ROOT = Path(__file__).parents[2]
-#: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, and where
-#: compiled files are.
-_AT_START = ["TRACEKIT_JOIN", "TRACEKIT_PURE"]
+#: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, where compiled
+#: files are, and the ticket of a run.
+_AT_START = ["TRACEKIT_PURE"]
 for _names in (
     "BREAKPOINT COERCECLOCALE DEBUG DEVMODE FAULTHANDLER HOME INSPECT INTMAXSTRDIGITS IOENCODING MALLOC NODEBUGRANGES",
     "NOUSERSITE OPTIMIZE PROFILEIMPORTTIME SAFEPATH TRACEMALLOC UNBUFFERED UTF8 VERBOSE WARNDEFAULTENCODING WARNINGS",
@@ -82,7 +85,7 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case. ``imports`` are modules, with commas
     between them, that the warm interpreter has imported besides tracekit. The interpreters that the program starts itself, with one of
-    these hash ``seeds``, are forked as well: they are the children of others."""
+    these hash ``seeds``, are forked as well: with the seed 0 they are its own children, with another one those of others."""
     variables = dict(os.environ if env is None else env)
     if fresh or not _usual(arguments, variables):
         command = [sys.executable, *arguments]
@@ -93,6 +96,7 @@ def python(
         "arguments": arguments,
         "cwd": os.fspath(cwd or os.getcwd()),
         "variables": variables,
+        "nursery": _HASH_SEED in seeds,
         "addresses": {seed: _warm(imports, seed) for seed in seeds},
     }
     return _communicated(_warm(imports), request, input.encode(), timeout)
@@ -139,9 +143,17 @@ def _usual(arguments: Sequence[str], variables: Mapping[str, str], seed: str = _
         return False
     if variables.get("PYTHONHASHSEED", _HASH_SEED) != seed:
         return False
-    if any(Path(entry, "sitecustomize.py").exists() for entry in variables.get("PYTHONPATH", "").split(os.pathsep)):
+    if any(_exists(f"{entry}/sitecustomize.py") for entry in variables.get("PYTHONPATH", "").split(os.pathsep)):
         return False
     return all(variables.get(name) == _VARIABLES.get(name) for name in _AT_START)
+
+
+def _exists(path: str, really: Callable[[str], object] = os.stat) -> bool:
+    """A program that asks ``os`` under record has asked for it itself."""
+    with suppress(OSError):
+        really(path)
+        return True
+    return False
 
 
 _warmed: dict[tuple[str, str], str] = {}
@@ -393,6 +405,31 @@ def _become(arguments: list[str], variables: Mapping[str, str]) -> None:
     _MAINS.append(sys.modules["__main__"])
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    if "TRACEKIT_JOIN" in variables:
+        sys.meta_path.insert(0, _Joining())
+
+
+class _Joining:
+    """Finds tracekit when the program imports it, which then does what it does at its import: it joins the run of the ticket."""
+
+    def __init__(self) -> None:
+        self._module = sys.modules.pop("tracekit")
+        self._spec = self._module.__spec__
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name != "tracekit":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        from tracekit._runs.segments import join
+
+        join()
 
 
 def _run(arguments: list[str]) -> None:
@@ -434,6 +471,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _program(request: dict[str, Any]) -> None:
+    request, ask = _with_nursery(request)
     os.chdir(request["cwd"])
     arguments = list(request["arguments"])
     variables = {os.fsdecode(name): os.fsdecode(value) for name, value in request["variables"].items()}
@@ -447,7 +485,7 @@ def _program(request: dict[str, Any]) -> None:
 
     os.execve = execve  # type: ignore[assignment]
     if addresses := request.get("addresses"):
-        _fork_instead(addresses)
+        _fork_instead(addresses, ask)
     try:
         _become(arguments, variables)
         try:
@@ -478,24 +516,156 @@ def _program(request: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def _fork_instead(addresses: Mapping[str, str]) -> None:
-    """Let what this process starts with our own interpreter be forked from the warm one at the address of its hash seed."""
+def _fork_instead(addresses: Mapping[str, str], ask: Callable[..., int | None] | None = None) -> None:
+    """Let what this process starts with our own interpreter be forked: its own children by ``ask``, others from the warm interpreter at the
+    address of their hash seed."""
     really = subprocess._fork_exec  # type: ignore[attr-defined]
+    ours: Any = os.environ
 
     def fork_exec(
         args: Sequence[Any], executables: Any, close_fds: bool, keep: Any, cwd: Any, env: Any, *rest: Any
     ) -> Any:
         first, *arguments = map(os.fsdecode, args)
-        variables = dict(os.environ)
-        if env is not None:
-            variables = dict(os.fsdecode(line).split("=", 1) for line in env)
-        seed = variables.get("PYTHONHASHSEED", _HASH_SEED)
-        if first == sys.executable and seed in addresses and _usual(arguments, variables, seed):
-            args = [*_forked(addresses[seed]), *arguments]
+        if first == sys.executable:
+            lines = [b"%b=%b" % one for one in ours._data.items()] if env is None else env
+            variables = dict(os.fsdecode(line).split("=", 1) for line in lines)
+            seed = variables.get("PYTHONHASHSEED", _HASH_SEED)
+            if seed in addresses and _usual(arguments, variables, seed):
+                if ask is None or seed != _VARIABLES["PYTHONHASHSEED"]:
+                    args = [*_forked(addresses[seed]), *arguments]
+                elif (pid := ask(arguments, variables, close_fds, keep, cwd, *rest)) is not None:
+                    return pid
         return really(args, executables, close_fds, keep, cwd, env, *rest)
 
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
     subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]  # the other way, from Python 3.13 on
+    if ask is not None:
+        _posixsubprocess.fork_exec = fork_exec  # of multiprocessing
+
+
+# -- the children of a program ----------------------------------------------------------------------------------------------
+#
+# A program that is recorded is no longer as the warm interpreter was; but a copy of that, forked before the program began, is. It
+# is a child of the program, and what it forks with ``CLONE_PARENT`` is one as well. What those start themselves is not forked.
+
+
+def _with_nursery(request: dict[str, Any]) -> tuple[dict[str, Any], Callable[..., int | None] | None]:
+    """The program to run in this process, and with what it asks for its children."""
+    if not request.get("nursery") or sys.platform != "linux":
+        return request, None
+    asking, asked = _socket.socketpair()
+    if os.fork() == 0:
+        asking.close()
+        return _nurse(asked), None
+    asked.close()
+    high = _socket.socket(fileno=fcntl.fcntl(asking.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH))
+    asking.close()
+    return request, _asking(high)
+
+
+def _asking(talk: _socket.socket) -> Callable[..., int | None]:
+    """Fork a child of this process as ``subprocess._fork_exec`` would; ``None`` if only that can do it."""
+    getcwd, getpid, one_at_a_time, program = os.getcwd, os.getpid, threading.Lock(), os.getpid()
+
+    def ask(
+        arguments: list[str], variables: dict[str, str], close_fds: bool, keep: Sequence[int], cwd: Any, *rest: Any
+    ) -> int | None:
+        stdin, _, _, stdout, _, stderr, _, gone, _, session, group, *unusual = rest[:16]
+        if getpid() != program or not close_fds or [*unusual] != [None, None, None, -1, None]:
+            return None
+        numbers = [0, 1, 2, *(number for number in keep if number != gone)]
+        files = [*(own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))), *numbers[3:]]
+        told = {
+            "arguments": arguments, "variables": variables, "numbers": numbers, "session": session, "group": group,
+            "cwd": os.path.join(getcwd(), os.fsdecode(cwd or "")), "mask": [*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))],
+            "ignored": [int(one) for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
+        }  # fmt: skip
+        body = marshal.dumps(told)
+        with one_at_a_time:
+            try:
+                packed = b"".join(file.to_bytes(4, sys.byteorder) for file in files)
+                talk.sendmsg([len(body).to_bytes(8)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
+                talk.sendall(body)
+                pid = int.from_bytes(talk.recv(8))
+            except OSError:
+                return None
+        return pid or None
+
+    return ask
+
+
+def _nurse(talk: _socket.socket) -> dict[str, Any]:
+    """Fork a child of this process's parent for each that it asks for; returns the request in each fork."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)  # who reads what the program writes does not wait for us
+    os.close(nothing)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())  # the program's
+    while True:
+        size, control, _, _ = talk.recvmsg(8, _socket.CMSG_SPACE(4 * 253))
+        if not size:
+            os._exit(0)
+        body = b""
+        while len(body) < int.from_bytes(size):
+            body += talk.recv(int.from_bytes(size) - len(body))
+        files = [
+            int.from_bytes(data[at : at + 4], sys.byteorder) for _, _, data in control for at in range(0, len(data), 4)
+        ]
+        pid = _fork_sibling()
+        if pid == 0:
+            talk.close()
+            return _born(marshal.loads(body), files)
+        for file in files:
+            os.close(file)
+        talk.sendall(max(pid, 0).to_bytes(8))
+
+
+def _born(told: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
+    """The program that was asked for, in the state in which ``exec`` would begin with these files."""
+    above = max(_HIGH, *told["numbers"]) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, above) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, told["numbers"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    if told["session"]:
+        os.setsid()
+    if told["group"] >= 0:
+        os.setpgid(0, told["group"])
+    for number in told["ignored"]:
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, told["mask"])
+    return told
+
+
+def _fork_sibling() -> int:
+    """``os.fork()``, but the new process is a child of this one's parent; -1 where the kernel does not do that."""
+    own = ctypes.pythonapi
+    address = ctypes.c_uint64()
+    settid = _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    flags = _CLONE_PARENT
+    if own.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address)) == 0:  # where C remembers the number of the thread
+        flags |= settid
+    arguments = (ctypes.c_uint64 * 8)(flags, 0, address.value)
+    own.PyOS_BeforeFork()
+    pid = own.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
+    if pid == 0:
+        own.PyOS_AfterFork_Child()
+    else:
+        own.PyOS_AfterFork_Parent()
+    return int(pid)
+
+
+#: From ``linux/sched.h``, ``linux/prctl.h`` and ``asm-generic/unistd.h``.
+_CLONE_PARENT = 0x8000
+_CLONE_CHILD_CLEARTID = 0x200000
+_CLONE_CHILD_SETTID = 0x1000000
+_PR_GET_TID_ADDRESS = 40
+_SYS_CLONE3 = 435
+#: Above the files that programs have.
+_HIGH = 200
 
 
 def _spare() -> None:

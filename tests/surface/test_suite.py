@@ -196,6 +196,54 @@ for seed in "123":
     assert told == started.replace("False", "True", 2)
 
 
+CHILD = """
+import os, signal, sys
+print(os.getppid() == int(sys.argv[1]), sys.argv[2:], sys.orig_argv[1:2], os.getcwd(), os.environ["OWN"], input())
+print(os.getsid(0) == os.getpid(), os.read(int(sys.argv[2]), 9), signal.getsignal(signal.SIGINT), sorted(os.listdir("/proc/self/fd"))[:-1])
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []), file=sys.stderr, flush=True)
+print("tracekit" in sys.modules, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+PARENT = """
+import multiprocessing, os, signal, subprocess, sys
+
+def work(number):
+    return number, os.getppid() == number, "tracekit" in sys.modules
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    read, write = os.pipe()
+    os.dup2(read, 77)
+    os.write(write, b"passed on")
+    child = subprocess.Popen(
+        [sys.executable, "child.py", str(os.getpid()), "77"], cwd="below", env={**os.environ, "OWN": "ä"}, pass_fds=[77],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )
+    print(*child.communicate("given"), child.returncode)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        number, *told = pool.apply(work, [os.getpid()])
+        print(number == os.getpid(), told)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has no call for it")
+def test_what_a_forked_program_starts_with_its_own_hash_seed_is_its_child(tmp_path: Path) -> None:
+    """The child finds what it would find if it were not forked, and its parent hears of its end; by multiprocessing, too."""
+    (tmp_path / "program.py").write_text(PARENT)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "child.py").write_text(CHILD)
+    variables = {**os.environ, "PYTHONHASHSEED": "0"}
+
+    def told(*seeds: str) -> str:
+        done = python("program.py", cwd=tmp_path, env=variables, seeds=seeds)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "\nFalse\n" in (started := told())
+    assert told("0") == started.replace("\nFalse\n", "\nTrue\n").replace("[True, False]", "[True, True]")
+
+
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", -15)])
 def test_a_command_that_forks(end: str, status: int) -> None:
     """Who starts it has a process that reads, writes and ends as the program does."""
