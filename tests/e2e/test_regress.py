@@ -25,7 +25,7 @@ from tracekit import CorpusReport, JudgedRun, Query, RunNotFoundError, RunStateE
 from tracekit.cli import main
 
 SHOP = """
-import fcntl, os, random, time
+import ctypes, fcntl, os, random, time
 from tracekit import record, traced_tool
 
 @traced_tool(side_effect="read_only")
@@ -69,7 +69,7 @@ def below():
     fcntl.flock(file, fcntl.LOCK_EX)
     print("slow", file=file, flush=True)
     while True:
-        pass
+        ctypes.CDLL(None).sleep(60)  # not a clock of the run
 
 @record("shop")
 def today(order):
