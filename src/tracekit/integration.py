@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ._capture.calls import live_async as live_async
     from ._capture.calls import perform as perform
     from ._capture.calls import perform_async as perform_async
+    from ._capture.calls import signature_of as signature_of
     from ._capture.contracted import ReplaceableCall as ReplaceableCall
     from ._capture.guard import Attempt as Attempt
     from ._capture.guard import forbidding as forbidding
@@ -312,6 +313,7 @@ _HOMES: Final = {
     "served": "_capture.http1",
     "serving": "_capture.transports",
     "shown": "_capture.plugins",
+    "signature_of": "_capture.calls",
     "supply_placeholders": "_capture.plugins",
     "to_json": "_values",
     "token_usage": "_capture.wire",
@@ -457,6 +459,7 @@ __all__ = [
     "served",
     "serving",
     "shown",
+    "signature_of",
     "span_id",
     "supply_placeholders",
     "to_json",

@@ -251,6 +251,23 @@ def test_a_class_made_while_the_program_ran_that_the_annotation_names() -> None:
     assert session.report.exact
 
 
+def test_a_class_made_while_the_program_ran_that_a_field_names() -> None:
+    """The field's class is in the annotation of the class in which it is, written as Python's own versions keep annotations."""
+    classes = "@dataclass\nclass Seat:\n    n: int\nclass Row(NamedTuple):\n    seat: Seat\n"
+    names: dict[str, Any] = {"NamedTuple": NamedTuple, "dataclass": dataclass, "__name__": __name__}
+    exec(
+        compile(classes + "def give() -> list[Row]:\n    return [Row(Seat(1))]", "rows.py", "exec", dont_inherit=True),
+        names,
+    )
+    tool = traced_tool(side_effect="read_only")(names["give"])
+    run, _ = recorded(tool)
+    assert warned_of_values(run) == []
+    with replay(run) as session:
+        [row] = tool()
+    assert session.report.exact
+    assert type(row.seat) is names["Seat"]
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -46,6 +47,7 @@ __all__ = [
     "shape_of",
     "shell_of",
     "shows_real_signature",
+    "signature_of",
     "tool",
     "wrap",
 ]
@@ -60,6 +62,15 @@ T = TypeVar("T")
 Binder = Callable[..., dict[str, Any]]
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Like ``inspect.signature``, but no annotation is evaluated: from Python 3.14 on, one may name what is defined later."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.STRING)
+    return inspect.signature(function)
+
+
 def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     """Return a function with the parameters of ``function`` that returns them as a dictionary.
 
@@ -69,7 +80,7 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     ``{"args": …, "kwargs": …}``.
     """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(signature_of(function).parameters.values())
     except (TypeError, ValueError):
         return loose
     if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -103,7 +114,7 @@ def first_parameter_in_class(function: Any) -> str | None:
     if not _is_in_class(function):
         return None
     try:
-        return next(iter(inspect.signature(function).parameters), None)
+        return next(iter(signature_of(function).parameters), None)
     except (TypeError, ValueError):
         return None
 
@@ -935,7 +946,7 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
 def parameters_of(function: Any, *, skip_first: bool = False) -> list[Parameter] | None:
     """Return the parameters of a tool, without its own object; ``None`` if they are unknown."""
     try:
-        found = list(inspect.signature(function).parameters.values())
+        found = list(signature_of(function).parameters.values())
     except (TypeError, ValueError):
         return None
     return found[1:] if found and (skip_first or is_method(function)) else found

@@ -969,8 +969,16 @@ def _submit(original: Any) -> Any:
 # gets one more.
 
 
+def _has_initializer(pool: Any) -> bool:
+    """Whether each worker begins with the program's own code. From Python 3.14 on the worker's context has it."""
+    context = getattr(pool, "_create_worker_context", None)
+    if context is None:
+        return getattr(pool, "_initializer", None) is not None
+    return getattr(context(), "initializer", None) is not None
+
+
 def _may_grow(pool: Any, turn: Any, threads: Any) -> None:
-    if threads is None or getattr(pool, "_initializer", None) is not None:  # an initializer is the program's own code
+    if threads is None or _has_initializer(pool):
         return
     if type(pool._threads) is set:
         pool._threads = _Workers(pool._threads)

@@ -15,7 +15,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
-from .._capture.calls import binder, loose, shows_real_signature
+from .._capture.calls import binder, loose, shows_real_signature, signature_of
 from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
 from .._runtime.callsite import caller
@@ -383,7 +383,7 @@ def call_with(function: Callable[..., Any], value: Any) -> tuple[tuple[Any, ...]
     if value is None:
         return (), {}
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (TypeError, ValueError):  # a builtin without one: the call itself decides
         return ((), {**value}) if _names(value) else ((value,), {})
     parameters = signature.parameters

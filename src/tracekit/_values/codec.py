@@ -854,7 +854,8 @@ def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
 
 #: The attributes of every class made by ``collections.namedtuple`` or ``typing.NamedTuple``, besides its fields.
 _OF_NAMEDTUPLES: Final = frozenset(vars(namedtuple("_OF_NAMEDTUPLES", ()))) | {
-    "__annotations__", "__annotate_func__", "__annotations_cache__", "__orig_bases__", "__static_attributes__", "__firstlineno__",
+    "__annotations__", "__annotate_func__", "__annotations_cache__", "__classdictcell__", "__orig_bases__", "__static_attributes__",
+    "__firstlineno__",
 }  # fmt: skip
 
 
@@ -1113,10 +1114,14 @@ def _inside(item: Any) -> Iterator[Any]:
         yield from _annotated_fields(item)
 
 
+#: The attributes of a class that has annotations: the last two from Python 3.14 on, which evaluates them when they are read.
+_ANNOTATED: Final = frozenset(("__annotations__", "__annotate__", "__annotate_func__"))
+
+
 def _annotated_fields(cls: type) -> Iterator[Any]:
     for field in (getattr(cls, "__pydantic_fields__", None) or {}).values():
         yield getattr(field, "annotation", None)
-    if "__annotations__" in vars(cls) or hasattr(cls, "__dataclass_fields__"):
+    if not _ANNOTATED.isdisjoint(vars(cls)) or hasattr(cls, "__dataclass_fields__"):
         yield from _annotations(cls)
 
 
@@ -1126,6 +1131,10 @@ def _annotations(cls: type) -> list[Any]:
     try:
         return list(get_type_hints(cls).values())
     except Exception:  # a name that exists only for the type checker; annotations that are not strings are still usable
+        if sys.version_info >= (3, 14):
+            from annotationlib import Format, get_annotations
+
+            return list(get_annotations(cls, format=Format.FORWARDREF).values())
         return list(vars(cls).get("__annotations__", {}).values())
 
 

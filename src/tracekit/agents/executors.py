@@ -26,6 +26,7 @@ from ..integration import (
     perform,
     perform_async,
     register,
+    signature_of,
 )
 from .intentions import Intention, copied
 
@@ -103,7 +104,7 @@ def _is_tool(owner: type, name: str) -> bool:
 def check_named(tool: Any, known: Captured) -> None:
     """Raise ``IntentionError`` for a tool that can't be called with arguments by name."""
     try:
-        parameters = list(inspect.signature(tool).parameters.values())
+        parameters = list(signature_of(tool).parameters.values())
     except (TypeError, ValueError):  # it has no readable signature
         return
     if parameters and parameters[0].name in ("self", "cls") and known.lacks_object:

@@ -17,7 +17,18 @@ from tracekit import agent as acting
 
 from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
-from ..integration import Below, Captured, ReplaceableCall, Request, Spec, Spending, captured_of, here, own_code
+from ..integration import (
+    Below,
+    Captured,
+    ReplaceableCall,
+    Request,
+    Spec,
+    Spending,
+    captured_of,
+    here,
+    own_code,
+    signature_of,
+)
 from .envelope import IntentEnvelope, IntentRef
 from .result import AgentResult
 
@@ -345,7 +356,7 @@ def _asynchronous(handler: Any) -> bool:
 
 def _wants_payload(name: str, handler: Any) -> bool:
     try:
-        parameters = list(inspect.signature(handler).parameters.values())
+        parameters = list(signature_of(handler).parameters.values())
     except (TypeError, ValueError):  # a callable without a readable signature
         return False
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

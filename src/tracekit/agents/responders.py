@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import ContractViolationError, IntentionError, UnreadEventsError
-from ..integration import Attempt, Spec, forbidding, here, own_code
+from ..integration import Attempt, Spec, forbidding, here, own_code, signature_of
 from .intentions import EVENTS, Event, Intention, deciding
 from .world import World
 
@@ -143,7 +143,7 @@ def responder(
 def _wants_world(name: str, function: Callable[..., Any]) -> bool:
     """Return whether it takes the world, too: it has a second required parameter, or one of that name."""
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except ValueError:  # a builtin without a readable signature
         return False
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

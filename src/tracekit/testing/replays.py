@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from .._capture.calls import signature_of
 from .._runs.block import below_run, call_with
 from .._runs.replay import replay
 from .._runs.replaying import ReplayBlock
@@ -70,5 +71,5 @@ def _arguments(
     try:
         return call_with(function, session.input)
     except TypeError:
-        inspect.signature(function).bind()  # raise the usual TypeError if it has other required parameters
+        signature_of(function).bind()  # raise the usual TypeError if it has other required parameters
         return (), {}
