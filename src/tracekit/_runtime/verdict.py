@@ -8,7 +8,7 @@ reports exactness or safety (exit codes, warnings, ``show --why``, ``tracekit.te
 
 from __future__ import annotations
 
-import platform
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -479,7 +479,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         text = f"it read files whose content was not kept: a replay needs them unchanged ({named})"
         yield None, Reason("not_kept", text, {"entries": [*not_kept.values()]})
     python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
-    here = platform.python_version()
+    here = sys.version.split()[0]
     if source is None and isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
         yield None, Reason("environment", f"it was recorded on Python {python}, and this is {here}")
 
