@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tracekit.integration import Answer, body_not_kept, message, register_codec, shown
+from tracekit.integration import Answer, body_not_kept, message, raw_headers, register_codec, shown
 
 if TYPE_CHECKING:
     from ._library import Library
@@ -15,8 +15,8 @@ __all__ = ["teach"]
 
 
 def teach(library: Library, name: str) -> None:
-    """Record requests and responses of ``library`` anywhere in a value, without credentials; also its URLs and queries, whose
-    secrets the run's redactor replaces.
+    """Record requests, responses and headers of ``library`` anywhere in a value, without credentials; also its URLs and
+    queries, whose secrets the run's redactor replaces.
 
     The body of a request is not kept; of a response, the part that has been read.
     """
@@ -57,7 +57,13 @@ def teach(library: Library, name: str) -> None:
             made.elapsed = timedelta(seconds=recorded["elapsed"])
         return made
 
+    def headers(recorded: Any) -> Any:
+        return library.module.Headers(raw_headers(Answer.of_message({"headers": recorded}).headers))
+
     query = library.module.QueryParams
+    register_codec(
+        library.module.Headers, f"{name}.Headers", lambda value: message(None, value.raw, None)["headers"], headers
+    )
     register_codec(query, f"{name}.QueryParams", lambda value: value.multi_items(), query)
     register_codec(library.module.URL, f"{name}.URL", str, library.module.URL)
     register_codec(library.Request, f"{name}.Request", encode_request, request)

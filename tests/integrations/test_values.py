@@ -61,21 +61,25 @@ def test_the_response_of_a_status_error(library: Any, instrumented: None) -> Non
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 def test_urls_and_queries(library: Any, instrumented: None) -> None:
-    """They come back equal; a secret in one is nowhere in the trace."""
+    """They come back equal, as headers do; a secret in one is nowhere in the trace."""
 
     @tracekit.traced_tool(side_effect="read_only")
     def find(secret: bool) -> Any:
         if secret:
-            return library.URL(f"http://ann:{SECRET}@a.example/?token={SECRET}"), library.QueryParams({"token": SECRET})
-        return library.URL("http://a.example:8000/x%20y?b=1#c"), library.QueryParams("b=1&a=2&b=")
+            url, query = f"http://ann:{SECRET}@a.example/?token={SECRET}", {"token": SECRET}
+            return library.URL(url), library.QueryParams(query), library.Headers({"authorization": SECRET, "x": "y"})
+        headers = library.Headers([(b"Set", b"a"), (b"set", b"\xe9")])
+        return library.URL("http://a.example:8000/x%20y?b=1#c"), library.QueryParams("b=1&a=2&b="), headers
 
     def program() -> Any:
-        assert [one.host if isinstance(one, library.URL) else [*one] for one in find(True)] == ["a.example", ["token"]]
+        url, query, headers = find(True)
+        assert (url.host, [*query], headers["x"]) == ("a.example", ["token"], "y")
         return find(False)
 
     run, first, second = both(program)
     assert first == second
-    assert [type(one) for one in second] == [library.URL, library.QueryParams]
+    assert [type(one) for one in second] == [library.URL, library.QueryParams, library.Headers]
+    assert first[2].multi_items() == second[2].multi_items()
     assert SECRET not in Path(run.path).read_text()
 
 

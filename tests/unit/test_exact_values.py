@@ -39,7 +39,7 @@ def seen(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         flags = (value.flags.c_contiguous, value.flags.f_contiguous, value.flags.owndata, value.flags.writeable)
         strides = [stride for size, stride in zip(value.shape, value.strides, strict=True) if size > 1]
-        return (kind, value.dtype.str, value.shape, strides, flags, value.tolist())
+        return (kind, value.dtype.descr, value.shape, strides, flags, value.tolist())
     if isinstance(value, memoryview):
         return (kind, value.readonly, value.format, value.shape, value.tobytes())
     if isinstance(value, datetime.datetime | datetime.time):
@@ -100,6 +100,8 @@ EXACT: dict[str, Callable[[], Any]] = {
     "a transposed array": lambda: np.arange(24).reshape(2, 3, 4).transpose(1, 0, 2),
     "a copy in its order": lambda: np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1).copy(order="K"),
     "backwards": lambda: np.arange(5)[::-1],
+    "with fields": lambda: np.array([(1, 2.5, "a"), (2, -0.0, "bc")], [("n", "<i4"), ("x", ">f8"), ("text", "<U2")]),
+    "a field of one": lambda: np.zeros(3, [("a", "i4"), ("b", "M8[D]")])["b"],
     "every second": lambda: np.arange(10)[::2],
     "a column": lambda: np.arange(12.0).reshape(3, 4)[:, 1],
     "broadcast": lambda: np.broadcast_to(np.arange(3), (2, 3)),
@@ -243,6 +245,9 @@ def test_any_layout_of_an_array(data: st.DataObject) -> None:
         {"$t": "ndarray", "dtype": "<i4", "shape": [2], "v": "AAAAAAAAAAA=", "strides": ["a"]},
         {"$t": "ndarray", "dtype": "<i4", "shape": [2], "v": "AAAAAAAAAAA=", "strides": [4, 4]},
         {"$t": "ndarray", "dtype": "<i4", "shape": [2], "v": "AAAAAAAAAAA=", "strides": 4},
+        {"$t": "ndarray", "dtype": [["a", "<i4"], ["a", "<i4"]], "shape": [1], "v": "AAAAAAAAAAA="},
+        {"$t": "ndarray", "dtype": [["a", "|O"]], "shape": [1], "v": "AAAAAAAAAAA="},
+        {"$t": "ndarray", "dtype": [["a"]], "shape": [2], "v": "AAAAAAAAAAA="},
         {"$t": "memoryview", "v": "AAAA", "format": "i", "shape": [1]},
         {"$t": "memoryview", "v": "AAAA", "format": "B", "shape": [-3]},
         {"$t": "memoryview", "v": "AAAA", "format": "<x", "shape": [3]},

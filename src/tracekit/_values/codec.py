@@ -960,17 +960,31 @@ def _exception(walk: Walk, value: Any, depth: int) -> Tree:
 
 
 def _array(walk: Walk, value: Any, depth: int) -> Tree:
-    dtype = value.dtype.str
+    dtype = _dtype(value.dtype)
     tree: dict[str, Any] = {"$t": "ndarray", "dtype": dtype, "shape": list(value.shape)}
-    if dtype == "|O":
+    if value.dtype.str == "|O":
         tree["v"] = walk.items(value.ravel(), depth + 1)
-    elif not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
-        return walk.opaque(value, "only arrays of plain numbers, dates, texts, bytes and objects can be")
+    elif dtype is None:
+        return walk.opaque(
+            value, "only arrays of plain numbers, dates, texts, bytes and objects, or with fields of those, can be"
+        )
     else:
         tree["v"] = base64(value.tobytes())
     if walk.made is not None:  # a replay makes it again
         tree.update(_layout(value))
     return tree
+
+
+def _dtype(dtype: Any) -> Any:
+    """Return what an array is of as it is logged: a text, or the name and the text of each field; ``None`` if that does not
+    describe it fully."""
+    if dtype.names is None:
+        return dtype.str if dtype.str == "|O" or (DTYPE.fullmatch(dtype.str) and not dtype.subdtype) else None
+    fields = [(name, dtype[name].str) for name in dtype.names]
+    if any(dtype[name].names or not DTYPE.fullmatch(text) for name, text in fields):
+        return None
+    # Not so if there are gaps between fields, which would be logged, and compared, with whatever is in them.
+    return [[*field] for field in fields] if sys.modules["numpy"].dtype(fields) == dtype else None
 
 
 #: An array with gaps is made again with them if it spans at most this many bytes, or this many times its own.

@@ -514,7 +514,7 @@ def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     shape = decoder.items(tree["shape"], depth + 1)
     if tree["dtype"] == "|O" and len(shape) <= 32:
         return _objects(numpy, decoder, shape, tree, depth)
-    data, dtype = _data(tree), _dtype(numpy, tree)
+    data, dtype = _data(tree), _dtype(numpy, decoder.value(tree["dtype"], depth + 1))
     if len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
         refuse("it is not the shape of an array")
     if prod(shape) * dtype.itemsize != len(data):
@@ -527,16 +527,22 @@ def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 def _npscalar(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     numpy = _loaded("numpy", "a NumPy scalar")
-    data, dtype = _data(tree), _dtype(numpy, tree)
+    data, dtype = _data(tree), _dtype(numpy, _text(tree["dtype"]))
     if dtype.itemsize != len(data) or not data:
         refuse("a NumPy scalar does not fit its data")
     return numpy.frombuffer(data, dtype)[0]
 
 
-def _dtype(numpy: Any, tree: dict[str, Tree]) -> Any:
-    if not DTYPE.fullmatch(_text(tree["dtype"])):
+def _dtype(numpy: Any, logged: Any) -> Any:
+    """Return the dtype: of a text, or of the name and the text of each field."""
+    if type(logged) is list and logged and all(type(field) is list and len(field) == 2 for field in logged):
+        names = [_text(name) for name, _ in logged]
+        if len({*names}) == len(names) and all(names):
+            return numpy.dtype([(name, _dtype(numpy, _text(text))) for name, text in logged])
+        refuse("the fields of an array have no names of their own")
+    if not DTYPE.fullmatch(_text(logged)):
         refuse("it is not a dtype")
-    return numpy.dtype(tree["dtype"])
+    return numpy.dtype(logged)
 
 
 def _decode_enum(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
