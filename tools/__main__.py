@@ -4,6 +4,8 @@
 
     demo [ARGUMENTS]   install, then run ``tracekit demo``
     test [ARGUMENTS]   install, then run the test suite, three files at a time; ARGUMENTS replace that and go to pytest
+    test-installed [ARGUMENTS]
+                       the same on a wheel among other packages, as users have it, in an environment of its own
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
     docs [serve]       install, then build the documentation as a site in site/, or serve it and rebuild on changes
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import sys
 
-from tools.environment import Environment
+from tools.environment import ROOT, Environment
 
 #: Three workers that take whole files: fixtures of a file run once, and while one worker waits for a process the others use both cores.
 PARALLEL = ("-n", "3", "--dist", "loadfile")
@@ -41,6 +43,12 @@ def demo(*arguments: str) -> None:
 def test(*arguments: str) -> None:
     environment = Environment.find()
     environment.install("dev")
+    environment.script("pytest", *(arguments or PARALLEL))
+
+
+def test_installed(*arguments: str) -> None:
+    environment = Environment.at(ROOT / "build" / "installed")
+    environment.install_wheel("dev")
     environment.script("pytest", *(arguments or PARALLEL))
 
 
@@ -83,6 +91,7 @@ def main(arguments: list[str]) -> None:
     commands = {
         "demo": demo,
         "test": test,
+        "test-installed": test_installed,
         "programs": programs,
         "sdk-tests": sdk_tests,
         "docs": docs,

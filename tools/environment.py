@@ -35,11 +35,22 @@ class Environment:
         """Return the active virtual environment, else ``.venv``, which is created if it is missing."""
         if sys.prefix != sys.base_prefix and sys.version_info >= MINIMUM:
             return cls(Path(sys.executable))
-        environment = cls(_interpreter_in(ROOT / ".venv"))
+        return cls.at(ROOT / ".venv")
+
+    @classmethod
+    def at(cls, home: Path) -> Environment:
+        """Return the virtual environment in a directory, which is created if it is missing."""
+        environment = cls(_interpreter_in(home))
         if not environment.python.exists():
             _say(f"making {environment.home}")
             _run([_new_enough(), "-m", "venv", str(environment.home)])
         return environment
+
+    def install_wheel(self, extras: str) -> None:
+        """Install this checkout as its users do: a wheel among the other packages, with the comma-separated ``extras``."""
+        self.run("-m", "pip", "install", "--quiet", f"{ROOT}[{extras}]")
+        # pip takes the same version for the same wheel
+        self.run("-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(ROOT))
 
     def install(self, extras: str) -> None:
         """Install this checkout, editable, with the comma-separated ``extras``, unless it is installed and unchanged."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.support.place import PACKAGES, Place
+from tests.support.place import Place
+from tests.support.processes import ROOT
 from tracekit import recovery
 
 PROGRAM = """
@@ -599,7 +600,7 @@ def test_the_documentation_has_the_table() -> None:
     """The settings reference lists exactly the commands that count as only asking."""
     from tracekit._capture.commands import HARMLESS
 
-    text = (Path(PACKAGES[0]).parent / "docs" / "reference" / "settings.md").read_text()
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
     table = text.partition("<!-- harmless commands -->")[2].partition("<!-- end -->")[0]
     assert table.strip().splitlines()[1:-1] == [*HARMLESS]
 

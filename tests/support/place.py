@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tracekit
+import tracekit_httpx
 from tests.support.processes import python
 
 __all__ = ["PACKAGES", "TOOL", "WAITS_FOR_EVER", "Place"]
 
-PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[2] / "integrations")]
+#: The directories with tracekit and its integrations: of the checkout, or where they are installed.
+PACKAGES = list(dict.fromkeys(str(Path(module.__file__ or "").parents[1]) for module in (tracekit, tracekit_httpx)))
 
 
 class Place:
