@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import gzip
 import hashlib
+import importlib
 import inspect
 import io
 import json
@@ -13,6 +13,7 @@ import pickle
 import shutil
 import signal
 import sys
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -298,15 +299,22 @@ def test_in_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_is_what_it_was(place: Place) -> None:
-    """However it is opened, in a replay that does not have it; each is in the log once, by its path from the working directory."""
+    """However it is opened, in a replay that does not have it; each is in the log once, by its path from the working directory.
+
+    Modules that have a reference of their own to ``open`` are no exception, whenever they were imported.
+    """
     place.program(
         BEGIN
         + """
-import gzip, json, pathlib
+import importlib, json, pathlib, sys, tarfile
 here = pathlib.Path("data")
 print(look(open("data/a.txt").read()), (here / "a.txt").read_text(), open(os.path.abspath("data/a.txt"), "rb").read())
 print([line for line in open("data/lines.txt", newline="")], json.load(open(file="data/x.json", encoding="utf-8")))
-print((here / "bytes").read_bytes(), gzip.open("data/z.gz").read())
+print((here / "bytes").read_bytes())
+for library in ("gzip", "bz2", "lzma", "compression.zstd")[: 4 if sys.version_info >= (3, 14) else 3]:
+    print(importlib.import_module(library).open("data/" + library).read())
+with tarfile.open("data/all.tar", "r:") as archive:
+    print(archive.getnames())
 with open("data/a.txt") as file:
     print(file.name, file.seek(1), file.read(1), file.fileno() > 2, file.mode)
 """
@@ -317,11 +325,22 @@ with open("data/a.txt") as file:
     (data / "lines.txt").write_bytes(b"one\r\ntwo\n")
     (data / "x.json").write_text('{"a": 1}')
     (data / "bytes").write_bytes(b"\xff\x00")
-    (data / "z.gz").write_bytes(gzip.compress(b"zipped"))
+    libraries = ("gzip", "bz2", "lzma", "compression.zstd")[: 4 if sys.version_info >= (3, 14) else 3]
+    for library in libraries:
+        (data / library).write_bytes(importlib.import_module(library).compress(b"packed"))
+    with tarfile.open(data / "all.tar", "w") as archive:
+        archive.add(data / "a.txt", "a.txt")
     done = place.cli("run", "agent.py")
     assert done.returncode == 0, done.stderr
     names = [one["input"]["name"] for one in entries(place)]
-    assert names == ["data/a.txt", "data/lines.txt", "data/x.json", "data/bytes", "data/z.gz"]
+    assert names == [
+        "data/a.txt",
+        "data/lines.txt",
+        "data/x.json",
+        "data/bytes",
+        *(f"data/{library}" for library in libraries),
+        "data/all.tar",
+    ]
     assert entries(place)[0]["output"]["data/a.txt"] == {
         "size": 7,
         "sha256": hashlib.sha256("Grüße".encode()).hexdigest(),

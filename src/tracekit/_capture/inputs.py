@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from hashlib import sha256
 from itertools import repeat
 from sys import _getframe
@@ -46,7 +46,8 @@ _LOCAL_PREFIXES: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
 _PASS_THROUGH: Final = frozenset({
     "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
-    "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
+    "gzip", "bz2", "lzma", "compression.zstd", "compression.zstd._zstdfile", "tarfile", "zipfile",
+    "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
 #: Packages that inspect the program, and read its code.
@@ -1063,6 +1064,9 @@ def _patches() -> list[Patch]:
     found = _switch.made("all", _always)
     if "sqlite3" in sys.modules:
         found = found + _switch.made("sqlite3", _of_sqlite)
+    for module, name in _OWN_OPEN.items():
+        if module in sys.modules:
+            found = found + _switch.made(module, partial(_of_own_open, sys.modules[module], name))
     return found
 
 
@@ -1098,11 +1102,21 @@ def _of_pathlib() -> list[Patch]:
     return []
 
 
+#: The modules of the standard library that have references of their own to ``open``.
+_OWN_OPEN: Final = {"bz2": "_builtin_open", "tarfile": "bltn_open"}
+
+
+def _of_own_open(module: Any, name: str) -> list[Patch]:
+    """Patch a reference from before the first run; one that was made in a run is to what replaces ``open``."""
+    is_genuine = isinstance(getattr(module, name, None), BuiltinFunctionType)
+    return [LatePatch(module, name, _opening)] if is_genuine else []
+
+
 def _of_sqlite() -> list[Patch]:
     return [LatePatch(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
 
 
-_switch: Final = Switch(_patches, ("sqlite3",))
+_switch: Final = Switch(_patches, ("sqlite3", *_OWN_OPEN))
 
 
 def activate() -> None:
