@@ -1372,13 +1372,20 @@ def _instance_attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
             yield name, item
 
 
+#: Where tracekit's own code is.
+_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+
 def _frames(exc: BaseException) -> list[Tree]:
-    """Return the frames from outermost to innermost; of a long traceback, both ends."""
+    """Return the frames from outermost to innermost, without those of tracekit between them; of a long traceback, both
+    ends."""
     frames: list[tuple[Any, int | None, dict[str, Any]]] = []
     traceback = exc.__traceback__
     while traceback is not None and len(frames) < 10_000:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_frame.f_globals))
         traceback = traceback.tb_next
+    # Two for each tool that the exception has passed, in the error of each tool around it.
+    frames = [frame for frame in frames if not frame[0].co_filename.startswith(_OWN)] or frames
     if len(frames) > MAX_FRAMES:
         frames = frames[: MAX_FRAMES // 2] + frames[-MAX_FRAMES // 2 :]
     return [_frame(code, line, names) for code, line, names in frames]
