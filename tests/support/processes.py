@@ -559,6 +559,7 @@ def _with_nursery(request: dict[str, Any]) -> tuple[dict[str, Any], Callable[...
         return _nurse(asked), None
     asked.close()
     high = _socket.socket(fileno=fcntl.fcntl(asking.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH))
+    high.settimeout(60)  # a replay takes a thread that waits without a limit for one that nobody will wake
     asking.close()
     return request, _asking(high)
 

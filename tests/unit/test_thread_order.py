@@ -631,8 +631,8 @@ def test_a_task_of_a_package_that_waits_is_named_with_the_package(tmp_path: Path
 # -- beside threads that are none of the run's -----------------------------------------------------------------------------
 
 
-#: What a thread does, and what ends that.
-_Work = tuple[Callable[[], object], Callable[[], object]]
+#: What a thread does, what ends that, and what waits until it has begun, if that is more than its start.
+_Work = tuple[Callable[[], object], Callable[[], object], *tuple[Callable[[], object], ...]]
 
 
 @contextmanager
@@ -670,7 +670,7 @@ def serving() -> Iterator[_Work]:
         loop.call_soon_threadsafe(stop.set)
 
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-    yield lambda: asyncio.run(serve()), end
+    yield lambda: asyncio.run(serve()), end, started.result
 
 
 WAITING: dict[str, Callable[[], AbstractContextManager[_Work]]] = {
@@ -686,9 +686,11 @@ WAITING: dict[str, Callable[[], AbstractContextManager[_Work]]] = {
 @contextmanager
 def beside(working: AbstractContextManager[_Work]) -> Iterator[None]:
     """A thread of user code that was there before the run, and knows nothing of it."""
-    with working as (work, end):
+    with working as (work, end, *begun):
         thread = threading.Thread(target=lambda: work(), name="beside")
         thread.start()
+        for wait in begun:
+            wait()
         yield
         end()
         thread.join()
