@@ -509,6 +509,43 @@ def test_read_json_refuses() -> None:
             compiled.read_json(*wrong)
 
 
+@given(value=VALUES, most=st.integers(1, 5))
+def test_rebuilt(value: Any, most: int) -> None:
+    """Containers are made anew, and whatever is no plain JSON, or too deep, is made by somebody else."""
+
+    def made(form: Any) -> tuple[Any, list[Any]]:
+        others: list[Any] = []
+
+        def other(tree: Any, depth: int) -> Any:
+            others.append((id(tree), depth))
+            return [len(others)]
+
+        return form.copied(value, 1, most, other), others
+
+    try:
+        found, others = made(pure)
+    except TypeError:  # a key that is no text
+        with pytest.raises(TypeError):
+            made(compiled)
+        return
+    assert [repr(part) for part in made(compiled)] == [repr(found), repr(others)]
+    if not others:
+        assert repr(found) == repr(value)
+        assert found is not value or type(value) not in (dict, list)
+
+
+def test_copied_refuses() -> None:
+    """An error of the other one is passed on, and so is an end of the stack."""
+    for form in (compiled, pure):
+        with pytest.raises(ZeroDivisionError):
+            form.copied([{"a": {"$t": 0}}], 0, 9, lambda tree, depth: 1 // tree["$t"])
+        with pytest.raises(RecursionError):
+            form.copied(CYCLE, 0, 1 << 30, None)
+    for wrong in (([], 0, 1), ([], "0", 1, None), ([], 0, "1", None)):
+        with pytest.raises(TypeError):
+            compiled.copied(*wrong)
+
+
 TREES = st.recursive(
     st.one_of(
         st.none(), st.integers(-5, 5), st.sampled_from(["", "short", "long " * 60, "\u00e9" * 300, "larger " * 200])

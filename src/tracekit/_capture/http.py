@@ -641,8 +641,9 @@ class Exchange:
 
     def _sends_next(self) -> bool:
         """Return whether the recorded program sent something before anything was received."""
-        entry = self.step.upcoming()
-        output = None if entry is None else entry.get("output")
+        if not self.step.comes_in_pieces():
+            return False
+        output = (self.step.upcoming() or {}).get("output")
         return isinstance(output, dict) and "sent" in output
 
     def sends_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:

@@ -45,6 +45,7 @@ __all__ = [
     "brackets",
     "collected",
     "columns",
+    "copied",
     "decoded",
     "digest",
     "elements",
@@ -66,6 +67,8 @@ __all__ = [
     "unknown",
 ]
 
+#: What decoded JSON has besides containers.
+_LEAVES: Final = frozenset((str, int, float, bool, type(None)))
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
 
@@ -678,6 +681,29 @@ def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[A
     if len(content) >= longest or 36 in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
         return value, None
     return value, content
+
+
+def copied(tree: Any, depth: int, most: int, other: Callable[[Any, int], Any]) -> Any:
+    """Return a copy of decoded JSON, with new containers throughout.
+
+    ``other`` is called with what is something else, and its depth, and returns its value: a dictionary with a key that
+    begins with a dollar sign, an object of another type, anything deeper than ``most`` levels.
+    """
+    if depth > most:
+        return other(tree, depth)
+    kind = type(tree)
+    if kind is list:
+        return [copied(item, depth + 1, most, other) for item in tree]
+    if kind is dict:
+        if "$t" in tree:
+            return other(tree, depth)
+        value = {}
+        for key, item in tree.items():
+            if key[:1] == "$":
+                return other(tree, depth)
+            value[key] = copied(item, depth + 1, most, other)
+        return value
+    return tree if kind in _LEAVES else other(tree, depth)
 
 
 def picked(headers: Iterable[Sequence[bytes]], names: Mapping[bytes, str]) -> list[tuple[str, bytes]]:

@@ -638,6 +638,108 @@ read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* How a copy of decoded JSON is made. */
+typedef struct {
+    NativeState *state;
+    long most;
+    PyObject *other;
+} Copying;
+
+static PyObject *
+copied_otherwise(Copying *how, PyObject *tree, long depth)
+{
+    PyObject *number = PyLong_FromLong(depth);
+    PyObject *value = number == NULL ? NULL : PyObject_CallFunctionObjArgs(how->other, tree, number, NULL);
+    Py_XDECREF(number);
+    return value;
+}
+
+static PyObject *copied_value(Copying *how, PyObject *tree, long depth);
+
+/* What is called may do anything: the items are held meanwhile. */
+static PyObject *
+copied_mapping(Copying *how, PyObject *tree, long depth)
+{
+    PyObject *key, *item, *copy = PyDict_New();
+    Py_ssize_t position = 0, size = PyDict_Size(tree);
+    int tagged = copy == NULL ? -1 : PyDict_Contains(tree, how->state->method[TAG]);
+    int right = tagged == 0;
+    while (right && PyDict_Next(tree, &position, &key, &item)) {
+        if (!PyUnicode_Check(key)) {
+            PyErr_SetString(PyExc_TypeError, "a key is a text");
+            right = 0;
+            break;
+        }
+        if (PyUnicode_GetLength(key) && PyUnicode_ReadChar(key, 0) == '$') {
+            tagged = 1;
+            break;
+        }
+        Py_INCREF(key);
+        Py_INCREF(item);
+        PyObject *value = copied_value(how, item, depth + 1);
+        right = value != NULL && PyDict_SetItem(copy, key, value) == 0;
+        Py_XDECREF(value);
+        Py_DECREF(item);
+        Py_DECREF(key);
+        if (right && PyDict_Size(tree) != size) {
+            PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+            right = 0;
+        }
+    }
+    if (!right || tagged) {
+        Py_CLEAR(copy);
+    }
+    return tagged > 0 ? copied_otherwise(how, tree, depth) : copy;
+}
+
+static PyObject *
+copied_items(Copying *how, PyObject *tree, long depth)
+{
+    PyObject *copy = PyList_New(0);
+    for (Py_ssize_t i = 0; copy != NULL && i < PyList_Size(tree); i++) {
+        PyObject *item = Py_NewRef(PyList_GetItem(tree, i));
+        PyObject *value = copied_value(how, item, depth + 1);
+        Py_DECREF(item);
+        if (value == NULL || PyList_Append(copy, value) < 0) {
+            Py_CLEAR(copy);
+        }
+        Py_XDECREF(value);
+    }
+    return copy;
+}
+
+static PyObject *
+copied_value(Copying *how, PyObject *tree, long depth)
+{
+    int is_dict = PyDict_CheckExact(tree);
+    if (depth <= how->most && (is_dict || PyList_CheckExact(tree))) {
+        if (Py_EnterRecursiveCall(" while a recorded value is copied")) {
+            return NULL;
+        }
+        PyObject *value = (is_dict ? copied_mapping : copied_items)(how, tree, depth);
+        Py_LeaveRecursiveCall();
+        return value;
+    }
+    if (depth <= how->most && (PyUnicode_CheckExact(tree) || PyLong_CheckExact(tree) || PyFloat_CheckExact(tree)
+                               || tree == Py_None || PyBool_Check(tree))) {
+        return Py_NewRef(tree);
+    }
+    return copied_otherwise(how, tree, depth);
+}
+
+PyDoc_STRVAR(copied_doc, "copied(tree, depth, most, other, /)\n--\n\nSee pure.copied.");
+
+static PyObject *
+copied(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4) {
+        return PyErr_Format(PyExc_TypeError, "copied() takes 4 arguments, not %zd", count);
+    }
+    long depth = PyLong_AsLong(args[1]);
+    Copying how = {PyModule_GetState(module), PyLong_AsLong(args[2]), args[3]};
+    return PyErr_Occurred() ? NULL : copied_value(&how, args[0], depth);
+}
+
 /* What is done with a header that has a name. */
 typedef int Take(PyObject *found, PyObject *name, PyObject *value);
 
@@ -790,6 +892,7 @@ static PyMethodDef functions[] = {
     {"picked", (PyCFunction)(void (*)(void))picked, METH_FASTCALL, picked_doc},
     {"plain", plain, METH_VARARGS, plain_doc},
     {"read_json", (PyCFunction)(void (*)(void))read_json, METH_FASTCALL, read_json_doc},
+    {"copied", (PyCFunction)(void (*)(void))copied, METH_FASTCALL, copied_doc},
     {"repeated", repeated, METH_O, repeated_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},

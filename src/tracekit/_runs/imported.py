@@ -246,6 +246,9 @@ class ImportedStep(Step):
     def upcoming(self) -> Mapping[str, Any] | None:
         return self._left[0].entry if self._left else None
 
+    def comes_in_pieces(self) -> bool:
+        return len(self._left) > 1
+
     def rest(self) -> Iterator[Outcome]:
         return iter(tuple(self._left))
 

@@ -736,6 +736,9 @@ class CopiedStep(Step):
     def upcoming(self) -> Mapping[str, Any] | None:
         return self.step.upcoming()
 
+    def comes_in_pieces(self) -> bool:
+        return self.step.comes_in_pieces()
+
     def rest(self) -> Iterator[Outcome]:
         return self.step.rest()
 

@@ -212,6 +212,9 @@ class ReplayedStep(Step):
     def alike(self, recorded: object, actual: object) -> bool:
         return self.session.comparison.alike(recorded, actual)
 
+    def comes_in_pieces(self) -> bool:
+        return bool(self._chunk)
+
     def ahead(self, key: str) -> str | None:
         session = self.session
         seq = self._chunk or session.index.answer[self.seq]
@@ -416,7 +419,7 @@ class LaneCursor:
     """
 
     __slots__ = (
-        "_at", "_items", "_last", "_more", "_seen", "_taken", "_window", "cursors", "entered", "lane", "surplus",
+        "_at", "_items", "_last", "_left", "_more", "_seen", "_window", "cursors", "entered", "lane", "surplus",
     )  # fmt: skip
 
     def __init__(self, lane: int, items: array[int] | None, more: _More) -> None:
@@ -432,7 +435,8 @@ class LaneCursor:
         #: The remaining reads of the present window, by function, and the position up to which they were collected.
         self._window: dict[str, deque[tuple[int, Any]]] = {}
         self._seen = 0
-        self._taken: dict[int, int] = {}
+        #: How many values of the entries in it are left.
+        self._left: dict[int, int] = {}
         self._last: dict[str, Any] = {}
 
     def stand_for(self, lane: int, items: array[int] | None) -> None:
@@ -459,8 +463,8 @@ class LaneCursor:
         self.surplus = 0
         if self._window:
             self._window = {}
-        if self._taken:
-            self._taken = {}
+        if self._left:
+            self._left = {}
 
     def ahead(self) -> Iterator[int]:
         """Yield the items from here on."""
@@ -479,9 +483,10 @@ class LaneCursor:
     def rest(self) -> list[int]:
         return list(self._items[self._at :])
 
-    def taken(self, seq: int) -> int:
-        """Return how many values of the read entry ``seq`` the program has been given."""
-        return self._taken.get(seq, 0)
+    def left(self, seq: int) -> int | None:
+        """Return how many values of the read entry ``seq`` the program has not been given; ``None`` if it was given none
+        and the entry has not been read."""
+        return self._left.get(seq)
 
     def take(self, function: str) -> tuple[bool, Any]:
         """Take the next value of ``function`` in the present window: return ``(True, value)``, or ``(False, None)``."""
@@ -489,7 +494,7 @@ class LaneCursor:
         if not values:
             return False, None
         seq, value = values.popleft()
-        self._taken[seq] = self._taken.get(seq, 0) + 1
+        self._left[seq] -= 1
         self._last[function] = value
         return True, value
 
@@ -499,7 +504,8 @@ class LaneCursor:
 
     def _filled(self, function: str) -> deque[tuple[int, Any]] | None:
         for seq, name, read in self._more(self):
-            self._window.setdefault(name, deque()).extend((seq, value) for value in read)
+            self._left[seq] = len(read)
+            self._window.setdefault(name, deque()).extend([(seq, value) for value in read])
         return self._window.get(function)
 
     def last(self, function: str) -> Any:
@@ -583,8 +589,10 @@ class RecordedLanes:
         for seq in state.unseen():
             if role[seq] == READ:
                 if not used[seq]:
-                    entry = self._trace.entry(seq)
-                    yield seq, entry["name"], self._trace.expand(entry["values"])
+                    line = self._trace.line(seq)
+                    entry = loads(line)
+                    values = entry["values"]
+                    yield seq, entry["name"], self._trace.expand(values) if 36 in line else values
             elif not (
                 used[seq] or seq in self._index.abandoned or (role[seq] == EVENT and not self._index.answer[seq])
             ):
@@ -1093,12 +1101,12 @@ class Replay:
         return next((lane.owner for lane in lanes if self.lanes.of(lane).lane == number), 0)
 
     def _unread(self, state: LaneCursor, seq: int) -> None:
-        if self._used[seq] or self.may_leave:
+        left = state.left(seq)
+        if left == 0 or self._used[seq] or self.may_leave:
             return
         entry = self.trace.entry(seq)
-        left = len(entry["values"]) - state.taken(seq)
-        if left <= 0:
-            return
+        if left is None:
+            left = len(entry["values"])
         if read_by_library(entry):
             return
         if entry["type"] == "random":

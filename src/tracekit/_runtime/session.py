@@ -338,6 +338,10 @@ class Step(Protocol):
         """Return the step's next entry in the log, a chunk or its outcome, without waiting; ``None`` if there is none."""
         raise AssertionError("the log does not answer this step")
 
+    def comes_in_pieces(self) -> bool:
+        """Return whether the step's next entry in the log is a chunk."""
+        raise AssertionError("the log does not answer this step")
+
     def rest(self) -> Iterator[Outcome]:
         """Yield the step's remaining chunks and its outcome without waiting; an error is left out."""
         raise AssertionError("the log does not answer this step")

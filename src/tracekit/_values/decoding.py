@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from .._lazy import expression
+from .._native import copied
 from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .codec import (
@@ -150,16 +151,18 @@ class Decoder:
             raise NotReplayableError(f"A recorded value can't be rebuilt: {reason}.", reason=reason) from error
 
     def value(self, tree: Tree, depth: int) -> Any:
+        return copied(tree, depth, MAX_NESTING, self._special)
+
+    def _special(self, tree: Tree, depth: int) -> Any:
+        """Return the value of a tree that is no plain JSON, or nested too deep."""
         if depth > MAX_NESTING:
             refuse(f"it is nested deeper than {MAX_NESTING} levels")
-        kind = type(tree)
-        if kind is list:
-            return [self.value(item, depth + 1) for item in tree]
-        if kind is not dict:
-            return tree if kind is not _Shared else self._once(tree, depth)
+        if type(tree) is not dict:
+            return tree if type(tree) is not _Shared else self._once(tree, depth)
         tag = tree.get("$t")
         if tag is None:
-            return self._plain(tree, depth)
+            key = next(key for key in tree if key[:1] == "$")
+            refuse(f"the key {key[:40]!r} means nothing here")
         return self._tagged(tag, tree, depth)
 
     def _once(self, mark: _Shared, depth: int) -> Any:
@@ -167,14 +170,6 @@ class Decoder:
             mark.value = self.value(mark.tree, depth)
             mark.built = True
         return mark.value
-
-    def _plain(self, tree: dict[str, Tree], depth: int) -> dict[str, Any]:
-        value = {}
-        for key, item in tree.items():
-            if key[:1] == "$":
-                refuse(f"the key {key[:40]!r} means nothing here")
-            value[key] = self.value(item, depth + 1)
-        return value
 
     def _tagged(self, tag: Any, tree: dict[str, Tree], depth: int) -> Any:
 
