@@ -546,6 +546,39 @@ def test_copied_refuses() -> None:
             compiled.copied(*wrong)
 
 
+SURVEYED = st.recursive(
+    st.one_of(TEXTS, NUMBERS, st.none(), st.builds(Text, st.text())),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(["", "$ref", "at", "\u00e9"]), inner, max_size=3)
+    ),
+    max_leaves=15,
+)
+
+
+@given(items=st.lists(SURVEYED, min_size=1, max_size=3), depth=st.integers(0, 3))
+def test_survey(items: list[Any], depth: int) -> None:
+    """The size of decoded JSON, its depth, and the references in it, each with its place."""
+
+    def seen(form: Any, container: Any, key: Any) -> Any:
+        size, deepest, found = form.survey(container, key, depth, 8)
+        return size, deepest, [(id(holder), at, id(holder[at]), id(node), level) for holder, at, node, level in found]
+
+    named = {"items": items}
+    for container, key in ((items, 0), (items, len(items) - 1), (named, "items")):
+        assert seen(compiled, container, key) == seen(pure, container, key)
+
+
+def test_survey_refuses() -> None:
+    """What is not there, or has a name without a length, is a mistake."""
+    for form in (compiled, pure):
+        for container, key, error in (([], 0, IndexError), ({}, "a", KeyError), ([{1: 2}], 0, TypeError)):
+            with pytest.raises(error):
+                form.survey(container, key, 0, 8)
+    for wrong in (([1], 0, 0), ([1], 0, "0", 8), ([1], 0, 0, "8")):
+        with pytest.raises(TypeError):
+            compiled.survey(*wrong)
+
+
 TREES = st.recursive(
     st.one_of(
         st.none(), st.integers(-5, 5), st.sampled_from(["", "short", "long " * 60, "\u00e9" * 300, "larger " * 200])

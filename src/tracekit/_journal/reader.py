@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, Named
 import orjson
 
 from .. import _reality
-from .._native import FORM, columns
+from .._native import FORM, columns, survey
 from .._native.common import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
@@ -487,6 +487,8 @@ def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[Raw
 #: How much of the resolved blobs is cached, in bytes of their lines, and how many assembled lists.
 _KEEP: Final = 32 << 20
 _KEEP_LISTS: Final = 16
+#: How much is read at once where the entries from one on are that small: most are read in order.
+_AHEAD: Final = 1 << 14
 _NODE: Final = 8
 
 
@@ -572,23 +574,8 @@ class Blobs:
 
     def _survey(self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0) -> tuple[int, int]:
         """Collect every reference below ``container[key]``; return the size of the rest and its depth."""
-        size = deepest = 0
-        pending = [(container, key, container[key], depth)]
-        while pending:
-            container, key, node, depth = pending.pop()
-            size += _NODE
-            if isinstance(node, str):
-                size += len(node)
-            elif isinstance(node, dict):
-                if "$ref" in node:
-                    slots.append(self._slot(container, key, node, depth, before))
-                    continue
-                deepest = max(deepest, depth + 1)
-                pending.extend((node, name, child, depth + 1) for name, child in node.items())
-                size += sum(map(len, node))
-            elif isinstance(node, list):
-                deepest = max(deepest, depth + 1)
-                pending.extend((node, i, child, depth + 1) for i, child in enumerate(node))
+        size, deepest, found = survey(container, key, depth, _NODE)
+        slots += [self._slot(*reference, before) for reference in found]
         return size, deepest
 
     def _slot(self, container: Any, key: Any, node: dict[str, Any], depth: int, before: int) -> _Slot:
@@ -891,6 +878,8 @@ class Trace:
         self._offsets = array("Q")
         #: The line read last.
         self._last: tuple[int, bytes] = (0, b"")
+        #: What was read last, from which offset on. Every entry taken from it is checked against its hash.
+        self._ahead: tuple[int, bytes] = (0, b"")
         self._first: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
@@ -1167,8 +1156,13 @@ class Trace:
         start, end = self._offsets[seq - 1], self._offsets[seq]
         if seq == 1:
             return self._pread(end, 0), GENESIS
-        both = self._pread(end - start + 67, start - 67)
-        return both[67:], both[:64]
+        begin, data = self._ahead
+        at, size = start - 67 - begin, end - start + 67
+        if at < 0 or at + size > len(data):
+            begin, at = start - 67, 0
+            data = self._pread(max(size, min(_AHEAD, self._offsets[-1] - begin)), begin)
+            self._ahead = begin, data
+        return data[at + 67 : at + size], data[at : at + 64]
 
     def _pread(self, size: int, at: int) -> bytes:
         if self._released is None:

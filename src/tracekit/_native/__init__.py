@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         read_json,
         repeated,
         spaced,
+        survey,
         unknown,
     )
 
@@ -64,6 +65,7 @@ __all__ = [
     "read_json",
     "repeated",
     "spaced",
+    "survey",
     "unknown",
 ]
 

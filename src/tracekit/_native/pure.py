@@ -64,6 +64,7 @@ __all__ = [
     "read_json",
     "repeated",
     "spaced",
+    "survey",
     "unknown",
 ]
 
@@ -681,6 +682,33 @@ def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[A
     if len(content) >= longest or 36 in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
         return value, None
     return value, content
+
+
+def survey(container: Any, key: Any, depth: int, each: int) -> tuple[int, int, list[tuple[Any, Any, Any, int]]]:
+    """Return the size of the decoded JSON ``container[key]``, its depth, and the references in it.
+
+    Each value counts as ``each``, texts and names as their lengths. A reference is a dictionary with the key ``$ref``,
+    with the container that has it, its key there, and its depth; it has no part in the size and the depth.
+    """
+    size = deepest = 0
+    found: list[tuple[Any, Any, Any, int]] = []
+    pending = [(container, key, container[key], depth)]
+    while pending:
+        container, key, node, depth = pending.pop()
+        size += each
+        if isinstance(node, str):
+            size += len(node)
+        elif isinstance(node, dict):
+            if "$ref" in node:
+                found.append((container, key, node, depth))
+                continue
+            deepest = max(deepest, depth + 1)
+            pending.extend((node, name, child, depth + 1) for name, child in node.items())
+            size += sum(map(len, node))
+        elif isinstance(node, list):
+            deepest = max(deepest, depth + 1)
+            pending.extend((node, i, child, depth + 1) for i, child in enumerate(node))
+    return size, deepest, found
 
 
 def copied(tree: Any, depth: int, most: int, other: Callable[[Any, int], Any]) -> Any:

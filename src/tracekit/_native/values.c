@@ -740,6 +740,108 @@ copied(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : copied_value(&how, args[0], depth);
 }
 
+/* A value that is still to be looked at. Nothing in it is owned: the tree is nobody else's. */
+typedef struct {
+    PyObject *container, *key, *node; /* key: NULL for a place in a list */
+    Py_ssize_t at;
+    long depth;
+} Pending;
+
+/* What is to be looked at, the last one first. */
+typedef struct {
+    Pending *items;
+    size_t count, size;
+} Stack;
+
+static int
+push(Stack *stack, Pending item)
+{
+    if (stack->count == stack->size) {
+        size_t size = stack->size ? stack->size * 2 : 64;
+        Pending *more = PyMem_Realloc(stack->items, size * sizeof(Pending));
+        if (more == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        stack->items = more;
+        stack->size = size;
+    }
+    stack->items[stack->count++] = item;
+    return 0;
+}
+
+static int
+add_reference(PyObject *found, const Pending *one)
+{
+    PyObject *both = one->key != NULL ? Py_BuildValue("OOOl", one->container, one->key, one->node, one->depth)
+        : Py_BuildValue("OnOl", one->container, one->at, one->node, one->depth);
+    int added = both == NULL ? -1 : PyList_Append(found, both);
+    Py_XDECREF(both);
+    return added;
+}
+
+/* Look at one value: add what it counts to the size, what is in it to the stack, and a reference to those found. */
+static int
+look_at_node(NativeState *state, const Pending *one, Stack *stack, PyObject *found, Py_ssize_t *size, long *deepest)
+{
+    PyObject *node = one->node;
+    Pending below = {node, NULL, NULL, 0, one->depth + 1};
+    if (PyUnicode_Check(node)) {
+        *size += PyUnicode_GetLength(node);
+        return 0;
+    }
+    int is_dict = PyDict_Check(node);
+    if (!is_dict && !PyList_Check(node)) {
+        return 0;
+    }
+    int refers = is_dict ? PyDict_Contains(node, state->method[REFERENCE]) : 0;
+    if (refers) {
+        return refers < 0 ? -1 : add_reference(found, one);
+    }
+    *deepest = below.depth > *deepest ? below.depth : *deepest;
+    Py_ssize_t position = 0;
+    while (is_dict && PyDict_Next(node, &position, &below.key, &below.node)) {
+        Py_ssize_t length = PyObject_Size(below.key);
+        if (length < 0 || push(stack, below) < 0) {
+            return -1;
+        }
+        *size += length;
+    }
+    for (; !is_dict && below.at < PyList_Size(node); below.at++) {
+        below.node = PyList_GetItem(node, below.at);
+        if (push(stack, below) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(survey_doc, "survey(container, key, depth, each, /)\n--\n\nSee pure.survey.");
+
+static PyObject *
+survey(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4) {
+        return PyErr_Format(PyExc_TypeError, "survey() takes 4 arguments, not %zd", count);
+    }
+    long deepest = 0, depth = PyLong_AsLong(args[2]);
+    Py_ssize_t size = 0, each = PyLong_AsSsize_t(args[3]);
+    PyObject *root = PyErr_Occurred() ? NULL : PyObject_GetItem(args[0], args[1]);
+    PyObject *found = root == NULL ? NULL : PyList_New(0);
+    Stack stack = {NULL, 0, 0};
+    int done = found == NULL ? -1 : push(&stack, (Pending){args[0], args[1], root, 0, depth});
+    while (done == 0 && stack.count) {
+        const Pending one = stack.items[--stack.count];
+        size += each;
+        done = look_at_node(PyModule_GetState(module), &one, &stack, found, &size, &deepest);
+    }
+    PyMem_Free(stack.items);
+    Py_XDECREF(root);
+    PyObject *result = done < 0 ? NULL : Py_BuildValue("nlO", size, deepest, found);
+    Py_XDECREF(found);
+    return result;
+}
+
 /* What is done with a header that has a name. */
 typedef int Take(PyObject *found, PyObject *name, PyObject *value);
 
@@ -894,6 +996,7 @@ static PyMethodDef functions[] = {
     {"read_json", (PyCFunction)(void (*)(void))read_json, METH_FASTCALL, read_json_doc},
     {"copied", (PyCFunction)(void (*)(void))copied, METH_FASTCALL, copied_doc},
     {"repeated", repeated, METH_O, repeated_doc},
+    {"survey", (PyCFunction)(void (*)(void))survey, METH_FASTCALL, survey_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };
