@@ -68,8 +68,6 @@ __all__ = [
     "unknown",
 ]
 
-#: What decoded JSON has besides containers.
-_LEAVES: Final = frozenset((str, int, float, bool, type(None)))
 _time_ns: Final = _reality.time_ns
 _join: Final = b"".join
 
