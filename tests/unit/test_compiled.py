@@ -510,7 +510,7 @@ def test_read_json_refuses() -> None:
 
 
 @given(value=VALUES, most=st.integers(1, 5))
-def test_rebuilt(value: Any, most: int) -> None:
+def test_copied(value: Any, most: int) -> None:
     """Containers are made anew, and whatever is no plain JSON, or too deep, is made by somebody else."""
 
     def made(form: Any) -> tuple[Any, list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.plain_writer import RUN, chained, entry, lines, small_run, write
 from tracekit._journal.reader import Limits, scan
+from tracekit._reality import system
 from tracekit.errors import RunNotFoundError, TraceIntegrityError, TraceVersionError
 from tracekit.integration import Trace
 
@@ -307,3 +309,21 @@ def test_an_entry_changed_while_it_is_read(tmp_path: Path) -> None:
         file.write(data.replace(b'"to":"a"', b'"to":"b"'))
     with pytest.raises(TraceIntegrityError, match="line 5 was changed"):
         trace.entry(5)
+
+
+def test_entries_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small entries that are asked for in order take one read of the file; in any order they are the same."""
+    path = write(tmp_path / "a.jsonl", small_run())
+    whole = [json.loads(line) for line in path.read_bytes().splitlines()]
+    reads: list[int] = []
+
+    def pread(fd: int, size: int, at: int) -> bytes:
+        reads.append(at)
+        return os.pread(fd, size, at)
+
+    with Trace(path) as trace:
+        trace.check()
+        monkeypatch.setattr(system, "pread", pread)
+        assert [trace.entry(seq) for seq in range(2, len(whole) + 1)] == whole[1:]
+        assert len(reads) == 1
+        assert [trace.entry(seq) for seq in range(len(whole), 0, -1)] == whole[::-1]
