@@ -200,6 +200,70 @@ def main():
     )
 
 
+PLAIN = """
+import multiprocessing, os, random, socket, sys
+
+def work(results):
+    results.put(random.random())
+
+def connect():
+    try:
+        socket.create_connection(("127.0.0.1", 9), 1)
+    except BaseException:
+        pass
+
+def main(method):
+    if method == "other":
+        multiprocessing.set_executable(os.path.abspath("other"))
+    context = multiprocessing.get_context("spawn" if method == "other" else method)
+    results = context.SimpleQueue()
+    process = context.Process(target=work, args=(results,))
+    process.start()
+    found = results.get()
+    process.join()
+    return found
+
+def pool(method):
+    with multiprocessing.get_context(method).Pool(1, initializer=connect) as pool:
+        return pool.map(abs, [-1])
+
+if __name__ == "__main__":
+    from tracekit import record, replay
+    what, method = sys.argv[1:]
+    os.symlink(sys.executable, "other")
+    with record("plain") as run:
+        first = globals()[what](method)
+    print("recorded")
+    with replay(run):
+        assert globals()[what](method) == first, "it was not answered"
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "method", "told"),
+    [
+        ("main", "spawn", ""),
+        ("main", "forkserver", ""),
+        ("main", "other", "[live-call-blocked] the replay was about to start a process: "),
+        (
+            "pool",
+            "spawn",
+            "[live-call-blocked] in the process /process:worker#1: the replay was about to connect to 127.0.0.1:9",
+        ),
+    ],
+)
+def test_a_process_of_multiprocessing_joins_whatever_it_imports(
+    place: Place, what: str, method: str, told: str
+) -> None:
+    """A process that multiprocessing starts afresh joins although its program does not import tracekit, and the replay
+    reports what a pool's worker was refused; a process of another interpreter is not started in a replay."""
+    (place.root / "plain.py").write_text(PLAIN)
+    done = place.python("plain.py", what, method, fresh=True)
+    assert done.stdout == "recorded\n", done.stderr
+    assert (done.returncode == 0) == (not told), done.stderr
+    assert told in done.stderr
+
+
 def test_each_call_of_a_process_pool_has_its_own_answer(place: Place) -> None:
     """Which worker takes a call of a process pool is chance; each call has a segment of its own, and gets the recorded
     answer in a replay."""

@@ -938,7 +938,10 @@ def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
     for other in others if writing - reading else ():
         with suppress(OSError):  # it has ended, or is another user's
             for name in os.listdir(f"/proc/{other}/fd"):
-                about = os.stat(f"/proc/{other}/fd/{name}")
+                end = f"/proc/{other}/fd/{name}"
+                about = os.stat(end)
+                if not os.lstat(end).st_mode & stat.S_IRUSR:  # the link says how it is open: not for reading
+                    continue
                 if (about.st_dev, about.st_ino) in writing - reading:
                     with open(f"/proc/{other}/comm") as file:
                         found.setdefault((about.st_dev, about.st_ino), file.read().strip())

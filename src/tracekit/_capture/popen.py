@@ -31,7 +31,7 @@ from .callers import by_user, telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
 from .guard import Attempt, observe
 from .leftovers import by_finalizer
-from .patch import Patch, Switch
+from .patch import Patch, Switch, loaded
 from .processes import (
     VARIABLE,
     Admission,
@@ -862,13 +862,14 @@ status_entrances: Final = (
 #: The positions of ``cwd`` and ``env`` among the arguments of ``Popen``.
 _CWD: Final = 9
 _ENV: Final = 10
-#: Executed in a process that multiprocessing prepares, before the program's first line.
+#: Executed in a process that multiprocessing prepares, before the program's first line: it joins, whatever the program
+#: imports. The path is the one that multiprocessing sets next.
 _PREPARED: Final = """\
 import os, sys
 os.environ[{variable!r}] = {ticket!r}
-if "tracekit" in sys.modules:
-    from tracekit._runs import segments
-    segments.join()
+sys.path[:] = {path!r} or sys.path
+from tracekit._runs import segments
+segments.join()
 """
 #: Modules in which an event loop starts processes and watches for their end by itself.
 _LOOPS: Final = frozenset({"asyncio.unix_events", "asyncio.windows_events"})
@@ -1031,14 +1032,16 @@ def _start(original: Any) -> Any:
             guard.observe(Attempt("process", "process.start", name))
             return original(self)
         pool = (getattr(target, "__module__", None), name) in _POOLS
-        found = admission_of(scope, name.replace("/", "_"), None, pool)
+        method = _method(self)
+        joins = _joins_first(method)
+        found = admission_of(scope, name.replace("/", "_"), None if joins else [name], pool)
         if found is None:
             return original(self)
-        if _method(self) == "fork":
+        if method == "fork":
             with forked(found):
                 original(self)
         else:
-            token = _starting.set(found.ticket)
+            token = _starting.set(found.ticket if joins else None)
             try:
                 with starting(found):
                     original(self)
@@ -1062,14 +1065,25 @@ def _method(process: Any) -> str:
     return str(own)
 
 
+def _joins_first(method: str) -> bool:
+    """Return whether a process started in this way joins before its first line: not one that another package prepares
+    (joblib's) or that another interpreter runs."""
+    if method not in ("spawn", "forkserver"):
+        return method == "fork"
+    from multiprocessing.spawn import get_executable
+
+    return os.fsdecode(get_executable() or "") == sys.executable
+
+
 class _Ready:
     """Joins the run when it is unpickled in the new process, before the program's modules; needs only builtins."""
 
-    def __init__(self, ticket: str) -> None:
+    def __init__(self, ticket: str, path: list[str]) -> None:
         self.ticket: Final = ticket
+        self.path: Final = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_PREPARED.format(variable=VARIABLE, ticket=self.ticket),)
+        return exec, (_PREPARED.format(variable=VARIABLE, ticket=self.ticket, path=self.path),)
 
 
 def _prepare(original: Any) -> Any:
@@ -1078,7 +1092,7 @@ def _prepare(original: Any) -> Any:
         data = original(*args, **kwargs)
         ticket = _starting.get()
         # First: unpickling what follows may import the program's modules.
-        return data if ticket is None else {VARIABLE: _Ready(ticket), **data}
+        return data if ticket is None else {VARIABLE: _Ready(ticket, data.get("sys_path", [])), **data}
 
     return get_preparation_data
 
@@ -1117,9 +1131,9 @@ def patches(switch: Switch) -> list[Patch]:
     """Return the patches of ``switch`` for those of these modules that are loaded."""
     found = []
     for module, owner, name, wrap in entrances:
-        loaded: Any = sys.modules.get(module)
-        if loaded is not None:
-            place: Any = loaded if owner is None else getattr(loaded, owner, None)
+        there: Any = loaded(module)
+        if there is not None:
+            place: Any = there if owner is None else getattr(there, owner, None)
             if place is not None:
                 found.append(switch.once(place, name, wrap))
     return found

@@ -761,6 +761,7 @@ class ReplayedProcess(JoinedProcess):
         with guards.allow():
             self._lane, self._report = _claim_lane(ticket)
         self._pid: Final = os.getpid()
+        self._pool: Final[bool] = ticket["pool"]
         self._error: BaseException | None = None
         self._blocked: LiveCallBlockedError | None = None
         self._over = False
@@ -849,7 +850,17 @@ class ReplayedProcess(JoinedProcess):
         ).engage()
 
     def _refused(self, error: LiveCallBlockedError) -> None:
-        self._blocked = self._blocked or error
+        if self._blocked is None:
+            self._blocked = error
+            self._report_now(error)
+
+    def _report_now(self, failure: BaseException) -> None:
+        """Write the report of a pool's worker when it is refused something: the pool may end it by a signal.
+
+        What differs in a call of the pool is in the call's own report.
+        """
+        if self._pool and isinstance(failure, LiveCallBlockedError):
+            _write_report(self._report, {**_report_on(failure), "verdict": _verdict(self._block)})
 
     def _outside(self, family: str, name: str) -> None:
         error = LiveCallBlockedError(
@@ -908,6 +919,7 @@ class ReplayedProcess(JoinedProcess):
     def tell_failure(self, failure: BaseException) -> bool:
         """Print the failure, in case the parent does not reach its end, where it would report it."""
         say(f"the replay has failed {self._in_words(failure, self._lane)}")
+        self._report_now(failure)
         return True
 
     @staticmethod
