@@ -623,7 +623,7 @@ def test_the_program_does_not_see_the_thread() -> None:
             look(1)
         assert emitter.flush(60)
         assert asked
-        assert threading.enumerate() == before
+        assert {*threading.enumerate()} <= {*before}  # those of earlier tests may end meanwhile
         assert not any("tracekit" in thread.name for thread in before)
     finally:
         emitter.stop(60)
