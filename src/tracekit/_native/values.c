@@ -42,19 +42,30 @@ typedef struct {
     size_t count, size;
 } Candidates;
 
+/* The array `items`, in which there is room for one more; NULL if there is no memory, and then it stays as it is. */
+static void *
+with_room(void *items, size_t count, size_t *size, size_t each)
+{
+    if (count < *size) {
+        return items;
+    }
+    size_t more = *size ? *size * 2 : 64;
+    void *larger = PyMem_Realloc(items, more * each);
+    if (larger == NULL) {
+        return PyErr_NoMemory();
+    }
+    *size = more;
+    return larger;
+}
+
 static int
 add_candidate(Candidates *found, PyObject *node)
 {
-    if (found->count == found->size) {
-        size_t size = found->size ? found->size * 2 : 64;
-        PyObject **more = PyMem_Realloc(found->nodes, size * sizeof(PyObject *));
-        if (more == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        found->nodes = more;
-        found->size = size;
+    PyObject **nodes = with_room(found->nodes, found->count, &found->size, sizeof(PyObject *));
+    if (nodes == NULL) {
+        return -1;
     }
+    found->nodes = nodes;
     found->nodes[found->count++] = node;
     return 0;
 }
@@ -756,16 +767,11 @@ typedef struct {
 static int
 push(Stack *stack, Pending item)
 {
-    if (stack->count == stack->size) {
-        size_t size = stack->size ? stack->size * 2 : 64;
-        Pending *more = PyMem_Realloc(stack->items, size * sizeof(Pending));
-        if (more == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        stack->items = more;
-        stack->size = size;
+    Pending *items = with_room(stack->items, stack->count, &stack->size, sizeof(Pending));
+    if (items == NULL) {
+        return -1;
     }
+    stack->items = items;
     stack->items[stack->count++] = item;
     return 0;
 }
