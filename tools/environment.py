@@ -48,9 +48,9 @@ class Environment:
 
     def install_wheel(self, extras: str) -> None:
         """Install this checkout as its users do: a wheel among the other packages, with the comma-separated ``extras``."""
+        # what is installed has the same version, and pip would keep it
+        self.run("-m", "pip", "uninstall", "--quiet", "--yes", "tracekit-replay")
         self.run("-m", "pip", "install", "--quiet", f"{ROOT}[{extras}]")
-        # pip takes the same version for the same wheel
-        self.run("-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(ROOT))
 
     def install(self, extras: str) -> None:
         """Install this checkout, editable, with the comma-separated ``extras``, unless it is installed and unchanged."""

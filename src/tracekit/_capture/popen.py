@@ -29,7 +29,7 @@ from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard, inputs
 from .callers import by_user, telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
-from .guard import Attempt, observe
+from .guard import Attempt
 from .leftovers import by_finalizer
 from .patch import Patch, Switch, loaded
 from .processes import (
@@ -1107,7 +1107,7 @@ def _taking(original: Any) -> Any:
             with suppress(OSError, AttributeError):  # it is closed, or one of another kind
                 about = os.fstat(self._reader.fileno())
                 pipe = f"the queue with pipe {about.st_ino}"
-                observe(Attempt("queue", "Queue.get", pipe), by=self)
+                guard.observe(Attempt("queue", "Queue.get", pipe), by=self)
         return original(self, *args, **options)
 
     return get
