@@ -342,6 +342,9 @@ def test_command(report: CorpusReport, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("--entry", "today:today", "--junit", "report.xml", "--html", "report.html")
     assert done.exit_code == 1
     assert "differs: tool.call pay: input.cents (at today.py:" in done.stdout
+    other = report.runs[8]
+    assert "".join(f"  {line}\n" for line in other.text.splitlines()) in done.stdout  # all its lines, and nothing twice
+    assert "input.cents: " not in done.stdout
     assert "11 runs against today:today: 2 same, 5 differ, 1 not replayable, 2 crashed, 1 timed out" in done.stdout
     assert "next: tracekit replay " in done.stdout
     suite = ElementTree.parse("report.xml").getroot()[0]
@@ -484,6 +487,19 @@ def test_a_page_holds_text_alone() -> None:
     assert "<script" not in page
     assert "default-src 'none'; style-src 'sha256-" in page
     assert page.count("alert(1)") > 5
+
+
+def test_a_long_difference_keeps_its_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a difference of many lines, a group shows the first ones and the last ones, where the hints are."""
+    text = "\n".join(["not the step", *(f"  field {number}:" for number in range(40)), "  a hint"])
+    fields = tuple({"path": f"field {number}", "recorded": 1, "actual": 2} for number in range(40))
+    one = JudgedRun("run", "run", "differs", text, differences=fields, group="a step")
+    monkeypatch.setattr("tracekit.cli.regress.regress_runs", lambda *runs, **options: CorpusReport((one,)))
+    shown = call("--entry", "shop:agent").stdout.splitlines()
+    assert shown[1:3] == ["  not the step", "    field 0:"]
+    assert "    … 22 more lines (--json)" in shown
+    assert shown[shown.index("  run") - 1] == "    a hint"
+    assert " → " not in "".join(shown)
 
 
 def test_usage() -> None:

@@ -204,6 +204,12 @@ class JudgedRun:
     output: str = ""
     changes: Mapping[str, Any] | None = None
 
+    @property
+    def beside(self) -> tuple[Mapping[str, Any], ...]:
+        """Those ``differences`` that ``text`` doesn't show itself: the text of a divergence has a line for each field."""
+        own = {line.strip() for line in self.text.splitlines()[1:]}
+        return () if any(f"{one.get('path') or 'value'}:" in own for one in self.differences) else self.differences
+
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         found = asdict(self)
@@ -376,7 +382,7 @@ def _explained(run: JudgedRun) -> str:
     where = [f"step {run.step}"] if run.step is not None else []
     where += [f"at {run.location}"] if run.location else []
     fields = []
-    for one in run.differences[:_IN_JUNIT] if "\n" not in run.text else ():  # the text of a divergence has them
+    for one in run.beside[:_IN_JUNIT]:
         recorded, actual = both_sides(one, 200)
         fields.append(f"  {one.get('path')}: {recorded} -> {actual}")
     return "\n".join(filter(None, (run.text, *fields, ", ".join(where), f"run {run.place}")))

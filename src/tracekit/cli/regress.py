@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from .._runs.replay import ignored_fields, kinds_that_go_live
 from .._runs.wording import dollars, plural
 from ..failures import FailureType
 from . import output
-from .output import both_sides, moment, named, printable, short
+from .output import both_sides, moment, named, printable
 from .replay import ALLOW_HOST, IGNORE, ISOLATE, LIVE_ENV, LIVE_FILES, STRICT, by_kind, live_kinds
 from .report import check_page, write_page
 
@@ -37,6 +37,10 @@ _STYLES: Final[dict[State, str]] = {
 #: The most runs of a group, and fields of a difference, that are shown; ``--json`` has all.
 _SHOWN: Final = 3
 _FIELDS: Final = 5
+#: The most lines of a difference that are shown, from its beginning and from its end, where the hints are.
+_FIRST: Final = 16
+_LAST: Final = 4
+_WIDEST: Final = 300
 
 
 class _WithCommand(click.Command):
@@ -273,12 +277,14 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
     head = Text(f"{group.state}", style=_STYLES[group.state]) + Text(f": {printable(group.text)}", style="bold")
     console.print(head + Text(f"  {many} run{'' if many == 1 else 's'}", style="dim"), soft_wrap=True)
     first = group.runs[0]
-    console.print(f"  {short(first.text.partition(chr(10))[0], 300)}", soft_wrap=True)
-    for one in first.differences[:_FIELDS]:
+    for line in _shortened(first.text.splitlines()):
+        console.print(f"  {line}", soft_wrap=True)
+    fields = first.beside
+    for one in fields[:_FIELDS]:
         sides = both_sides(one, 60)
         console.print(f"    {printable(str(one.get('path')))}: {sides[0]} → {sides[1]}", soft_wrap=True)
-    if len(first.differences) > _FIELDS:
-        console.print(f"    … {len(first.differences) - _FIELDS} more fields (--json)")
+    if len(fields) > _FIELDS:
+        console.print(f"    … {len(fields) - _FIELDS} more fields (--json)")
     for behind in _effects_of_decisions(first)[:_SHOWN]:
         console.print(f"    behind it: {behind}", soft_wrap=True)
     for run in group.runs[:_SHOWN]:
@@ -288,6 +294,14 @@ def _print_group(console: Console, report: CorpusReport, group: Group) -> None:
         console.print(f"  … {many - _SHOWN} more (--json)")
     console.print(Text(f"  next: {printable(report.command_for(first))}", style="dim"), soft_wrap=True)
     console.print()
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a difference, of a long one without those in the middle."""
+    left_out = len(lines) - _FIRST - _LAST
+    middle = [f"  … {left_out} more lines (--json)"]
+    kept = [*lines] if left_out <= 1 else [*lines[:_FIRST], *middle, *lines[-_LAST:]]
+    return [printable(line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…") for line in kept]
 
 
 def _effects_of_decisions(run: JudgedRun) -> list[str]:
