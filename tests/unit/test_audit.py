@@ -94,6 +94,23 @@ def test_an_effect_is_accounted_for() -> None:
         assert said in text
 
 
+def test_texts_are_as_long_as_the_line_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a wide terminal the reasons of decisions and policies and the key are whole; in a narrow one their beginnings are shown."""
+    words = " ".join(f"word{number:02}" for number in range(40))
+    with record("payments"):
+        decision("pay", input={}, output={"tool": "pay", "reason": f"due {words}"})
+        allow("pay", {"decision": "allow", "reason": f"limit {words}"}, cents=1)
+        pay(1, order=f"key {words}")
+    monkeypatch.setenv("COLUMNS", "500")
+    wide = call("last").stdout
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow = call("last").stdout
+    for start in ("due", "limit", "key"):
+        assert f"{start} {words}" in wide
+        assert f"{start} {words[:60]}" in narrow
+        assert f"{start} {words[:90]}" not in narrow
+
+
 def test_a_model_that_asked_for_the_call_is_its_decision() -> None:
     """Where no decision is recorded, the answer of the model that asked for this very call is what it goes back to."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ def search(query: str) -> str:
     if query == "gone":
         raise ConnectionRefusedError("nobody there")
     return query
+
+
+@traced_tool(side_effect="read_only")
+def hear(text: str) -> None:
+    raise ConnectionError(text)
 
 
 @traced_tool(side_effect="irreversible")
@@ -60,6 +66,18 @@ def found(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
     done = call("--json", *arguments)
     assert done.exit_code == code, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_reason_is_as_long_as_the_line_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a wide terminal a long reason is whole; in a narrow one so much of it is left that it says something."""
+    reason = " ".join(f"word{number:02}" for number in range(40))
+    with record("shop"), suppress(ConnectionError):
+        hear(reason)
+    monkeypatch.setenv("COLUMNS", "500")
+    assert reason in call().stdout
+    monkeypatch.setenv("COLUMNS", "30")
+    assert f"{reason[:65]}" in call().stdout
+    assert reason[:95] not in call().stdout
 
 
 def types(*arguments: str) -> list[str]:

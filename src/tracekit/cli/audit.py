@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = ["audit"]
+
+#: As wide as what is before the text of a row about a step.
+_DETAIL: Final = " " * 14
 
 
 def _actions(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -111,13 +114,14 @@ def _is_shown(action: Action, agents: tuple[str, ...], tools: tuple[str, ...], e
 
 
 def _lines(account: Account, shown: list[Action], console: Console) -> Iterator[Text]:
-    """Yield the lines of the account; only a step's own line is cut to the width, never the text about it."""
-    for line in _top(account):
+    """Yield the lines of the account. A step's own line is cut to the width; the texts about it are cut only if they are
+    longer than that."""
+    for line in _top(account, console):
         yield styled(*line)
     yield styled()
     for action in shown:
         yield line_of(action.step, console.width)
-        for line in _details(account, action):
+        for line in _details(account, action, console):
             yield styled(*line)
     if hidden := len(account.actions) - len(shown):
         yield styled((f"not shown: {_plural(hidden, 'action')} (--agent, --tool, --effects)", "dim"))
@@ -131,17 +135,17 @@ def _lines(account: Account, shown: list[Action], console: Console) -> Iterator[
         yield styled(("not known ", "yellow"), (text, ""))
 
 
-def _top(account: Account) -> Iterator[Line]:
+def _top(account: Account, console: Console) -> Iterator[Line]:
     view, found = account.view, account.found
     when = f"{output.local_time(view.started_ns)}, {output.duration(view.took)}" if view.started_ns else ""
     yield [(view.name, "bold"), (f"  {view.run_id}", "cyan"), (f"  {view.state}", ""), (f"  {when}", "dim")]
     about = account.as_dict()["program"]
     program = [
-        brief(about[key], 80) if key != "argv" else " ".join(map(str, about[key]))
+        brief(about[key], console.width) if key != "argv" else " ".join(map(str, about[key]))
         for key in ("argv", "host", "revision")
         if about.get(key)
     ]
-    yield from _row("program", short(", ".join(program), 140))
+    yield from _row("program", ", ".join(program), console)
     style = {"complete": "green", "incomplete": "yellow", "broken": "bold red"}[found.state]
     problem = f": {found.problem}" if found.problem else ""
     yield [
@@ -153,44 +157,42 @@ def _top(account: Account) -> Iterator[Line]:
     yield [("seal      ", "dim"), line or ("none; no seal was requested", "yellow")]
     for identity in account.identities:
         redacted = ", with redacted parts" if identity.redacted else ""
-        yield [
-            ("agent     ", "dim"),
-            (identity.agent, "cyan"),
-            (f" {brief(identity.claims, 100)}", ""),
-            (f"  claimed{redacted}, not verified [{identity.place}]", "yellow"),
-        ]
+        claimed = f"  claimed{redacted}, not verified [{identity.place}]"
+        claims = brief(identity.claims, output.room(console, "agent     ", identity.agent, " ", claimed))
+        yield [("agent     ", "dim"), (identity.agent, "cyan"), (f" {claims}", ""), (claimed, "yellow")]
     counts = ", ".join(
         f"{sum(one.answer == answer for one in account.checks)} {answer}" for answer in ("allowed", "denied", "unclear")
     )
-    yield from _row(
-        "policy", f"{_plural(len(account.checks), 'check')}: {counts}" if account.checks else "none was made"
-    )
+    checks = f"{_plural(len(account.checks), 'check')}: {counts}" if account.checks else "none was made"
+    yield from _row("policy", checks, console)
     if account.budget:
-        yield from _row("budget", brief(account.budget, 140))
+        yield from _row("budget", account.budget, console)
 
 
-def _details(account: Account, action: Action) -> Iterator[Line]:
+def _details(account: Account, action: Action, console: Console) -> Iterator[Line]:
     if not (action.effect or action.state == "refused"):
         return
     if (basis := action.basis) is not None:
-        yield from _row("because", f"{basis.kind} {basis.place}: {short(basis.text, 100)} ({basis.how})", 4)
+        head, end = f"{basis.kind} {basis.place}: ", f" ({basis.how})"
+        text = short(basis.text, output.room(console, _DETAIL, head, end))
+        yield from _row("because", f"{head}{text}{end}", None, 4)
     elif action.inside is None:
-        yield from _row("because", "no decision is recorded: the code alone", 4)
-    for line in _allowed(account, action):
+        yield from _row("because", "no decision is recorded: the code alone", None, 4)
+    for line in _allowed(account, action, console):
         yield [("    allowed   ", "dim"), line]
     if contract := action.step.meta.get("contract"):
-        yield from _row("contract", brief(plain(contract), 120), 4)
+        yield from _row("contract", plain(contract), console, 4)
     if action.key is not None:
-        yield from _row("key", short(action.key, 120), 4)
+        yield from _row("key", action.key, console, 4)
     if action.identity is not None:
-        yield from _row("actor", f"{action.identity.agent}, claimed in entry {action.identity.place}", 4)
+        yield from _row("actor", f"{action.identity.agent}, claimed in entry {action.identity.place}", None, 4)
     for one in action.undone_by:
-        yield from _row("undone", f"by {one.place} {one.name}: {one.state}", 4)
+        yield from _row("undone", f"by {one.place} {one.name}: {one.state}", None, 4)
     entries = ", ".join(f"{one['place']} {str(one['hash'])[:16]}…" for one in action.entries)
-    yield from _row("entries", entries, 4)
+    yield from _row("entries", entries, None, 4)
 
 
-def _allowed(account: Account, action: Action) -> Iterator[tuple[str, str]]:
+def _allowed(account: Account, action: Action, console: Console) -> Iterator[tuple[str, str]]:
     """Yield what allowed an effect, or did not; nothing if the run consulted no policy."""
     check = action.policy
     if not action.effect or not account.checks:
@@ -202,14 +204,17 @@ def _allowed(account: Account, action: Action) -> Iterator[tuple[str, str]]:
             (f"it undoes {undoes}", "") if undoes is not None else (f"by no recorded policy check{inside}", "bold red")
         )
     else:
-        reason = f": {short(check.reason, 80)}" if check.reason else ""
+        head, end = f"policy {check.step.name} [{check.place}] {check.answer}", f" ({action.policy_how}{inside})"
+        reason = f": {short(check.reason, output.room(console, _DETAIL, head, ': ', end))}" if check.reason else ""
         style = {"allowed": "green", "denied": "bold red"}.get(check.answer, "bold yellow")
-        yield f"policy {check.step.name} [{check.place}] {check.answer}{reason} ({action.policy_how}{inside})", style
+        yield f"{head}{reason}{end}", style
 
 
-def _row(what: str, text: str, indent: int = 0) -> Iterator[Line]:
-    if text:
-        yield [(f"{' ' * indent}{what:<10}", "dim"), (text, "")]
+def _row(what: str, value: object, console: Console | None, indent: int = 0) -> Iterator[Line]:
+    """Yield a row of the account, unless it is empty; cut to the width of the ``console``, if there is one."""
+    head = f"{' ' * indent}{what:<10}"
+    if text := value if console is None else brief(value, output.room(console, head)):
+        yield [(head, "dim"), (str(text), "")]
 
 
 def _plural(count: int, word: str) -> str:

@@ -101,10 +101,12 @@ def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     with output.paged() as console:
         for number, row in enumerate(rows):
-            cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, widths, strict=False)]
+            texts = [cell.ljust(width) + "  " for cell, width in zip(row, widths, strict=False)]
+            reason = short(row[-1], output.room(console, *texts))
+            cells = [Text(text) for text in texts]
             if number:
                 cells[3].stylize("dim" if row[4].startswith("settled: ") else "red")
-            console.print(Text.assemble(*cells, row[-1], style="" if number else "dim"), soft_wrap=True)
+            console.print(Text.assemble(*cells, reason, style="" if number else "dim"), soft_wrap=True)
 
 
 def _row(found: RecordedFailure) -> tuple[str, ...]:
@@ -119,5 +121,5 @@ def _row(found: RecordedFailure) -> tuple[str, ...]:
         short(found.name or "", 24),
         failure.type.value,
         strategy,
-        short(failure.reason, 80),
+        failure.reason,
     )

@@ -150,6 +150,16 @@ def console(*, stderr: bool = False) -> Console:
     return Plain(highlight=False, emoji=False, markup=False, stderr=stderr, width=width, height=height)
 
 
+#: The least characters that a text beside others gets, however narrow the terminal.
+_ROOM: Final = 80
+
+
+def room(out: Console, *before: str) -> int:
+    """Return how many characters a text may have behind those ``before`` it in its line: the rest of the width, but enough
+    to say something in a narrow terminal, too."""
+    return max(_ROOM, out.width - sum(map(len, before)))
+
+
 @contextmanager
 def paged() -> Iterator[Console]:
     """A console whose text is shown when the block ends: in a pager if it is longer than the terminal."""
