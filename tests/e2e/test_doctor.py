@@ -84,6 +84,36 @@ def test_a_shell_is_not_declared_by_its_first_word() -> None:
     assert all(one.startswith("start it in a function with @traced_tool") for one in shells)
 
 
+MANY = """
+import subprocess, sys
+from tracekit import record
+
+def twice(*command):
+    for _ in range(2):
+        subprocess.run(command, check=True, capture_output=True)
+
+with record("many"):
+    twice("true", "-a")
+    subprocess.run(["true", "-b"], check=True)
+    subprocess.run(["false", "-c"])
+"""
+
+
+def test_a_process_started_often_is_one_finding(place: Place) -> None:
+    """Processes of one name, which one declaration is for, are one finding, with how often they were started and each line."""
+    place.program(MANY, "many.py")
+    done = place.cli("doctor", "--json", "--", "many.py")
+    found = {one["text"].split()[2]: one for one in json.loads(done.stdout)["findings"]}
+    assert sorted(found) == ["false", "true"]
+    inside, below, once = (line_of(place, "many.py", text) for text in ("subprocess.run(command", '"-b"', '"false"'))
+    assert [found[name]["line"] for name in ("true", "false")] == [inside, once]
+    assert [found[name]["times"] for name in ("true", "false")] == [3, 1]
+    assert found["true"]["also"] == [{"file": str(place.directory / "many.py"), "line": below}]
+    text = place.cli("doctor", "--run", "last").stdout
+    assert text.count("  undeclared\n") == 2
+    assert f"  (3 times, also at many.py:{below})\n" in text
+
+
 def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> None:
     """If nothing goes on in a replay although nothing has changed since the recording, the advice is about how threads
     hand over what they share."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
@@ -37,7 +38,7 @@ __all__ = ["doctor"]
 
 class Finding(NamedTuple):
     """Something that a replay could not control: a stable ``code``, a sentence, the line of the program
-    (``FILE:LINE``), and the fix."""
+    (``FILE:LINE``), and the fix; how often it is in a recording, and in which lines besides ``where``."""
 
     code: str
     text: str
@@ -45,12 +46,39 @@ class Finding(NamedTuple):
     mend: str
     run: str
     step: int | str | None = None
+    #: What one fix is for, wherever it is in the program: a process by its name. Without it the fix is for one line.
+    subject: str | None = None
+    times: int = 1
+    also: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> object:
+        """Equal for what one fix is for."""
+        return self.code, self.subject or self.where or self.text
+
+    @property
+    def anywhere(self) -> Finding:
+        """The finding without its place in the program, unless its fix is for one line, and in the recordings."""
+        return self._replace(where=None if self.subject else self.where, run="", step=None)
 
     def as_dict(self) -> dict[str, Any]:
         file, line = _split(self.where)
         about = self._asdict()
-        del about["where"]
-        return {**about, "file": file, "line": line}
+        del about["where"], about["subject"]
+        also = [dict(zip(("file", "line"), _split(one), strict=True)) for one in self.also]
+        return {**about, "file": file, "line": line, "also": also}
+
+
+def _together(found: Sequence[Finding], counts: Mapping[Finding, int]) -> Finding:
+    """Return findings with one fix as one: the first one, with how often that is in a recording, and the other lines."""
+    lines = sorted({one.where for one in found if one.where is not None}, key=_in_order)
+    first = next((one for one in found if lines and one.where == lines[0]), found[0])
+    return first._replace(times=counts[first.anywhere], also=tuple(lines[1:]))
+
+
+def _in_order(where: str | None) -> tuple[bool, str, int]:
+    file, line = _split(where)
+    return where is None, file or "", line or 0
 
 
 def _split(where: str | None) -> tuple[str | None, int | None]:
@@ -121,7 +149,8 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
     for step in view.steps(kinds=("process",)):
         if step.facts.get("undeclared") is True:
             text = f"the process {step.name} has no declared side effect: a replay answers it, but it counts as irreversible"
-            yield Finding("undeclared", text, places.get(step.place), _of_process(step), view.run_id, step.place)
+            where, mend = places.get(step.place), _of_process(step)
+            yield Finding("undeclared", text, where, mend, view.run_id, step.place, f"{step.name}: {mend}")
     for reason in view.verdict.can_be_replayed.reasons:
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
             continue
@@ -359,8 +388,9 @@ class _Examination:
         self.runs: list[str] = []
 
     def examine(self, store: Store, command: tuple[str, ...]) -> list[Finding]:
-        """Replay the executions, and read their runs; return the findings by line, each once."""
-        found: dict[object, Finding] = {}
+        """Replay the executions, and read their runs; return the findings by line, those with one fix as one."""
+        found: dict[object, list[Finding]] = {}
+        counts: Counter[Finding] = Counter()
         for execution in self.executions:
             replays = _replay(
                 os.path.basename(execution.paths[0]).partition(".jsonl")[0], execution.paths[0], store, command
@@ -373,13 +403,12 @@ class _Examination:
                     self.runs.append(view.run_id)
                     every += _of_run(view, replays.places)
             for one in every:
-                found.setdefault((one.code, one.where or one.text), one)
+                found.setdefault(one.key, []).append(one)
+            counts |= Counter(one.anywhere for one in every)  # the larger number of the two recordings
         if self.stopped and not found:
-            text, mend = self.stopped[0], _OTHERWISE
-            found[text] = Finding("blocked", text, None, mend, self.runs[0])
-        return sorted(
-            found.values(), key=lambda one: (one.where is None, _split(one.where)[0] or "", _split(one.where)[1] or 0)
-        )
+            return [Finding("blocked", self.stopped[0], None, _OTHERWISE, self.runs[0])]
+        together = (_together(some, counts) for some in found.values())
+        return sorted(together, key=lambda one: _in_order(one.where))
 
     def as_dict(self, findings: Sequence[Finding]) -> dict[str, Any]:
         return {
@@ -443,7 +472,7 @@ def _print(found: _Examination, findings: Sequence[Finding]) -> None:
             file, line = _split(one.where)
             place = f"{_shown(file)}:{line}" if line is not None else file or f"run {one.run}"
             console.print(Text(printable(place), style="bold") + Text(f"  {one.code}", style="red"), soft_wrap=True)
-            console.print(Text(f"    {printable(one.text)}"), soft_wrap=True)
+            console.print(Text(f"    {printable(one.text)}") + Text(_often(one), style="dim"), soft_wrap=True)
             console.print(Text("    → ", style="dim") + Text(printable(one.mend), style="green"), soft_wrap=True)
         failed = [one.status for one in found.executions if one.status]
         if failed:
@@ -467,6 +496,20 @@ def _print(found: _Examination, findings: Sequence[Finding]) -> None:
             )
         else:
             console.print(Text(f"nothing found: {summary} under other hash seeds, all the same", style="green"))
+
+
+#: The most further lines of a finding that are named; ``--json`` has all.
+_LINES: Final = 5
+
+
+def _often(one: Finding) -> str:
+    """Return how often something was found, and in which further lines; nothing for a single time."""
+    if one.times == 1:
+        return ""
+    lines = [f"{_shown(file)}:{line}" for file, line in map(_split, one.also[:_LINES])]
+    more = [f"{len(one.also) - _LINES} more lines"] if len(one.also) > _LINES else []
+    also = f", also at {', '.join([*map(printable, lines), *more])}" if lines else ""
+    return f"  ({one.times} times{also})"
 
 
 def _shown(file: str | None) -> str:
