@@ -34,6 +34,7 @@ from tracekit.integration import (
     gives_anything,
     instrumented,
     is_segment,
+    is_tracekit,
     lend,
     segments_beside,
     supply_placeholders,
@@ -746,9 +747,6 @@ def _fail(text: str, traceback: TracebackType | None) -> pytest.ExceptionInfo[Ba
     return pytest.ExceptionInfo.from_exception(error)
 
 
-_OWN: Final = (os.path.dirname(tracekit.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
-
-
 def _hide_own_frames(error: BaseException) -> None:
     """Remove the frames of tracekit from the traceback of an error that is not its own."""
     seen: set[int] = set()
@@ -758,7 +756,7 @@ def _hide_own_frames(error: BaseException) -> None:
         frames = []
         traceback = left.__traceback__
         while traceback is not None:
-            if not _is_own(traceback.tb_frame.f_code.co_filename):
+            if not is_tracekit(traceback.tb_frame.f_code.co_filename):
                 frames.append(traceback)
             traceback = traceback.tb_next
         for one, following in zip(frames, [*frames[1:], None], strict=True):
@@ -766,14 +764,6 @@ def _hide_own_frames(error: BaseException) -> None:
         if frames:
             left.__traceback__ = frames[0]
         left = left.__cause__ or left.__context__
-
-
-def _is_own(file: str) -> bool:
-    return file.startswith(_OWN) or (f"{os.sep}tracekit_" in file and _packaged(file))
-
-
-def _packaged(file: str) -> bool:
-    return any(f"{os.sep}{name}{os.sep}" in file for name in ("site-packages", "integrations"))
 
 
 def _without(content: str, run: TestRun) -> str:

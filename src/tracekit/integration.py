@@ -147,7 +147,6 @@ if TYPE_CHECKING:
     from ._runs.reading import prompt_of as prompt_of
     from ._runs.reading import read_run as read_run
     from ._runs.recording import lend as lend
-    from ._runtime.callsite import is_user_code as is_user_code
     from ._runtime.effects import Below as Below
     from ._runtime.index import gives_anything as gives_anything
     from ._runtime.process import NextRun as NextRun
@@ -169,6 +168,8 @@ if TYPE_CHECKING:
     from ._runtime.step import HasSpecs as HasSpecs
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
+    from ._sources import is_tracekit as is_tracekit
+    from ._sources import is_user_code as is_user_code
     from ._values import dumps as canonical_json
     from ._values import not_serialisable as not_serialisable
     from ._values import register as register_codec
@@ -282,7 +283,8 @@ _HOMES: Final = {
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "is_segment": "_journal.store",
-    "is_user_code": "_runtime.callsite",
+    "is_tracekit": "_sources",
+    "is_user_code": "_sources",
     "json_lines": "_capture.wire",
     "json_value": "_capture.wire",
     "keeping": "_capture.transports",
@@ -425,6 +427,7 @@ __all__ = [
     "here",
     "instrumented",
     "is_segment",
+    "is_tracekit",
     "is_user_code",
     "json_lines",
     "json_value",

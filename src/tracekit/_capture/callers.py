@@ -15,9 +15,9 @@ from sys import _getframe
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
 
-from .. import _reality
 from .._native import nearest
 from .._runtime.session import current
+from .._sources import ASYNCIO, PACKAGES, STDLIB, TRACEKIT, absolute, in_packages, is_tracekit
 from .plugins import (
     Telemetry,
     callers_by_file,
@@ -34,7 +34,6 @@ from .plugins import (
 
 __all__ = [
     "PASS",
-    "STDLIB",
     "asked_by_user",
     "by_observer",
     "by_tracekit",
@@ -52,7 +51,6 @@ __all__ = [
     "library_at",
     "mover",
     "own_code",
-    "packaged",
     "pass_through",
     "reader",
     "telemetry",
@@ -62,14 +60,10 @@ __all__ = [
 #: Transparent: the caller of this file decides.
 PASS: Final = object()
 
-# Taken now: a tool that detects blocking calls in event loops replaces it later. It reads nothing.
-_abspath: Final = _reality.off_loop()(os.path.abspath)
-STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
-_OWN: Final = os.path.dirname(_HERE)
 #: The file whose functions call those that the program passed in: such calls are the program's.
 _HANDED: Final = os.path.join(_HERE, "handed.py")
-_TIMEOUTS: Final = os.path.join(STDLIB, "asyncio", "timeouts.py")
+_TIMEOUTS: Final = os.path.join(ASYNCIO, "timeouts.py")
 _THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
 #: Modules of the standard library that use the clock or random numbers on behalf of their caller (the date and
 #: boundaries of a mail, the time stamps of an archive), decide for it by the clock (when a job is due, whether a cookie
@@ -101,13 +95,10 @@ _FOR_THE_PROGRAM: Final = tuple(
         ("peewee.py",),
     )
 )
-_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 #: What the program has declared as its own code, and as not its own, for the whole process.
 _included: set[str] = set()
 _excluded: set[str] = set()
-#: The integrations of a checkout; when installed, they are in ``site-packages`` like any library.
-_INTEGRATIONS: Final = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "integrations")
 _passed: set[str] = {os.path.join(_HERE, "exchange.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
 _unwanted: set[str] = set()  # packages that never are, not imported yet
@@ -115,8 +106,6 @@ _unwanted: set[str] = set()  # packages that never are, not imported yet
 #: A cache by file name, given the declarations: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
-#: A cache by file name: whether it belongs to tracekit or an integration.
-_ours: dict[str, bool] = {}
 #: A cache by file name: the installed package that it belongs to; empty: none.
 _libraries: dict[str, Any] = {}
 #: A cache of ``asked_by_user`` by file name: user code, not, or transparent.
@@ -152,11 +141,11 @@ def importing() -> bool:
         if frame.f_code.co_filename in _kinds:
             _importers[frame.f_code.co_filename] = _THROUGH
         frame = frame.f_back
-    if frame is not None and not packaged(frame.f_code.co_filename):
+    if frame is not None and not in_packages(frame.f_code.co_filename):
         if frame.f_code.co_filename in _kinds:
             _importers[frame.f_code.co_filename] = False
         return False
-    while frame is not None and packaged(frame.f_code.co_filename):
+    while frame is not None and in_packages(frame.f_code.co_filename):
         if frame.f_code.co_name == "<module>":
             return True
         frame = frame.f_back
@@ -175,11 +164,7 @@ def in_a_librarys_import() -> bool:
 
 def by_tracekit() -> bool:
     """Return whether the calling function was called by tracekit itself or by an integration."""
-    file = _getframe(2).f_code.co_filename
-    own = _ours.get(file)
-    if own is None:
-        own = _ours[file] = _is_own(_package_of(_abspath(file)))
-    return own
+    return is_tracekit(_getframe(2).f_code.co_filename)
 
 
 def walk(frame: FrameType | None) -> bool:
@@ -284,11 +269,11 @@ def library(depth: int = 2) -> str | None:
 def library_at(frame: FrameType | None) -> str | None:
     """Return the installed package that ``frame``, or the nearest one behind transparent frames, belongs to."""
     while frame is not None:
-        path = _abspath(frame.f_code.co_filename)
-        if packaged(path) and not _under(path, {_OWN}):
+        path = absolute(frame.f_code.co_filename)
+        if in_packages(path) and not path.startswith(TRACEKIT):
             name = os.path.basename(_package_of(path)).removesuffix(".py")
             return None if name in _RUNNERS else name
-        if _kind_of(frame) is not PASS and not _under(path, {_OWN}):
+        if _kind_of(frame) is not PASS and not path.startswith(TRACEKIT):
             return None
         frame = frame.f_back
     return None
@@ -311,7 +296,7 @@ def mover() -> Literal[True] | str | None:
         who = reader(3)
         if type(who) is str and _is_of(frame, _hands_over_nothing):
             who = None
-        if _known(file) is False and _libraries.get(file) is not PASS and packaged(file):  # the file alone decided
+        if _known(file) is False and _libraries.get(file) is not PASS and in_packages(file):  # the file alone decided
             movers_by_file[file] = who
     return who  # type: ignore[no-any-return]
 
@@ -401,7 +386,7 @@ def _is_of(frame: FrameType | None, packages: Callable[[str], bool]) -> bool:
             return True
         file = frame.f_code.co_filename
         # where it is installed, tracekit itself is a package in a directory of the standard library
-        if not file.startswith(_OWN + os.sep) and (packaged(file) or not file.startswith(STDLIB + os.sep)):
+        if not file.startswith(TRACEKIT) and (in_packages(file) or not file.startswith(STDLIB)):
             return False
         frame = frame.f_back
     return False
@@ -418,10 +403,10 @@ def _library_of(file: str, kind: Any) -> Any:
         return "asyncio"
     if file == _THREAD_POOL:
         return "multiprocessing"
-    path = _abspath(file)
-    if kind is PASS or _under(path, {_OWN}):
+    path = absolute(file)
+    if kind is PASS or path.startswith(TRACEKIT):
         return PASS
-    package = os.path.basename(_package_of(path)) if packaged(path) and not _unwelcome(path) else ""
+    package = os.path.basename(_package_of(path)) if in_packages(path) and not _unwelcome(path) else ""
     name = package.partition(".")[0]
     return "" if name in _RUNNERS else name
 
@@ -454,19 +439,19 @@ def _pseudo(name: str, frame: FrameType) -> Any:
 
 
 def _classify(file: str) -> Any:
-    path = _abspath(file)
+    path = absolute(file)
     if _under(path, _passed) or _under(path, _HELPERS):
         return PASS
     if path == _HANDED:
         return True
-    if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
+    if is_tracekit(path) or _unwelcome(path):
         return False
     if _under(path, _included) or _arrived(path):
         return True
-    if path.endswith(_FOR_THE_PROGRAM) and packaged(path):
+    if path.endswith(_FOR_THE_PROGRAM) and in_packages(path):
         return True
-    if not packaged(path):
-        return not _under(path, {STDLIB})
+    if not in_packages(path):
+        return not path.startswith(STDLIB)
     package = os.path.basename(_package_of(path)).removesuffix(".py")
     return PASS if package in _CLASS_MAKERS or is_wrapper(package) else False
 
@@ -500,7 +485,7 @@ def include(module: ModuleType | str) -> None:
         _add(_places(sys.modules.get(module.__name__.partition(".")[0], module)))
     elif os.sep in module or module.endswith(".py"):
         if _known(module) is not True and module not in _included and not module.startswith("<"):
-            _add({_package_of(_abspath(module))})
+            _add({_package_of(absolute(module))})
     elif module.isidentifier() or "." in module.strip("."):
         include_package(module)
 
@@ -513,7 +498,7 @@ def own_code(function: Any) -> None:
 
 
 def _package_of(path: str) -> str:
-    for part in _INSTALLED:
+    for part in PACKAGES:
         before, found, rest = path.partition(part)
         if found:
             return before + found + rest.partition(os.sep)[0]
@@ -523,27 +508,17 @@ def _package_of(path: str) -> str:
 def _add(places: set[str]) -> None:
     # The standard library as a whole, tracekit itself and its integrations are never user code, whoever calls from
     # there.
-    places = {place for place in places if not _is_own(place) and (packaged(place) or not _under(place, {STDLIB}))}
+    places = {place for place in places if not is_tracekit(place) and (in_packages(place) or not installed(place))}
     if not places <= _included:
         _included.update(places)
         _reclassify()
 
 
-def _is_own(place: str) -> bool:
-    """Return whether a path belongs to tracekit, or to an integration installed beside it."""
-    directory, name = os.path.split(place)
-    return _under(place, {_OWN, _INTEGRATIONS}) or (name.startswith("tracekit_") and directory == os.path.dirname(_OWN))
-
-
-def packaged(path: str) -> bool:
-    """Return whether ``path`` is a file of an installed package."""
-    return _INSTALLED[0] in path or _INSTALLED[1] in path
-
-
 def installed(path: str) -> bool:
     """Return whether ``path`` (absolute) belongs to the interpreter or an installed package, whose content depends only
     on their versions."""
-    return packaged(path + os.sep) or _under(path, {STDLIB})
+    path += os.sep
+    return in_packages(path) or path.startswith(STDLIB)
 
 
 def include_package(name: str) -> None:
@@ -558,7 +533,7 @@ def include_package(name: str) -> None:
 
 def exclude(path: str) -> None:
     """Never count the file or directory ``path`` as user code (an integration's own modules)."""
-    _excluded.add(_abspath(path))
+    _excluded.add(absolute(path))
     _reclassify()
 
 
@@ -574,7 +549,7 @@ def exclude_package(name: str) -> None:
 
 def pass_through(path: str) -> None:
     """Make the file or directory ``path`` transparent: its callers decide (thin wrappers of clocks and random numbers)."""
-    _passed.add(_abspath(path))
+    _passed.add(absolute(path))
     _reclassify()
 
 
@@ -590,6 +565,6 @@ def forget() -> None:
 def _places(module: ModuleType) -> set[str]:
     paths = getattr(module, "__path__", None)
     if paths is not None:
-        return {_abspath(path) for path in paths}
+        return {absolute(path) for path in paths}
     file = getattr(module, "__file__", None)
-    return {_abspath(file)} if file else set()
+    return {absolute(file)} if file else set()

@@ -21,13 +21,13 @@ from weakref import WeakKeyDictionary, WeakSet
 from .. import _reality
 from .._runtime.around import Around
 from .._runtime.boundary import Boundary, Status
-from .._runtime.callsite import is_user_code
 from .._runtime.lane import ROOT
 from .._runtime.process import has_children, process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
+from .._sources import STDLIB, TRACEKIT, in_packages, is_user_code
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
-from .callers import STDLIB, telemetry
+from .callers import telemetry
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
 from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
@@ -456,15 +456,12 @@ ACTS: Final[_Table] = {
 #
 # Who is calling: the user's file and line for messages, and the few callers whose calls are not the program's.
 
-_STDLIB: Final = os.path.dirname(os.__file__) + os.sep
-_TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Modules between the caller and the operation.
 _SEAMS: Final = tuple(
     f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "popen", "processes", "threads")
 )
 #: tracekit's modules that use files of their own, and call no function of the program.
 _KEEPS_RUNS: Final = ("tracekit._journal.", "tracekit._runs.")
-_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Debuggers communicate with their front end; what the program itself does while being debugged has other innermost
 #: frames.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
@@ -487,12 +484,12 @@ _NOBODY, _STANDARD, _AROUND, _OURS, _PACKAGE = 1, 2, 4, 8, 16
 
 def _sort_of(file: str, module: str) -> int:
     sort = _NOBODY if module.startswith(_SEAMS) or is_wrapper(module) else 0
-    installed = any(mark in file for mark in _INSTALLED)
-    if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):
+    installed = in_packages(file)
+    if file.startswith("<frozen ") or (file.startswith(STDLIB) and not installed):
         sort |= _STANDARD
     if is_observer(module):
         sort |= _AROUND
-    if module.startswith("tracekit") and (file.startswith(_TRACEKIT) or module.startswith("tracekit_")):
+    if module.startswith("tracekit") and (file.startswith(TRACEKIT) or module.startswith("tracekit_")):
         sort |= _OURS
     return sort | (_PACKAGE if installed else 0)
 
@@ -1362,8 +1359,7 @@ def _names_of(module: str) -> dict[str, Any] | None:
 
 
 def _is_users(names: dict[str, Any]) -> bool:
-    file = names["__file__"]
-    return not file.startswith(STDLIB) and is_user_code(file)
+    return is_user_code(names["__file__"])
 
 
 def _bare(value: Any) -> str | None:

@@ -25,11 +25,11 @@ from weakref import WeakKeyDictionary, WeakSet
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run
+from .._sources import ASYNCIO
 from .callers import by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
 from .signals import called_in_loop
 from .threads import (
-    ASYNCIO,
     Entered,
     InOrder,
     enclose,

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._lazy import NamedTuple
 from .._reality import monotonic
-from .._runtime.callsite import is_own
 from .._runtime.lane import ROOT, started
 from .._runtime.session import Scope, current, entered
 from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_work, line_of, name_of, place_of
+from .._sources import is_tracekit
 from ..errors import ReplayError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .leftovers import LeftHandler
@@ -115,7 +115,7 @@ class _Heard:
             return _called(signum, frame, self.handler)
         except BaseException as error:
             shown = error.__traceback__
-            while shown is not None and is_own(shown.tb_frame.f_code.co_filename):
+            while shown is not None and is_tracekit(shown.tb_frame.f_code.co_filename):
                 shown = shown.tb_next
             error.__traceback__ = shown
             raise
@@ -218,7 +218,7 @@ def called_in_loop(number: int, callback: Callable[..., Any], args: tuple[Any, .
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
     """Return the interrupted frame of the program, above the frames of tracekit that caused the interruption."""
-    while frame is not None and is_own(frame.f_code.co_filename):
+    while frame is not None and is_tracekit(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

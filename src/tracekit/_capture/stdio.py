@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from .._lazy import NamedTuple
-from .._runtime.callsite import is_own
 from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec
+from .._sources import is_tracekit
 from .calls import Captured, shell_of
 from .patch import looking_like
 
@@ -344,12 +344,12 @@ def _watch_the_descriptor(out: Out) -> None:
     write, dup = os.write, os.dup
 
     def written(fd: int, data: Any, /) -> int:
-        if fd == 1 and not is_own(sys._getframe(1).f_code.co_filename):
+        if fd == 1 and not is_tracekit(sys._getframe(1).f_code.co_filename):
             out._bytes(data)
         return write(fd, data)
 
     def copied(fd: int, /) -> int:
-        if fd == 1 and not is_own(sys._getframe(1).f_code.co_filename):
+        if fd == 1 and not is_tracekit(sys._getframe(1).f_code.co_filename):
             out.passed_by = True
         return dup(fd)
 

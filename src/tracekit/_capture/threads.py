@@ -17,18 +17,18 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from .._reality import gate, monotonic_ns, running_task
-from .._runtime.callsite import caller, is_user_code
+from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run, owner
+from .._sources import ASYNCIO, STDLIB, is_user_code
 from ..errors import ReplayError, RunStateError
 from . import guard, handed
-from .callers import STDLIB, in_a_librarys_import, is_telemetry, mover, pass_through, walk
+from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, walk
 from .exchange import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
 
 __all__ = [
-    "ASYNCIO",
     "Entered",
     "InOrder",
     "activate",
@@ -920,7 +920,6 @@ def _bare(call: Any) -> Any:
 # -- pools -------------------------------------------------------------------------------------------------------------
 
 
-ASYNCIO: Final = os.path.join(STDLIB, "asyncio", "")
 #: Code that passes a call on to a thread for another caller.
 _HANDING_ON: Final = (ASYNCIO, os.path.join(STDLIB, "concurrent", "futures", ""))
 #: The file in which an event loop runs callbacks.

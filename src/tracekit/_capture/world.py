@@ -16,8 +16,8 @@ from .._lazy import imported
 from .._reality import free_in_forks
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
+from .._sources import in_packages
 from . import clock, commands, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
-from .callers import packaged
 from .leftovers import collecting
 from .patch import LatePatch, Patch, Switch, loaded
 
@@ -61,7 +61,7 @@ def _executing(original: Any) -> Any:
 
     def exec_module(self: Any, module: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live or not packaged(getattr(module, "__file__", None) or ""):
+        if scope is None or scope.live or not in_packages(getattr(module, "__file__", None) or ""):
             return original(self, module)
         own = scope.session.importing(scope, module.__name__)
         if own is None:

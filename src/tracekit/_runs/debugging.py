@@ -59,6 +59,7 @@ from .._runtime.callsite import is_user_frame, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
 from .._runtime.threads import in_debugger
+from .._sources import TRACEKIT
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SINK", "CodeLine", "RemoteDebugger", "StepPlace", "joined", "places"]
 
-_TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _really_exit: Final = os._exit
 _NEXT: Final = 0
 #: The most children of one value that are listed.
@@ -106,7 +106,7 @@ def _in_checkout(frame: FrameType) -> bool:
 
 
 def _is_others(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(_TRACEKIT)
+    return not frame.f_code.co_filename.startswith(TRACEKIT)
 
 
 def _all_places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> list[CodeLine]:

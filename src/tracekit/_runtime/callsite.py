@@ -10,20 +10,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache
 from types import FrameType
 from typing import Final
 
 from .. import _reality
+from .._sources import ASYNCIO, TRACEKIT, is_user_code
 from .session import current
 
 __all__ = [
     "at_prompt",
     "caller",
-    "is_own",
-    "is_package",
-    "is_python",
-    "is_user_code",
     "is_user_frame",
     "prompt",
     "raised_at",
@@ -31,30 +27,6 @@ __all__ = [
     "warn",
     "warn_of_replay",
 ]
-
-# -- callsite ----------------------------------------------------------------------------------------------------------
-#
-# Which files are the user's own, for messages: not the standard library's, not installed, not tracekit's.
-
-_HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# The paths from ``sysconfig``, without loading all it needs to compute them; the second differs on some systems
-# (``lib64``).
-_STDLIB: Final = (
-    os.path.dirname(os.__file__) + os.sep,
-    os.path.join(sys.exec_prefix, sys.platlibdir, f"python{sys.version_info[0]}.{sys.version_info[1]}", ""),
-)
-
-
-@lru_cache(maxsize=4096)
-@_reality.off_loop()
-def is_user_code(filename: str) -> bool:
-    """Return whether a file is the user's own: not the standard library's, not installed, not tracekit's."""
-    if filename.startswith("<"):
-        return False
-    path = os.path.abspath(filename)
-    if _is_own(path) or "/site-packages/" in path or "/dist-packages/" in path:
-        return False
-    return not _is_of_python(path)
 
 
 def is_user_frame(frame: FrameType) -> bool:
@@ -75,45 +47,8 @@ def _is_typed(name: str, names: dict[str, object]) -> bool:
     return module in _PROMPTS or (module in (None, "builtins") and name == "<string>")
 
 
-@lru_cache(maxsize=4096)
-@_reality.off_loop()
-def is_package(filename: str) -> bool:
-    """Return whether a file belongs to an installed package: not the user's own, not the standard library's, not
-    tracekit's."""
-    path = os.path.abspath(filename)
-    return ("/site-packages/" in path or "/dist-packages/" in path) and not _is_own(path)
-
-
-@lru_cache(maxsize=4096)
-@_reality.off_loop()
-def is_python(filename: str) -> bool:
-    """Return whether a file belongs to the standard library."""
-    if filename.startswith("<frozen "):
-        return True
-    path = os.path.abspath(filename)
-    return not (_is_own(path) or "/site-packages/" in path or "/dist-packages/" in path) and _is_of_python(path)
-
-
-@lru_cache(maxsize=4096)
-@_reality.off_loop()
-def is_own(filename: str) -> bool:
-    """Return whether a file belongs to tracekit or one of its integrations."""
-    return _is_own(os.path.abspath(filename))
-
-
-def _is_own(path: str) -> bool:
-    if path.startswith(_HERE):
-        return True
-    place = (f"{os.sep}integrations{os.sep}", f"{os.sep}site-packages{os.sep}tracekit_")
-    return f"{os.sep}tracekit_" in path and any(one in path for one in place)
-
-
-def _is_of_python(path: str) -> bool:
-    return path.startswith((*_STDLIB, sys.prefix + os.sep + "lib"))
-
-
 #: The file in which an event loop calls its callbacks: below that frame is whatever runs the loop.
-_EVENTS: Final = os.path.join(os.path.dirname(os.__file__), "asyncio", "events.py")
+_EVENTS: Final = os.path.join(ASYNCIO, "events.py")
 
 
 def raised_at(error: BaseException) -> str | None:
@@ -174,7 +109,7 @@ def warn_of_replay(sentence: str, category: type[Warning], error: BaseException 
 
 def _warn(text: str, category: type[Warning]) -> None:
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(TRACEKIT):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 

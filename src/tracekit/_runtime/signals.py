@@ -27,7 +27,8 @@ from contextvars import Token
 from types import FrameType
 from typing import Any, Final
 
-from .callsite import is_own, is_python, is_user_frame
+from .._sources import ASYNCIO, TRACEKIT, is_python, is_tracekit
+from .callsite import is_user_frame
 from .session import Scope, current
 
 __all__ = ["LOOP_SIGNAL", "SIGNAL", "at_next", "in_loop", "interrupted", "is_at_work", "line_of", "name_of", "place_of"]
@@ -60,18 +61,17 @@ def number_of(name: str) -> int:
 
 # -- where a handler is called -----------------------------------------------------------------------------------------
 
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Our own bookkeeping code, which finishes soon, except in `pause`.
 _BOOKS: Final = (
     *(
-        os.path.join(_PACKAGE, room, "")
+        os.path.join(TRACEKIT, room, "")
         for room in ("_journal", "_native", "_policy", "_runtime", "_values", "failures")
     ),
-    *(os.path.join(_PACKAGE, name) for name in (os.path.join("_capture", "leftovers.py"), "_lazy.py", "errors.py")),
+    *(os.path.join(TRACEKIT, name) for name in (os.path.join("_capture", "leftovers.py"), "_lazy.py", "errors.py")),
 )
 #: Our own code around calls of the program.
 _AT_WORK: Final = frozenset(
-    os.path.join(_PACKAGE, "_capture", name)
+    os.path.join(TRACEKIT, "_capture", name)
     for name in (
         *("callers.py", "calls.py", "clock.py", "contracted.py", "decorated.py", "decorators.py", "exchange.py"),
         *("randomness.py", "signals.py"),
@@ -79,7 +79,7 @@ _AT_WORK: Final = frozenset(
 )
 #: Our own code in which the program waits.
 _WAITS: Final = frozenset(
-    os.path.join(_PACKAGE, room, name)
+    os.path.join(TRACEKIT, room, name)
     for room, names in (
         ("_capture", ("commands.py", "popen.py", "processes.py", "threads.py", "timers.py")),
         (
@@ -97,7 +97,6 @@ _WAITS: Final = frozenset(
     )
     for name in names
 )
-_ASYNCIO: Final = os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep
 
 
 #: The file of the functions that import a module.
@@ -119,11 +118,11 @@ def _own(frame: FrameType | None) -> FrameType | None:
         file = frame.f_code.co_filename
         if file == _IMPORTING:
             below_an_import = True
-        elif is_own(file) and frame.f_code.co_name != "<module>":
+        elif is_tracekit(file) and frame.f_code.co_name != "<module>":
             return frame if below_an_import else None
         elif is_user_frame(frame):
             return None
-        elif not is_own(file) and not _is_library(frame):
+        elif not is_tracekit(file) and not _is_library(frame):
             below_an_import = False  # unless it turns out to be
         frame = frame.f_back
     return None
@@ -138,7 +137,7 @@ def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
     """
     first = own = _own(frame)
     keeps_books = False
-    while own is not None and is_own(file := own.f_code.co_filename):
+    while own is not None and is_tracekit(file := own.f_code.co_filename):
         # Whoever has called the bookkeeping, it is not left in the middle.
         keeps_books = keeps_books or file.startswith(_BOOKS)
         names = own.f_locals
@@ -157,7 +156,7 @@ def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
 
 def _waits(frame: FrameType | None) -> bool:
     own = _own(frame)
-    while own is not None and is_own(file := own.f_code.co_filename):
+    while own is not None and is_tracekit(file := own.f_code.co_filename):
         if file in _WAITS or own.f_code.co_name == "pause":
             return True
         own = own.f_back
@@ -170,7 +169,7 @@ def in_loop(frame: FrameType | None) -> bool:
 
     if events._get_running_loop() is None or current_task() is not None:
         return False
-    while frame is not None and frame.f_code.co_filename.startswith(_ASYNCIO):
+    while frame is not None and frame.f_code.co_filename.startswith(ASYNCIO):
         if frame.f_code.co_name == "_run" and frame.f_code.co_filename.endswith("events.py"):
             return False
         if frame.f_code.co_name in ("_run_once", "run_forever", "run_until_complete", "run"):
@@ -194,7 +193,7 @@ def place_of(frame: FrameType | None, scope: Scope) -> str:
 
 def line_of(frame: FrameType | None) -> str | None:
     """Return the interrupted line, by its file's and function's names: its directory may differ in a replay."""
-    while frame is not None and is_own(frame.f_code.co_filename):
+    while frame is not None and is_tracekit(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None
@@ -226,7 +225,7 @@ class Watch:
         outside, at_program = _outside(frame), False
         while frame is not None:
             at_program = at_program or frame is outside
-            if not is_own(frame.f_code.co_filename) and self._follows(frame):
+            if not is_tracekit(frame.f_code.co_filename) and self._follows(frame):
                 self._marked.append((frame, frame.f_trace, frame.f_trace_opcodes))
                 frame.f_trace = self._line
                 if precisely:
@@ -238,7 +237,7 @@ class Watch:
         return True
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        if self.over or is_own(frame.f_code.co_filename) or not self._follows(frame):
+        if self.over or is_tracekit(frame.f_code.co_filename) or not self._follows(frame):
             return None
         return self._line(frame, event, arg)
 
@@ -272,6 +271,6 @@ def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool
 def _outside(frame: FrameType | None) -> FrameType | None:
     """Return the frame of the program in which what ``frame`` does was begun."""
     frame = _own(frame) or frame
-    while frame is not None and (is_own(frame.f_code.co_filename) or _is_library(frame)):
+    while frame is not None and (is_tracekit(frame.f_code.co_filename) or _is_library(frame)):
         frame = frame.f_back
     return frame

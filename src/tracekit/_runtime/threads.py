@@ -39,7 +39,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .._reality import off_loop, own_threads, sleep, system
-from .callsite import is_own, is_package, is_python, is_user_code, is_user_frame
+from .._sources import ASYNCIO, STDLIB, TRACEKIT, is_package, is_python, is_tracekit, is_user_code
+from .callsite import is_user_frame
 from .lane import Lane
 from .process import has_children, process
 
@@ -57,9 +58,7 @@ __all__ = [
     "pipe_from_outside",
 ]
 
-_STDLIB: Final = os.path.dirname(os.__file__)
 _TASKS: Final = "/proc/self/task"
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Whether the kernel says how often a thread has run.
 _PRECISE: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
 _ASLEEP: Final = b"S"
@@ -97,12 +96,12 @@ _WAITS: Final = frozenset(
     (file, name)
     for file, names in (
         (threading.__file__, ("wait", "join", "_wait_for_tstate_lock")),
-        (os.path.join(_STDLIB, "concurrent", "futures", "thread.py"), ("_worker",)),
+        (os.path.join(STDLIB, "concurrent", "futures", "thread.py"), ("_worker",)),
     )
     for name in names
 )
 #: The function in which an asyncio event loop waits, by file and name.
-_RUN_ONCE: Final = os.path.join(_STDLIB, "asyncio", "base_events.py"), "_run_once"
+_RUN_ONCE: Final = os.path.join(ASYNCIO, "base_events.py"), "_run_once"
 #: A lower bound for the size of the interpreter's per-process state.
 _INTERPRETER_SIZE: Final = 1 << 20
 
@@ -635,7 +634,7 @@ class ThreadMonitor:
             call = _call(native) if _PRECISE else [0]
             return bool(call) and call[0] != _futex() and (not _PRECISE or _glance(native) == look)
         code = stack.code
-        by_frame = (code.co_filename, code.co_name) in _WAITS or code.co_filename.startswith(_PACKAGE)
+        by_frame = (code.co_filename, code.co_name) in _WAITS or code.co_filename.startswith(TRACEKIT)
         if not _PRECISE or not _futex():
             return by_frame and stack.waits
         call = _call(native)
@@ -815,7 +814,7 @@ def _stack(frame: FrameType, by_frame: bool) -> _Stack:
     at: FrameType | None = frame
     while at is not None:
         code = at.f_code
-        of_user = of_user or _is_users(code.co_filename)
+        of_user = of_user or is_user_code(code.co_filename)
         debugged = debugged or _is_debugger(code.co_filename)
         ends = ends or code is threading._shutdown.__code__  # type: ignore[attr-defined]
         at = at.f_back
@@ -894,11 +893,8 @@ def in_debugger(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-_is_users: Final = lru_cache(4096)(is_user_code)
-
-
 #: Where a program stops whose steps are being debugged.
-_OWN_DEBUGGER: Final = os.path.join(_PACKAGE, "_runs", "debugging.py")
+_OWN_DEBUGGER: Final = os.path.join(TRACEKIT, "_runs", "debugging.py")
 
 
 @lru_cache(4096)
@@ -1282,7 +1278,7 @@ def _most_telling(frames: Sequence[FrameType]) -> FrameType:
     kinds: list[Callable[[FrameType], bool]] = [
         is_user_frame,
         lambda frame: is_package(frame.f_code.co_filename),
-        lambda frame: not is_own(frame.f_code.co_filename),
+        lambda frame: not is_tracekit(frame.f_code.co_filename),
     ]
     for kind in kinds:
         for frame in frames:

@@ -21,6 +21,7 @@ import orjson
 from .._lazy import expression
 from .._native import noted, plain, repeated
 from .._native.common import IN_ORDER, LEVELS, MAX_DEPTH, encodable
+from .._sources import TRACEKIT
 from .exceptions import RECIPES
 from .registry import codecs_by_type, is_heap, loaded_class, name_of, state_of
 
@@ -1372,10 +1373,6 @@ def _instance_attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
             yield name, item
 
 
-#: Where tracekit's own code is.
-_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-
-
 def _frames(exc: BaseException) -> list[Tree]:
     """Return the frames from outermost to innermost, without those of tracekit between them; of a long traceback, both
     ends."""
@@ -1385,7 +1382,7 @@ def _frames(exc: BaseException) -> list[Tree]:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_frame.f_globals))
         traceback = traceback.tb_next
     # Two for each tool that the exception has passed, in the error of each tool around it.
-    frames = [frame for frame in frames if not frame[0].co_filename.startswith(_OWN)] or frames
+    frames = [frame for frame in frames if not frame[0].co_filename.startswith(TRACEKIT)] or frames
     if len(frames) > MAX_FRAMES:
         frames = frames[: MAX_FRAMES // 2] + frames[-MAX_FRAMES // 2 :]
     return [_frame(code, line, names) for code, line, names in frames]

@@ -28,6 +28,7 @@ from .._runs.debugging import StepPlace
 from .._runs.reading import StepView, plain, read_run
 from .._runs.replay import kinds_that_go_live
 from .._runs.wording import raised_lines
+from .._sources import TRACEKIT
 from ..errors import TracekitError
 from . import debug as prompt
 from .debug import Condition, DebuggedReplay, GoneError, Line, Steps, Stop, Streams
@@ -37,7 +38,6 @@ from .show import line_of
 
 __all__ = ["Adapter", "Wire", "dap"]
 
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LOOPBACK: Final = "127.0.0.1"
 
 # -- the protocol ------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class LineDebugger:
         self._ended = False
         threading.Thread(target=self._listen, name="tracekit-debugpy", daemon=True).start()
         self.ask("initialize", adapterID="tracekit", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
-        rules = [{"path": f"{_PACKAGE}**", "include": False}]
+        rules = [{"path": f"{TRACEKIT}**", "include": False}]
         self.ask("attach", justMyCode=True, rules=rules, subProcess=False)
         self.ask("configurationDone")
 
@@ -967,7 +967,7 @@ def _about_breakpoint(number: int, wrong: str | None) -> dict[str, Any]:
 
 def _is_ours(frame: Mapping[str, Any]) -> bool:
     path = str((frame.get("source") or {}).get("path") or "")
-    return path.startswith(_PACKAGE) or os.path.basename(path) == "runpy.py"
+    return path.startswith(TRACEKIT) or os.path.basename(path) == "runpy.py"
 
 
 def _wrong_expression(text: str | None) -> str | None:
