@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
-from errno import ECONNREFUSED, EINVAL, ENOENT
+from errno import ECONNREFUSED, ENOENT
 from functools import cache, partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -597,6 +597,7 @@ Make = Callable[[Any], Any]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def asks(function: F) -> F:
@@ -851,32 +852,45 @@ def _binding(original: Any) -> Any:
             if self.type & _DATAGRAM and _number_of_family()(self) == _UNIX:  # it receives without listening
                 observe(Attempt("listen", "socket.bind", address))
             return original(self, address)
-        failed: list[OSError] = []
-        port: list[int] = []
+        live = False
 
         def bound() -> int:
-            """Return the port, or the number of the system's error below zero."""
+            nonlocal live
+            live = True
             check(Attempt("listen", "socket.bind", address, self))
-            try:
-                original(self, address)
-            except OSError as error:
-                failed.append(error)
-                return -(error.errno or EINVAL)
-            port.append(self.getsockname()[1])
-            return port[0]
+            original(self, address)
+            return self.getsockname()[1]  # type: ignore[no-any-return]
 
-        found = scope.session.question(scope, "socket.bind", bound, lambda _: None)
-        if failed:
-            raise failed[0]
-        if found < 0:
-            raise OSError(-found, os.strerror(-found))
-        if not port:
+        port = _asked_of_system(scope, "socket.bind", bound)
+        if not live:
             if self.type & _STREAM:
                 process.role.listen()  # a server's tasks are in the log
-            _bind_again(original, self, address, found)
+            _bind_again(original, self, address, port)
         return None
 
     return bind
+
+
+def _asked_of_system(scope: Scope, function: str, real: Callable[[], T]) -> T:
+    """Return what the system answers, as recorded in a replay; an error of the system is an answer, too."""
+    failed: list[OSError] = []
+
+    def answer() -> Any:
+        try:
+            return real()
+        except OSError as error:
+            failed.append(error)
+            return {"type": type(error).__name__, "errno": error.errno, "text": error.strerror}
+
+    found: Any = scope.session.question(scope, function, answer, lambda _: None)
+    if failed:
+        raise failed[0]
+    if isinstance(found, dict):
+        from socket import gaierror, herror
+
+        types = {"gaierror": gaierror, "herror": herror}  # others have a number that makes their type
+        raise types.get(found["type"], OSError)(found["errno"], found["text"])
+    return found  # type: ignore[no-any-return]
 
 
 def _is_internet(sock: Any, address: Any) -> bool:
@@ -1010,30 +1024,17 @@ def _noting(name: str, note: Note, addresses: Callable[[Any], Iterable[object]])
 
 def _reverse_lookup(original: Any) -> Any:
     """Record the name of an address, with which servers and ``getfqdn`` name this host."""
-    from socket import gaierror, herror
-
-    types = {"gaierror": gaierror, "herror": herror}
 
     def gethostbyaddr(host: Any) -> Any:
         scope = None if _idle() else here()
         if scope is None or scope.live or not isinstance(host, str):
             return original(host)
-        failed: list[OSError] = []
 
         def found() -> Any:
             check(Attempt("lookup", "socket.gethostbyaddr", host))
-            try:
-                return [*original(host)]
-            except (gaierror, herror) as error:
-                failed.append(error)
-                return {"type": type(error).__name__, "errno": error.errno, "text": error.strerror}
+            return [*original(host)]
 
-        answer = scope.session.question(scope, "socket.gethostbyaddr", found, lambda _: None)
-        if failed:
-            raise failed[0]
-        if isinstance(answer, dict):
-            raise types.get(answer["type"], herror)(answer["errno"], answer["text"])
-        return tuple(answer)
+        return tuple(_asked_of_system(scope, "socket.gethostbyaddr", found))
 
     return gethostbyaddr
 
