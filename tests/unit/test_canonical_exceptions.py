@@ -119,6 +119,14 @@ def test_attributes() -> None:
     assert _back(ImportError("m", name="n")).name == "n"
 
 
+@pytest.mark.parametrize("name", ["obj", "exceptions", "message", "code", "name", "value", "_private", "é"])
+def test_attributes_of_every_name(name: str) -> None:
+    """An exception's own attribute comes back whatever it is called, also if a built-in exception has one of that name."""
+    error = KeyError("k")
+    setattr(error, name, {"a": (1, 2)})
+    assert getattr(_back(error), name) == {"a": (1, 2)}
+
+
 def test_no_init_runs() -> None:
     """An exception's own ``__init__`` is not called."""
 

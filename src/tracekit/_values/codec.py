@@ -1202,7 +1202,9 @@ MAX_FRAMES: Final = 64
 MAX_TEXT: Final = 1 << 20
 #: The maximum of items in one argument or attribute.
 MAX_PART: Final = 100_000
-_SKIPPED: Final = {"obj", "__notes__", "__traceback__", "args", "with_traceback"}
+_SKIPPED: Final = {"__notes__", "__traceback__", "args", "with_traceback"}
+#: C-level attributes that have a place of their own in the tree, or (``obj``) are whatever object lacked a name.
+_SKIPPED_SLOTS: Final = {"args", "exceptions", "message", "obj"}
 
 
 def exception_to_json(exc: BaseException, notes: list[str] | None = None) -> dict[str, Tree]:
@@ -1360,7 +1362,7 @@ def _instance_attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
             item = slot.__get__(exc)
         except Exception:
             continue
-        if item is not None and name not in _SKIPPED and name not in ("exceptions", "message"):
+        if item is not None and name not in _SKIPPED_SLOTS:
             yield name, item
     for name, item in state_of(exc).items():
         if (
