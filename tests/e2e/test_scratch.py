@@ -90,6 +90,36 @@ def test_a_replay_leaves_files_as_they_were(place: Place) -> None:
         assert files(place) == before
 
 
+CLOSES = """
+import os
+from pathlib import Path
+
+Path("report.md").write_text("new")
+os.closerange(3, 256)
+print(Path("report.md").read_text())
+"""
+
+
+@pytest.mark.usefixtures("layered")
+def test_a_program_that_closes_what_is_not_its_own(place: Place) -> None:
+    """A program that closes every descriptor, as one that goes into the background does, is replayed; what it wrote into the layer can't
+    be listed any more, or kept, which is said."""
+    place.program(CLOSES)
+    done = cli(place, "run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    (place.directory / "report.md").unlink()
+    before = files(place)
+    again = cli(place, "replay", "last")
+    assert (again.returncode, again.stdout) == (0, "new\n"), again.stderr
+    assert ": exact (" in again.stderr
+    assert "those written in the scratch layer are gone, and can't be listed" in again.stderr
+    kept = cli(place, "replay", "last", "--writes-to", "kept")
+    assert kept.returncode == 1
+    assert "could not be kept in " in kept.stderr
+    assert "Traceback" not in again.stderr + kept.stderr
+    assert {path: about for path, about in files(place).items() if "kept" not in path} == before
+
+
 #: Runs tracekit with a file system of its own mounted at ``data`` and a file mounted at ``one.json``.
 MOUNTED = """
 import subprocess, sys

@@ -15,6 +15,7 @@ import pytest
 from tests.support.tracing import of_type
 from tracekit import Run, record, replay, traced_tool
 from tracekit.errors import LogWriteError
+from tracekit.integration import Store
 
 done: Counter[int] = Counter()
 
@@ -164,6 +165,20 @@ def test_a_process_that_closes_what_is_not_its_own(tmp_path: Path) -> None:
         assert program() == 2
     assert session.report.exact, session.report.as_dict()
     assert own.read_bytes() == b""
+
+
+def test_a_run_whose_tip_can_not_be_kept_is_complete(tmp_path: Path) -> None:
+    """A program that gives up its rights during the run, or loses the directory of the tips, ends as it would have, with a warning; its
+    run is complete."""
+    store = tmp_path / "store"
+    run = record("job", store=store)
+    opened = run.__enter__()
+    pay(1)
+    (store / "heads").write_text("in the way")
+    with pytest.warns(RuntimeWarning, match="its tip hash was not kept"):
+        run.__exit__(None, None, None)
+    (store / "heads").unlink()
+    assert Store(store).verify(opened.id).state == "complete"
 
 
 def test_nothing_is_written_into_a_file_that_got_the_descriptor(tmp_path: Path) -> None:

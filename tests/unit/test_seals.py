@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.support.plain_writer import RUN, lines, small_run, write
 from tracekit import record, traced_tool
 from tracekit.cli import main
-from tracekit.errors import RunStateError, TraceError
+from tracekit.errors import LogWriteError, RunStateError, TraceError
 from tracekit.integration import Store, Trace
 
 
@@ -76,6 +76,31 @@ def test_a_run_is_sealed_as_it_ends(tmp_path: Path, key: Path, monkeypatch: pyte
     monkeypatch.delenv("TRACEKIT_SEAL_KEY_FILE")
     for path in (Path(one.path), tmp_path / "kept.jsonl"):
         assert verified(path, public(key)) == (0, "complete", "valid")
+
+
+def test_a_program_that_leaves_its_surroundings_is_sealed_all_the_same(
+    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is the one that was named when the run began, also if the program has changed its directory and its environment since."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACEKIT_SEAL_KEY_FILE", os.path.relpath(key, tmp_path))
+    with record(path=tmp_path / "run.jsonl"):
+        os.chdir(tmp_path / "elsewhere")
+        os.environ.pop("TRACEKIT_SEAL_KEY_FILE")
+    assert (tmp_path / "run.seal").exists()
+
+
+def test_a_run_that_can_not_be_sealed_is_not_sealed_in_silence(
+    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its tip can't be kept, a run that is to be sealed says that it is complete and has no seal."""
+    monkeypatch.setenv("TRACEKIT_SEAL_KEY_FILE", str(key))
+    store = tmp_path / "store"
+    with pytest.raises(LogWriteError, match="is complete, but has no seal"), record("job", store=store) as run:
+        (store / "heads").write_text("in the way")
+    (store / "heads").unlink()
+    assert Store(store).verify(run.id).state == "complete"
 
 
 def test_who_verifies_is_told_by_which_key(sealed: Path, key: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ handles them.
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import os
 import re
@@ -181,6 +182,18 @@ class _Covered(NamedTuple):
     path: str
     below: int
     above: int
+    #: What the descriptors ``below`` and ``above`` stand for, as long as the program has not closed them.
+    held: tuple[tuple[int, int], tuple[int, int]]
+
+    def verify(self) -> None:
+        """Raise ``OSError`` if the program has closed a descriptor, whoever has its number now."""
+        if (_identity(self.below), _identity(self.above)) != self.held:
+            raise OSError(errno.EBADF, "the program has closed tracekit's open files")
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    about = os.fstat(fd)
+    return about.st_dev, about.st_ino
 
 
 class ScratchLayer:
@@ -348,7 +361,7 @@ class ScratchLayer:
             os.close(below)
             os.close(base)
             return False
-        self._covered.append(_Covered(directory, below, base))
+        self._covered.append(_Covered(directory, below, base, (_identity(below), _identity(base))))
         return True
 
     def covers(self, path: str) -> bool:
@@ -413,9 +426,13 @@ class ScratchLayer:
             raise OSError(f"no mounts of its own: {reason}")
 
     def changes(self) -> list[Change]:
-        """Return what has been written or removed so far and differs from the lower directory, ordered by path."""
+        """Return what has been written or removed so far and differs from the lower directory, ordered by path.
+
+        Raises ``OSError`` if the program has closed what is needed for that, or given up the right to read it.
+        """
         found: list[Change] = []
         for one in self._covered:
+            one.verify()
             above = f"/proc/self/fd/{one.above}/above"
             found += (change for change in _walk(above, f"/proc/self/fd/{one.below}", one.path))
         shown = self._shown

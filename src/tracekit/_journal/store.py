@@ -788,6 +788,8 @@ class Store:
         self, root: str | os.PathLike[str] | None = None, *, file: str | os.PathLike[str] | None = None
     ) -> None:
         named = root or os.environ.get("TRACEKIT_DIR") or ".tracekit"
+        #: With which the run that was created last is sealed.
+        self._key: seals.SigningKey | None = None
         self.file: Final = None if file is None else os.path.abspath(file)
         self._url: Final = str(named) if is_url(named) else None
         if self._url is None:
@@ -955,7 +957,9 @@ class Store:
                 run_id=run_id,
                 next_action="remove it, or name another file",
             )
-        _signing_key()  # an unreadable key is an error now, not only when the run is complete
+        # An unreadable key is an error now, not only when the run is complete; and by then the program may have left the
+        # directory from which the key is named, or emptied its environment.
+        self._key = _signing_key()
         vault_key()
         try:
             self._make(self.runs, durability != "none")
@@ -1085,17 +1089,22 @@ class Store:
         segment: str | None = None,
         durable: bool = True,
     ) -> None:
-        """Keep the tip of a run (or segment) that has ended, and seal it if ``TRACEKIT_SEAL_KEY_FILE`` names a key."""
+        """Keep the tip of a run (or segment) that has ended, and seal it if ``TRACEKIT_SEAL_KEY_FILE`` names a key, or did when
+        the run was created."""
         path = os.path.join(self.tips, _stem(run_id, segment))
         try:
             if self.file is None:
                 self._make(self.tips, durable)
                 write_tip(path, count, head, sync=durable)
-            if (key := _signing_key()) is not None:
+            if (key := self._key or _signing_key()) is not None:
                 path = self.path(run_id, segment)
                 seals.add_seal(path, key, run_id, count, head, segment=segment, sync=durable)
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
+
+    def seals_runs(self) -> bool:
+        """Return whether a run that ends now is to be sealed."""
+        return self._key is not None or bool(os.environ.get(SEAL_KEY_VARIABLE))
 
     def _make(self, path: str, sync: bool) -> None:
         if make_directory(self.root, sync=sync):

@@ -107,11 +107,6 @@ def end_log(
             kind, fields, meta = _last_entry(session, end())
             journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
         journal.close()
-        if store is not None:
-            store.keep_tip(
-                journal.run_id, journal.seq, journal.head.decode(),
-                segment=segment_in(journal.path), durable=journal.durability != "none",
-            )  # fmt: skip
     except LogWriteError as unwritten:
         if not isinstance(error, LogWriteError):
             unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}")
@@ -120,10 +115,31 @@ def end_log(
                 "effects whose outcome is not in the log"
             )
             raise
+        return
     finally:
         session.state.ended = True
         with suppress(LogWriteError, OSError):  # raised above, if it was the first
             journal.close()
+    if store is not None:
+        _keep_tip(session, store)
+
+
+def _keep_tip(session: Recording, store: Store) -> None:
+    """Keep the tip hash of a log that has its end. The run is complete without it, but a seal that was asked for is not
+    left out in silence."""
+    journal = session.log.journal
+    try:
+        store.keep_tip(
+            journal.run_id, journal.seq, journal.head.decode(),
+            segment=segment_in(journal.path), durable=journal.durability != "none",
+        )  # fmt: skip
+    except LogWriteError as unwritten:
+        if store.seals_runs():
+            unwritten.reword(f"run {journal.run_id} is complete, but has no seal: {unwritten.what}")
+            raise
+        session.report.warn(
+            f"its tip hash was not kept: {unwritten.what}. The run is complete; if lines are cut off its end later, nothing shows it"
+        )
 
 
 def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any]]:

@@ -1254,7 +1254,8 @@ class _EndOfReplay:
             ended = ended._replace(error=failure)
         code = self.code = _report_replay(self._runs, ended, self._isolated, self._instructions)
         self._keep(ended)
-        self._files.report()
+        if not self._files.report():
+            code = self.code = code or 1
         if self._compared is not None:
             self._compared.ended(code, self._runs, ended)
         return code
@@ -1602,21 +1603,36 @@ class _Files:
         """Note that the guard has permitted a new file."""
         self._wrote.add(path)
 
-    def report(self) -> None:
-        """Print what was written, and keep what is to be kept; once."""
+    def report(self) -> bool:
+        """Print what was written, and keep what is to be kept; once. Return whether that was possible."""
         if self._reported:
-            return
+            return True
         self._reported = True
-        if self._layer is not None and not self._layer.untouched():
-            changes = [one for one in self._layer.changes() if not (one.removed and one.path in self._unborn)]
-            if changes and self._kept_in is not None:
-                self._layer.keep(self._kept_in, self._cwd)
-                self._print(f"written in a scratch layer and kept in {self._kept_in}", [one.text for one in changes])
-            elif changes:
-                self._print("written in a scratch layer, and gone", [one.text for one in changes])
+        kept = True
+        if self._layer is not None:
+            try:
+                self._report_layer(self._layer)
+            except OSError as error:  # the program closed our descriptors, or gave up its rights
+                kept = self._kept_in is None
+                what = "are gone" if kept else f"could not be kept in {self._kept_in}"
+                print(
+                    plain(f"tracekit: files: those written in the scratch layer {what}, and can't be listed: {error}"),
+                    file=sys.stderr,
+                )
         if self._wrote:
             why = f", since there is no scratch layer here ({self._why_not})" if self._why_not else ""
             self._print(f"written, and there{why}", sorted(self._wrote))
+        return kept
+
+    def _report_layer(self, layer: isolation.ScratchLayer) -> None:
+        if layer.untouched():
+            return
+        changes = [one for one in layer.changes() if not (one.removed and one.path in self._unborn)]
+        if changes and self._kept_in is not None:
+            layer.keep(self._kept_in, self._cwd)
+            self._print(f"written in a scratch layer and kept in {self._kept_in}", [one.text for one in changes])
+        elif changes:
+            self._print("written in a scratch layer, and gone", [one.text for one in changes])
 
     def _print(self, what: str, paths: list[str]) -> None:
         cwd = self._cwd + os.sep
