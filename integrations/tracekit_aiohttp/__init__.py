@@ -8,28 +8,12 @@ PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tracekit.integration import Integration, Patch
 
 __all__ = ["integration"]
 
 
-def _wrapped(name: str) -> Any:
-    def wrap(original: Any) -> Any:
-        from . import _connection
-
-        return getattr(_connection, name)(original)
-
-    return wrap
-
-
-def _reported(original: Any) -> Any:
-    from tracekit.integration import reported
-
-    return reported(original)
-
-
+_CONNECTION = "tracekit_aiohttp._connection"
 #: What the library, and what its event loop, calls on the protocol of a connection.
 _PROTOCOL = ("set_parser", "set_response_params", "_reschedule_timeout", "_on_read_timeout")
 _REPORTED = (
@@ -43,10 +27,10 @@ integration = Integration(
     "aiohttp",
     modules=("aiohttp",),
     patches=[
-        Patch("aiohttp.connector", "BaseConnector.connect", _wrapped("connect")),
-        Patch("aiohttp.connector", "BaseConnector._release", _wrapped("release")),
-        Patch("aiohttp.client", "ClientSession.close", _wrapped("close")),
-        *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _wrapped(name)) for name in _PROTOCOL),
-        *(Patch(module, name, _reported) for module, name in _REPORTED),
+        Patch("aiohttp.connector", "BaseConnector.connect", f"{_CONNECTION}:connect"),
+        Patch("aiohttp.connector", "BaseConnector._release", f"{_CONNECTION}:release"),
+        Patch("aiohttp.client", "ClientSession.close", f"{_CONNECTION}:close"),
+        *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", f"{_CONNECTION}:{name}") for name in _PROTOCOL),
+        *(Patch(module, name, "tracekit.integration:reported") for module, name in _REPORTED),
     ],
 )

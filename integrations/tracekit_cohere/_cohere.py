@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tracekit.integration import (
     Claim,
+    Dialect,
     Reading,
     answer_meta,
     events,
@@ -39,7 +40,7 @@ _PARAMETERS: Final = {
 }
 
 
-class _Cohere:
+class _Cohere(Dialect):
     """The common part of all endpoints."""
 
     provider = "cohere"
@@ -58,15 +59,6 @@ class _Cohere:
 
     def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         return _meta(body)
-
-    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        return {}
-
-    def finished(self, tail: bytes) -> bool:
-        return False
-
-    def read(self, body: object) -> Reading:
-        return Reading(meta=self.response(body, {}))
 
 
 class Chat(_Cohere):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tracekit.integration import Claim, Reading, answer_meta, events, json_value, parameters, token_usage
+from tracekit.integration import Claim, Dialect, Reading, answer_meta, events, json_value, parameters, token_usage
 
 __all__ = ["Embed", "Generate", "Predict"]
 
@@ -42,7 +42,7 @@ _REFUSED: Final = frozenset(
 )
 
 
-class _Gemini:
+class _Gemini(Dialect):
     """The common part of all methods: where the model is named, and the service of a path."""
 
     provider = "gcp.gemini"
@@ -59,12 +59,6 @@ class _Gemini:
         model = unquote(f"{found[1]}/{found[2]}" if found[1] else found[2])
         vertex = "/publishers/" in path or "/projects/" in path
         return Claim(model, signature, {"provider": "gcp.vertex_ai"} if vertex else None)
-
-    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        return {}
-
-    def finished(self, tail: bytes) -> bool:
-        return False
 
 
 class Generate(_Gemini):
@@ -126,9 +120,6 @@ class Embed(_Gemini):
     def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         return answer_meta(usage=_usage(body.get("usageMetadata"))) if isinstance(body, dict) else {}
 
-    def read(self, body: object) -> Reading:
-        return Reading(meta=self.response(body, {}))
-
 
 class Predict(_Gemini):
     """``POST …:predict`` with ``instances``, for Google's own models: embeddings on Vertex AI, images."""
@@ -158,9 +149,6 @@ class Predict(_Gemini):
         ]
         known = [count for count in counts if isinstance(count, int | float)]
         return answer_meta(usage=token_usage(input=sum(known))) if known else {}
-
-    def read(self, body: object) -> Reading:
-        return Reading(meta=self.response(body, {}))
 
 
 def _snake(name: str) -> str:

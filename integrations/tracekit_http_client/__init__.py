@@ -9,37 +9,12 @@ PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tracekit.integration import Integration, Patch
 
 __all__ = ["integration"]
 
 
-def _wrapped(name: str) -> Any:
-    def wrap(original: Any) -> Any:
-        from . import _connection
-
-        return getattr(_connection, name)(original)
-
-    return wrap
-
-
-def _whole(name: str) -> Any:
-    def wrap(original: Any) -> Any:
-        from . import _callers
-
-        return getattr(_callers, name)(original)
-
-    return wrap
-
-
-def _pool(original: Any) -> Any:
-    from tracekit.integration import kept_to_itself
-
-    return kept_to_itself(original)
-
-
+_CONNECTION = "tracekit_http_client._connection"
 #: Classes with a ``connect()`` of their own.
 _CONNECTIONS = (
     ("http.client", "HTTPConnection"),
@@ -54,12 +29,12 @@ integration = Integration(
     "http_client",
     modules=("requests", "urllib3", "botocore"),
     patches=[
-        Patch("http.client", "HTTPConnection.putrequest", _wrapped("putrequest")),
-        *(Patch(module, f"{name}.connect", _wrapped("connect")) for module, name in _CONNECTIONS),
-        Patch("urllib3.util.connection", "create_connection", _wrapped("create_connection")),
-        Patch("urllib3.connectionpool", "ConnectionPool.QueueCls", _pool),
-        Patch("urllib3.connectionpool", "HTTPConnectionPool.urlopen", _whole("urlopen")),
-        Patch("requests.sessions", "Session.send", _whole("session_send")),
-        Patch("botocore.httpsession", "URLLib3Session.send", _whole("botocore_send")),
+        Patch("http.client", "HTTPConnection.putrequest", f"{_CONNECTION}:putrequest"),
+        *(Patch(module, f"{name}.connect", f"{_CONNECTION}:connect") for module, name in _CONNECTIONS),
+        Patch("urllib3.util.connection", "create_connection", f"{_CONNECTION}:create_connection"),
+        Patch("urllib3.connectionpool", "ConnectionPool.QueueCls", "tracekit.integration:kept_to_itself"),
+        Patch("urllib3.connectionpool", "HTTPConnectionPool.urlopen", "tracekit_http_client._callers:urlopen"),
+        Patch("requests.sessions", "Session.send", "tracekit_http_client._callers:session_send"),
+        Patch("botocore.httpsession", "URLLib3Session.send", "tracekit_http_client._callers:botocore_send"),
     ],
 )

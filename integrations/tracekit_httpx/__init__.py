@@ -15,30 +15,6 @@ from tracekit.integration import Integration, Patch
 __all__ = ["integration"]
 
 
-def _one(original: Any) -> Any:
-    from ._sync import wrap
-
-    return wrap(original)
-
-
-def _one_async(original: Any) -> Any:
-    from ._async import wrap
-
-    return wrap(original)
-
-
-def _send(original: Any) -> Any:
-    from ._sync import wrap_send
-
-    return wrap_send(original)
-
-
-def _send_async(original: Any) -> Any:
-    from ._async import wrap_send
-
-    return wrap_send(original)
-
-
 def _attach(client: Any) -> bool:
     from ._clients import attach
 
@@ -58,10 +34,10 @@ integration = Integration(
         patch
         for library in ("httpx2", "httpx")
         for patch in (
-            Patch(library, "Client._send_single_request", _one),
-            Patch(library, "Client.send", _send),
-            Patch(library, "AsyncClient._send_single_request", _one_async),
-            Patch(library, "AsyncClient.send", _send_async),
+            Patch(library, "Client._send_single_request", "tracekit_httpx._sync:wrap"),
+            Patch(library, "Client.send", "tracekit_httpx._sync:wrap_send"),
+            Patch(library, "AsyncClient._send_single_request", "tracekit_httpx._async:wrap"),
+            Patch(library, "AsyncClient.send", "tracekit_httpx._async:wrap_send"),
         )
     ],
     attach=_attach,

@@ -9,30 +9,9 @@ PYTEST_DONT_REWRITE: it may be imported before pytest starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from tracekit.integration import Integration, Patch
 
 __all__ = ["integration"]
-
-
-def _transport(kind: str) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        from ._transport import transport
-
-        return transport(kind)(original)
-
-    return wrap
-
-
-def _request(name: str) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        from . import _session
-
-        return getattr(_session, name)(original)
-
-    return wrap
 
 
 integration = Integration(
@@ -41,12 +20,16 @@ integration = Integration(
     # The high-level client caches answers for as long as the server says: its clock decides which requests are made.
     frameworks=("mcp.client.caching",),
     patches=(
-        Patch("mcp.client.stdio", "stdio_client", _transport("stdio"), decorated=True),
-        Patch("mcp.client.sse", "sse_client", _transport("sse"), decorated=True),
-        Patch("mcp.client.streamable_http", "streamablehttp_client", _transport("http"), decorated=True),
-        Patch("mcp.client.streamable_http", "streamable_http_client", _transport("http"), decorated=True),
-        Patch("mcp.client.websocket", "websocket_client", _transport("websocket"), decorated=True),
-        Patch("mcp.shared.session", "BaseSession.send_request", _request("request_of_session")),
-        Patch("mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher.send_raw_request", _request("request_of_dispatcher")),
+        Patch("mcp.client.stdio", "stdio_client", "tracekit_mcp._transport:stdio", decorated=True),
+        Patch("mcp.client.sse", "sse_client", "tracekit_mcp._transport:sse", decorated=True),
+        Patch("mcp.client.streamable_http", "streamablehttp_client", "tracekit_mcp._transport:http", decorated=True),
+        Patch("mcp.client.streamable_http", "streamable_http_client", "tracekit_mcp._transport:http", decorated=True),
+        Patch("mcp.client.websocket", "websocket_client", "tracekit_mcp._transport:websocket", decorated=True),
+        Patch("mcp.shared.session", "BaseSession.send_request", "tracekit_mcp._session:request_of_session"),
+        Patch(
+            "mcp.shared.jsonrpc_dispatcher",
+            "JSONRPCDispatcher.send_raw_request",
+            "tracekit_mcp._session:request_of_dispatcher",
+        ),
     ),
 )

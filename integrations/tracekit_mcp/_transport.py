@@ -31,7 +31,7 @@ from tracekit.integration import (
     trusted,
 )
 
-__all__ = ["Connection", "Sender", "awaited", "transport"]
+__all__ = ["Connection", "Sender", "awaited", "http", "sse", "stdio", "websocket"]
 
 Info = Mapping[str, Any]
 
@@ -410,7 +410,7 @@ class Connection:
         await outgoing.send(message_of({"jsonrpc": "2.0", "method": "notifications/initialized"}))
 
 
-def transport(kind: str) -> Callable[[Any], Any]:
+def _transport(kind: str) -> Callable[[Any], Any]:
     """Return the patch of one of the SDK's transports."""
 
     def wrap(original: Any) -> Any:
@@ -436,6 +436,9 @@ def transport(kind: str) -> Callable[[Any], Any]:
         return captured
 
     return wrap
+
+
+stdio, sse, http, websocket = map(_transport, ("stdio", "sse", "http", "websocket"))
 
 
 def _server(kind: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, Any]]:

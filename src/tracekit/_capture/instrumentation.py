@@ -149,9 +149,9 @@ def _patch(module: ModuleType, patch: Patch) -> None:
     _places.add(place)
     if patch.decorated:
         if hasattr(original, "__wrapped__"):
-            _stack.apply(DecoratedPatch(original, patch.wrap(original.__wrapped__)))
+            _stack.apply(DecoratedPatch(original, patch.replacement(original.__wrapped__)))
     else:
-        _stack.apply(AttributePatch(owner, name, patch.wrap(original)))
+        _stack.apply(AttributePatch(owner, name, patch.replacement(original)))
 
 
 # -- SDKs of which nothing is captured ---------------------------------------------------------------------------------

@@ -85,20 +85,33 @@ FORMS: Final = "tracekit.forms"
 class Patch:
     """An attribute to replace: ``attribute`` (``"Client.send"``) of ``module``, once that module is imported.
 
-    ``wrap`` receives the original and returns the replacement. A function reachable by two names (a module that aliases
+    ``wrap`` receives the original and returns the replacement; as text, ``"package.module:function"``, it is imported
+    when that is done, so that a program without the library does not load it. A function reachable by two names (a module that aliases
     another) is replaced once. Attributes that a version of the library lacks are skipped.
 
     ``decorated``: the attribute is a function made by a decorator (``@asynccontextmanager``) and imported by name. The
     function inside it is replaced, so that earlier imports are covered.
     """
 
-    __slots__ = ("attribute", "decorated", "module", "wrap")
+    __slots__ = ("_wrap", "attribute", "decorated", "module")
 
-    def __init__(self, module: str, attribute: str, wrap: Callable[[Any], Any], *, decorated: bool = False) -> None:
+    def __init__(
+        self, module: str, attribute: str, wrap: Callable[[Any], Any] | str, *, decorated: bool = False
+    ) -> None:
         self.module: Final = module
         self.attribute: Final = attribute
-        self.wrap: Final = wrap
+        self._wrap: Final = wrap
         self.decorated: Final = decorated
+
+    def replacement(self, original: Any) -> Any:
+        """Return what replaces ``original``."""
+        wrap = self._wrap
+        if isinstance(wrap, str):
+            import importlib
+
+            module, _, name = wrap.partition(":")
+            wrap = getattr(importlib.import_module(module), name)
+        return wrap(original)
 
     def __repr__(self) -> str:
         return f"Patch({self.module!r}, {self.attribute!r})"
@@ -150,7 +163,8 @@ class Dialect(Protocol):
     """Reads the requests and responses of one wire protocol. Pure: no state, no I/O, no clock.
 
     ``name`` is ``"openai.chat"``, say; ``provider`` and ``operation`` are the values of OpenTelemetry's
-    ``gen_ai.provider.name`` and ``gen_ai.operation.name``.
+    ``gen_ai.provider.name`` and ``gen_ai.operation.name``. A class that derives from this one needs only ``claims``,
+    ``request`` and ``response`` if its responses are neither streams nor texts.
     """
 
     name: str
@@ -185,15 +199,15 @@ class Dialect(Protocol):
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         """Return ``meta`` of a response in raw pieces. This runs while recording: read as few of them as possible. For
         a websocket, the pieces are the messages with a field ``usage``."""
-        ...
+        return {}
 
     def finished(self, tail: bytes) -> bool:
         """Return whether a stream that ends in ``tail`` is complete."""
-        ...
+        return False
 
     def read(self, body: object) -> Reading:
         """Read a response (parsed JSON, or all bytes of a stream) in full."""
-        ...
+        return Reading(meta=self.response(body, {}))
 
 
 class Endpoint:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from .._lazy import expression
-from .plugins import Claim, Reading
+from .plugins import Claim, Dialect, Reading
 
 __all__ = [
     "ChatCompletions",
@@ -294,7 +294,7 @@ class ChatCompletions:
         return completion_reading((json_value(data) for _, data in events(body)), self.stream([body]))
 
 
-class EmbeddingVectors:
+class EmbeddingVectors(Dialect):
     """The protocol of OpenAI's embeddings, which most services support: ``POST …/embeddings`` with ``input``."""
 
     name = "openai.embeddings"
@@ -314,15 +314,6 @@ class EmbeddingVectors:
         if not isinstance(body, dict):
             return {}
         return answer_meta(model=body.get("model"), usage=completion_usage(body.get("usage")))
-
-    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        return {}
-
-    def finished(self, tail: bytes) -> bool:
-        return False
-
-    def read(self, body: object) -> Reading:
-        return Reading(meta=self.response(body, {}))
 
 
 def deployment(path: str) -> str | None:

@@ -880,7 +880,8 @@ class Trace:
         self._last: tuple[int, bytes] = (0, b"")
         #: What was read last, from which offset on. Every entry taken from it is checked against its hash.
         self._ahead: tuple[int, bytes] = (0, b"")
-        self._first: dict[str, Any] | None = None
+        #: The first and the last entry, once they have been read.
+        self._ends: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
@@ -1106,15 +1107,17 @@ class Trace:
     def first(self) -> dict[str, Any]:
         """The first entry, which describes the run; a shared object, not to be modified. Raises ``IndexError`` if there
         is none."""
-        if self._first is None:
-            self._first = self.entry(1)
-        return self._first
+        return self._first_and_last()[0]
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last entry, a new object; it is an end unless the run is incomplete. Raises ``IndexError`` if there is
-        none."""
-        return self.entry(len(self))
+        """The last entry, which is an end unless the run is incomplete; a shared object, as ``first`` is."""
+        return self._first_and_last()[1]
+
+    def _first_and_last(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._ends is None:
+            self._ends = self.entry(1), self.entry(len(self))
+        return self._ends
 
     @property
     def ended(self) -> bool:

@@ -47,6 +47,7 @@ from .reading import (
     alignment,
     alike,
     class_of,
+    count_of,
     error_text,
     plain,
     turn_before,
@@ -559,7 +560,7 @@ class _Data:
             "reasoning": self.text(answer.reasoning) if answer.reasoning else None,
             "refusal": self.text(answer.refusal) if answer.refusal else None,
             "asks": [self._request(one.name, one.arguments) for one in call.requested],
-            "tokens": [_tokens(usage.get("input_tokens")), _tokens(usage.get("output_tokens"))] if usage else None,
+            "tokens": [count_of(usage.get("input_tokens")), count_of(usage.get("output_tokens"))] if usage else None,
             "cost": None if call.cost_usd is None else dollars(call.cost_usd),
             "usage": usage_text(call),
         }
@@ -634,10 +635,6 @@ class _Turns:
         if found is None:
             return None, self._data._edits([], messages)
         return found[0], self._data._edits(found[1], messages)
-
-
-def _tokens(value: object) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 def _process(file: FileView | None) -> str:

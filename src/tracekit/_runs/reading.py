@@ -1034,8 +1034,8 @@ class _Sum:
         """Add a call's usage, given ``meta`` of its request and of its response."""
         found = answer.get("usage")
         usage = found if isinstance(found, Mapping) else {}
-        self._read += _count(usage.get("input_tokens"))
-        self._written += _count(usage.get("output_tokens"))
+        self._read += count_of(usage.get("input_tokens"))
+        self._written += count_of(usage.get("output_tokens"))
         paid = _paid(self._prices, request, answer)
         if paid is not None:
             self._cost += paid
@@ -1099,7 +1099,8 @@ def _paid(prices: Prices, request: Mapping[str, Any], answer: Mapping[str, Any])
         return None
 
 
-def _count(value: object) -> int:
+def count_of(value: object) -> int:
+    """Return a recorded number of tokens; 0 for anything else."""
     return value if type(value) is int and value > 0 else 0
 
 

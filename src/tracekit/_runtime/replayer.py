@@ -1151,18 +1151,14 @@ class Replay:
                 value = state.last(function)
                 if value is None:
                     value = self._instant(function)
-        return self._shown(function, from_json(value), real)  # type: ignore[no-any-return]
+        return self.state.shown(function, from_json(value), real)  # type: ignore[no-any-return]
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         if library is not None:
             found, value = self.recorded_read(scope, f"{function}:{library}")
             if found:
-                return self._shown(function, value, real)  # type: ignore[no-any-return]
-        return self._shown(function, self.now(function, real), real)
-
-    def _shown(self, function: str, value: T, real: Callable[[], T]) -> T:
-        clock = self.state.clock
-        return value if clock is None else clock.shown(function, value, real)
+                return self.state.shown(function, value, real)  # type: ignore[no-any-return]
+        return self.state.shown(function, self.now(function, real), real)
 
     def library_draw(self, scope: Scope, function: str, library: str, real: Callable[[], T]) -> T:
         drawn = real()

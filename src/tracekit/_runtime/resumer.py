@@ -575,7 +575,7 @@ class Resumption(Recording):
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
             return self.replay.clock_read(scope, function, real)
-        value: T = self._shown(function, self._own(function, real) if function in STEADY else real(), real)
+        value: T = self.state.shown(function, self._own(function, real) if function in STEADY else real(), real)
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
@@ -584,8 +584,8 @@ class Resumption(Recording):
         if not self.followed:
             found, recorded = self.replay.recorded_read(scope, name)
             if found:
-                return self._shown(function, recorded, real)  # type: ignore[no-any-return]
-        value: T = self._shown(function, self._own(function, real), real)
+                return self.state.shown(function, recorded, real)  # type: ignore[no-any-return]
+        value: T = self.state.shown(function, self._own(function, real), real)
         if library is not None:
             self.late(lambda: self.library_read(scope, name, value))
         return value
@@ -642,10 +642,6 @@ class Resumption(Recording):
             then = self.replay.now(function, lambda: value, self.replay.lasted)
             ahead = self._steady.setdefault(function, then - value)
         return value + ahead
-
-    def _shown(self, function: str, value: T, real: Callable[[], T]) -> T:
-        clock = self.state.clock
-        return value if clock is None else clock.shown(function, value, real)
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
         if scope.lane in self._left:

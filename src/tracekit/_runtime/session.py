@@ -678,6 +678,10 @@ class RunState:
         self.before_outcome: Final[dict[int, Callable[[], object]]] = {}
         self.extras: Final = Extras()
 
+    def shown(self, function: str, value: T, real: Callable[[], T]) -> T:
+        """Return ``value``, which the program is given as a reading of a clock."""
+        return value if self.clock is None else self.clock.shown(function, value, real)
+
     def overran(self, error: Refusal) -> None:
         """Remember which budget refused a call, if one did."""
         if isinstance(error, BudgetExceededError) and not isinstance(error, UnknownPriceError):
