@@ -448,9 +448,6 @@ def main():
 def test_the_ends_of_what_processes_write(family: Family) -> None:
     """Whose output ends first, and whose ``communicate`` returns first, is as in the recording, however fast each
     process is now."""
-    family.fresh = (
-        True  # forked, a process has written before the loop reads: then a replay may take the end of its output first
-    )
     family.child(
         """
 import ctypes, os, sys
@@ -488,6 +485,36 @@ def main():
     assert done.returncode == 0, done.stderr
     assert "the replay is exact\n" in done.stdout, done.stdout
     assert family.effects == sorted("012012")
+
+
+@pytest.mark.parametrize("busy", ["recorded", "replayed"])
+def test_output_that_is_there_before_the_loop_looks(family: Family, busy: str) -> None:
+    """A busy loop, in the recording or in the replay, finds the output of a process and its end already there, and the
+    program gets all of it, at the same place."""
+    family.child("\nimport os\nprint(pay('it'), flush=True)\nos._exit(0)\n", "short.py")
+    family.program(f"""
+import ctypes
+
+def nap(left):  # native, so that nothing is recorded of it
+    if left == 0 and os.path.exists("replayed") == ({busy!r} == "replayed"):
+        ctypes.CDLL(None).usleep(150_000)
+    if left > -4:
+        asyncio.get_running_loop().call_soon(nap, left - 1)
+
+async def one(after):
+    asyncio.get_running_loop().call_soon(nap, after)
+    process = await asyncio.create_subprocess_exec(sys.executable, "short.py", stdout=-1, stderr=-1)
+    return [*await process.communicate(), await process.wait()]
+
+def main():
+    return [asyncio.run(one(after)) for after in range(8)]
+""")
+    family.record()
+    assert len(family.effects) == len(family.result) == 8
+    (family.root / "replayed").touch()
+    done = family.replay()
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact\n" in done.stdout, done.stdout
 
 
 def test_a_process_that_somebody_else_has_killed(family: Family) -> None:

@@ -556,6 +556,9 @@ def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
 
 #: Attribute of a started process: its observer, and the turns at which its end and those of its pipes are due.
 _EXPECTED: Final = "_tracekit_expected"
+#: Attribute of a transport that is being connected to its process's pipes: what has arrived meanwhile, which the protocol
+#: gets, in one callback however much it is, after it was told of the connection.
+_ARRIVED: Final = "_tracekit_arrived"
 #: The descriptors of a process's output pipes.
 _OUTPUTS: Final = (1, 2)
 
@@ -603,15 +606,15 @@ def _arrived(scope: Scope, counted: Any, call: Callable[..., Any], *args: Any) -
     progress unless ``counted``."""
     token = enter(scope)
     try:
-        with nullcontext() if counted else _uncounted(scope):
+        with _uncounted(scope, not counted):
             call(*args)
     finally:
         current.reset(token)
 
 
-def _uncounted(scope: Scope) -> AbstractContextManager[None]:
+def _uncounted(scope: Scope, really: bool = True) -> AbstractContextManager[None]:
     progress = scope.session.progress
-    return nullcontext() if progress is None else progress.uncounted()
+    return nullcontext() if progress is None else progress.uncounted(really)
 
 
 def _exited(original: Any) -> Any:
@@ -645,9 +648,21 @@ def _exited(original: Any) -> Any:
 
 
 def _by_chance(transport: Any) -> AbstractContextManager[None]:
-    """Return the context for what data from a pipe of this process triggers, or the pipe taking data again."""
-    observer, scope, _ = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, None))
+    """Return the context for what a pipe of this process triggers by itself."""
+    about = getattr(getattr(transport, "_proc", None), "__dict__", {})
+    observer, scope, _ = about.get(_EXPECTED, (None, None, None))
     return nullcontext() if observer is None or observer.session.state.ended else _uncounted(scope)
+
+
+def _noticing(original: Any) -> Any:
+    """Wrap what a loop does with a pipe when something has arrived, or is gone: that is no progress of the program."""
+
+    @functools.wraps(original)
+    def notice(self: Any) -> None:
+        with _by_chance(getattr(self._protocol, "proc", None)):
+            original(self)
+
+    return notice
 
 
 def _received(original: Any) -> Any:
@@ -673,11 +688,16 @@ def _handed_on(original: Any) -> Any:
 
         steps = _steps_of(self)
         known = steps is not None and steps.counted
-        if 0 in self._pipes and not known and call == self._call_connection_lost:
+        last = 0 in self._pipes and not known and call == self._call_connection_lost
+        by_chance = last or (not known and call == self._protocol.pipe_data_received)
+        arrived = vars(self).get(_ARRIVED)
+        if arrived is not None:
+            arrived.append((bring if by_chance else call, data))
+        elif last:
             with _by_chance(self):
                 original(self, call, *data)
-            return
-        original(self, call if known or call != self._protocol.pipe_data_received else bring, *data)
+        else:
+            original(self, bring if by_chance else call, *data)
 
     return _call
 
@@ -719,22 +739,27 @@ def _lost(original: Any) -> Any:
 def _connecting(original: Any) -> Any:
     async def connected(self: Any, waiter: Any) -> None:
         await original(self, waiter)
-        if self._pending_calls is None:  # what has arrived waits until the protocol was told of the connection
-            self._pending_calls = deque()
-            self._loop.call_soon(heard, self)
+        self._loop.call_soon(heard, self)
 
     def heard(self: Any) -> None:
-        calls, self._pending_calls = self._pending_calls, None
-        for call, data in calls:
-            call(*data)
+        calls = vars(self).pop(_ARRIVED)
+        try:
+            while calls:
+                call, data = calls.popleft()
+                call(*data)
+        finally:  # if one fails, the loop reports it, and the others come nevertheless
+            for call, data in calls:
+                self._loop.call_soon(call, *data)
 
     connected.__qualname__ = original.__qualname__
 
     @functools.wraps(original)
     def _connect_pipes(self: Any, waiter: Any) -> Any:
-        if not _is_answered(self):
+        if _EXPECTED not in getattr(self._proc, "__dict__", {}):
             return original(self, waiter)
-        _deliver(self)
+        vars(self)[_ARRIVED] = deque()
+        if _is_answered(self):
+            _deliver(self)
         return connected(self, waiter)
 
     return _connect_pipes
@@ -842,6 +867,9 @@ status_entrances: Final = (
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_connect_pipes", _connecting),
     ("asyncio.unix_events", "_UnixWritePipeTransport", "write", _writing),
+    ("asyncio.unix_events", "_UnixWritePipeTransport", "write_eof", _noticing),
+    ("asyncio.unix_events", "_UnixWritePipeTransport", "_read_ready", _noticing),
+    ("asyncio.unix_events", "_UnixReadPipeTransport", "_read_ready", _noticing),
     *(("asyncio.unix_events", name, "add_child_handler", _watching) for name in _WATCHERS),
     ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_call", _handed_on),

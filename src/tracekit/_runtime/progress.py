@@ -175,10 +175,10 @@ class Progress:
         return self._now
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def uncounted(self, really: bool = True) -> Iterator[None]:
         """A block in which what is scheduled in the running loop counts for no lane: it may or may not be in the
-        recording."""
-        before, self._uncounted = self._uncounted, running_loop()
+        recording. Without ``really``, one in which it counts although such a block is around it."""
+        before, self._uncounted = self._uncounted, running_loop() if really else None
         try:
             yield
         finally:
