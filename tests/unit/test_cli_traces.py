@@ -459,6 +459,30 @@ def test_show_can_be_narrowed() -> None:
     assert [entry["type"] for entry in entries] == ["tool.call", "tool.error"]
 
 
+def test_a_limit_is_one_of_steps() -> None:
+    """At most so many steps are shown, of whatever a filter leaves, with how many more there are; in JSON with all their entries."""
+
+    def crew() -> None:
+        for cents in (1, -1, 2, -2, 3):
+            with suppress(ValueError):
+                charge(cents)
+            look("A-7")
+
+    path = recorded(crew)
+
+    def shown(*options: str) -> list[str]:
+        return re.findall(r"(?:charge|look)\(.*?\)|\d+ more", call("show", path, *options).stdout)
+
+    look_up = "look(order_id=A-7)"
+    assert shown("--limit", "3") == ["charge(cents=1)", look_up, "charge(cents=-1)", "7 more"]
+    assert shown("--limit", "1", "--failed") == ["charge(cents=-1)", "1 more"]
+    assert shown("--limit", "1", "--from", "8", "--kind", "tool") == [look_up, "6 more"]
+    for options, steps in (("", 2), ("--failed", 2), ("--kind tool", 2), ("--kind error", 2), ("--lane 1", 0)):
+        lines = call("show", path, "--json", "--limit", "2", *options.split()).stdout.splitlines()
+        assert len({entry.get("step", entry["seq"]) for entry in map(json.loads, lines)}) == steps
+        assert len(lines) == 2 * steps
+
+
 def test_a_filter_that_matches_nothing_names_what_there_is() -> None:
     """A misspelled kind, lane or agent is answered with those of the run; with --failed, that nothing failed."""
 

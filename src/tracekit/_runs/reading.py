@@ -230,10 +230,18 @@ class RunView:
         ``kinds`` selects families (``llm``, ``tool``, ``http``, ``process``, ``span``), groups (``decision``,
         ``message``, ``refusal`` …) or types of entries, bookkeeping or not.
         """
+
+        def alike(step: StepView) -> bool | None:
+            if not kinds:
+                return all or (None if step.kind == "boundary" else not step.bookkeeping)
+            return any(step.is_named(kind) for kind in kinds) or (None if "error" in kinds else False)
+
+        def alone(step: StepView) -> bool:
+            return any(step.is_a(kind) for kind in kinds) if kinds else not step.bookkeeping
+
         for file in self.files:
-            for step in file.steps.values():
-                if any(step.is_a(kind) for kind in kinds) if kinds else all or not step.bookkeeping:
-                    yield step
+            for seq in file.steps.chosen(alike, alone):
+                yield StepView(file, seq)
 
     def step(self, place: int | str) -> StepView:
         """Return the step at ``place``: the number of one of its entries, or ``"SEGMENT:NUMBER"`` in a child process.
@@ -317,8 +325,9 @@ class FileView:
         if known is None or known[1] == "intent":
             if kind == "lane":
                 self._lane(entry)
-            step = self.steps.add(entry, kind if known is None else known[0])
-            if step.kind == "llm":
+            family = kind if known is None else known[0]
+            step = self.steps.add(entry, family)
+            if family == "llm":
                 self._calls.setdefault(step.lane_number, array("I")).append(seq)
             if kind == "recovery.settled" and (about := self.steps.get(entry.get("step", 0))) is not None:
                 self.steps.settle(about.seq, entry)
@@ -434,7 +443,7 @@ class FileView:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, (dict, Mapping)) else {}  # a dict is found faster than a Mapping
 
 
 # -- a step ------------------------------------------------------------------------------------------------------------
@@ -494,6 +503,25 @@ class _Steps(Mapping[int, "StepView"]):
 
     def __len__(self) -> int:
         return len(self.seqs) - len(self._forgotten)
+
+    def chosen(
+        self, alike: Callable[[StepView], bool | None], alone: Callable[[StepView], bool] | None = None
+    ) -> Iterator[int]:
+        """Yield the numbers of the steps to choose.
+
+        ``alike`` decides on all steps of one type, kind, agent and lane by one of them; ``None`` leaves it to ``alone``,
+        which is asked about each.
+        """
+        decided: dict[tuple[int, ...], bool | None] = {}
+        classes = zip(self.types, self.kinds, self.agents, self.lanes, strict=True)
+        for seq, one in zip(self.seqs, classes, strict=True):
+            if seq in self._forgotten:
+                continue
+            if one not in decided:
+                decided[one] = alike(StepView(self._file, seq))
+            found = decided[one]
+            if found or (found is None and alone is not None and alone(StepView(self._file, seq))):
+                yield seq
 
     def add(self, entry: Mapping[str, Any], kind: str) -> StepView:
         """Add a step of this kind by the entry that begins it."""
@@ -678,7 +706,11 @@ class StepView:
 
     def is_a(self, kind: str) -> bool:
         """Return whether it is of this kind: its family, its type, or the group of these."""
-        return kind in (self.kind, self.type) or self.kind in _GROUPS.get(kind, ()) or (kind == "error" and self.failed)
+        return self.is_named(kind) or (kind == "error" and self.failed)
+
+    def is_named(self, kind: str) -> bool:
+        """Return whether its family, its type or the group of these has this name."""
+        return kind in (self.kind, self.type) or self.kind in _GROUPS.get(kind, ())
 
     @property
     def settled(self) -> Mapping[str, Any] | None:

@@ -8,7 +8,8 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -96,16 +97,47 @@ class Choice:
 
     def has(self, step: StepView) -> bool:
         """Return whether to show this step."""
-        if step.seq < self.first and not step.file.segment:
+        if not self.reaches(step.file, step.seq):
             return False
+        return self.has_alike(step) is not False and self.has_alone(step)
+
+    def reaches(self, file: FileView, seq: int) -> bool:
+        """Return whether the step is late enough to be shown."""
+        return seq >= self.first or file.segment is not None
+
+    def among(self, file: FileView) -> Iterator[int]:
+        """Yield the numbers of the steps of a file to show."""
+
+        def alike(step: StepView) -> bool | None:
+            return step.type not in FRAME and self.has_alike(step)
+
+        def alone(step: StepView) -> bool:
+            return self.reaches(file, step.seq) and self.has_alone(step)
+
+        return (seq for seq in file.steps.chosen(alike, alone) if self.reaches(file, seq))
+
+    def has_alike(self, step: StepView) -> bool | None:
+        """Return whether to show the steps of this type, kind, agent and lane, once they are reached; ``None`` if that
+        depends on each."""
+        if self.lanes and not any(_is_lane(step, lane) for lane in self.lanes):
+            return False
+        if self.agents and step.agent not in self.agents:
+            return False
+        if self.kinds and not any(step.is_named(kind) for kind in self.kinds):
+            return None if "error" in self.kinds else False
+        if not self.kinds and not self.every:
+            if step.kind == "boundary":
+                return None
+            if step.bookkeeping:
+                return False
+        return None if self.failed else True
+
+    def has_alone(self, step: StepView) -> bool:
+        """Return whether to show this step, where ``has_alike`` does not say."""
         if self.kinds:
             if not any(step.is_a(kind) for kind in self.kinds):
                 return False
         elif not self.every and step.bookkeeping:
-            return False
-        if self.lanes and not any(_is_lane(step, lane) for lane in self.lanes):
-            return False
-        if self.agents and step.agent not in self.agents:
             return False
         return not self.failed or step.failed or step.state in ("in doubt", "cut off")
 
@@ -153,7 +185,9 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
 @click.option("--expand", is_flag=True, help="In JSON, replace references by their values.")
 @click.option("--from", "first", metavar="SEQ", type=click.IntRange(1), default=1, help="Begin at this entry.")
-@click.option("--limit", metavar="N", type=click.IntRange(0), default=0, help="At most this many steps; 0 for all (0).")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(0), default=0, help="Print at most this many steps; 0 for all (0)."
+)
 def show(
     run: str,
     step: str | None,
@@ -191,7 +225,7 @@ def show(
         path = located(run, where)
         if follow:
             _follow(path, choice, as_json)
-        if as_json and step is None and not as_why and not choice.narrows:
+        if as_json and step is None and not as_why and not choice.narrows and not limit:
             _print_entries(path, where, first, expand)
         with output.read(path, where) as view:
             found = view.found
@@ -199,13 +233,9 @@ def show(
                 answers = explain(view)
                 output.emit(answers) if as_json else print_answers(answers)
             elif as_json:
-                output.emit(
-                    _chosen(
-                        view,
-                        [view.step(step)] if step else [one for one in view.steps(all=True) if choice.has(one)],
-                        expand,
-                    )
-                )
+                chosen = (one for one in view.steps(all=True) if choice.has(one))
+                steps = [view.step(step)] if step is not None else islice(chosen, limit or None)
+                output.emit(_chosen(view, steps, expand))
             elif step is not None:
                 _print_step(view, view.step(step))
             else:
@@ -247,7 +277,7 @@ def _expanded(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _chosen(view: RunView, steps: Sequence[StepView], expand: bool) -> Iterator[dict[str, Any]]:
+def _chosen(view: RunView, steps: Iterable[StepView], expand: bool) -> Iterator[dict[str, Any]]:
     """Yield the entries of these steps: the begin of each, its pieces, its end."""
     for step in steps:
         trace = step.file.trace
@@ -268,14 +298,10 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
     yield _heading(view)
     left, hidden, found = limit or sys.maxsize, 0, False
     for file in view.files:
-        shown = array("I")
-        for step in file.steps.values():
-            if step.type in FRAME:
-                continue
-            if choice.has(step):
-                shown.append(step.seq)
-            else:
-                hidden += 1
+        steps = file.steps
+        inner = sum(1 for _ in steps.chosen(lambda step: step.type not in FRAME))
+        shown = array("I", choice.among(file))
+        hidden += inner - len(shown)
         found = found or bool(shown)
         if choice.narrows and not shown:
             continue
