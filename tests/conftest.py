@@ -174,8 +174,10 @@ _OURS = ("TRACEKIT_DIR", "TRACEKIT_PURE")
 
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes into the checkout, sees the user's runs, or has a key that could pay for a call."""
+    """No test writes into the checkout, sees the user's runs, or has a key that could pay for a call; and lines are as wide
+    as in any pipe, whoever runs the suite (xdist's workers have 80 columns)."""
     monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / ".tracekit"))
+    monkeypatch.delenv("COLUMNS", raising=False)
     for name in os.environ:
         if name.endswith("_API_KEY") or (name.startswith("TRACEKIT_") and name not in _OURS):
             monkeypatch.delenv(name)

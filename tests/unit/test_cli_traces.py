@@ -498,10 +498,11 @@ def test_a_filter_that_matches_nothing_names_what_there_is() -> None:
     assert "no step failed, was cut off or is in doubt\n" in call("show", path, "--failed").stdout
 
 
-def test_a_value_is_shown_as_it_is() -> None:
-    """What looks like an emoji's name or like a style is neither."""
+def test_a_value_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like an emoji's name or like a style is neither: in the line of a step, its arguments and its result."""
     text = "a :x: b :fire: [bold]c[/bold] [/]"
-    assert call("show", recorded(lambda: look(text)), "2").stdout.count(text) == 2
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call("show", recorded(lambda: look(text)), "2").stdout.count(text) == 4
 
 
 def test_a_failed_step_is_shown_with_the_line_that_raised() -> None:
