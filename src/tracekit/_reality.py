@@ -17,6 +17,7 @@ import time as _time
 from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Mapping
 from contextlib import ContextDecorator, nullcontext, suppress
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,6 +51,7 @@ __all__ = [
     "time_ns",
     "unfaked",
     "urandom",
+    "wake",
     "write",
 ]
 
@@ -179,6 +181,17 @@ def running_task() -> Any:
     """Return the asyncio task that runs in this thread, or ``None``."""
     loop = running_loop()
     return None if loop is None else _modules["asyncio.tasks"].current_task(loop)
+
+
+def wake(future: Any) -> None:
+    """Let the task that awaits ``future`` go on; may be called in any thread. In a closed loop there is no such task."""
+
+    def go_on() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    with suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(go_on, context=Context())
 
 
 #: What ``off_loop`` does to a decorated function if there is no loop to hide.

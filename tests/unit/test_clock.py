@@ -536,7 +536,7 @@ while cycles < 300 or min(count) < 20:
 stop.set()
 for t in threads: t.join()
 assert repr(vars(datetime.datetime)["now"]) == "<method 'now' of 'datetime.datetime' objects>"
-print("survived", clock.degraded(), randomness.degraded())
+print("survived", clock.degraded, randomness.degraded)
 """
 
 
@@ -570,7 +570,7 @@ def test_every_clock_has_a_reading_of_the_runs_start() -> None:
 def test_nothing_is_degraded_here() -> None:
     """On the interpreters that we test, every function can be exchanged in place."""
     with reading():
-        assert clock.degraded() == []
+        assert clock.degraded == []
 
 
 @traced_tool(side_effect="read_only")

@@ -12,7 +12,7 @@ import sys
 import time as _time
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from sys import _getframe
 from typing import Any, Final, Literal
 
@@ -31,7 +31,7 @@ from .exchange import (
     marking,
     works,
 )
-from .patch import AttributePatch, Patch, Switch, loaded
+from .patch import AttributePatch, Patch, Switch
 
 __all__ = ["activate", "deactivate", "degraded"]
 
@@ -250,11 +250,6 @@ def _try_class_method(owner: Any, name: str) -> None:
 # -- what to patch -----------------------------------------------------------------------------------------------------
 
 
-def degraded() -> list[str]:
-    """Return what could not be replaced in place on this interpreter, and the consequences; usually empty."""
-    return list(_switch.degraded)
-
-
 def _time_patches() -> list[Patch]:
     names = (*PLAIN, "clock_gettime", "clock_gettime_ns", *FORMATS)
     return [_time_patch(name) for name in names if hasattr(_time, name)]
@@ -391,14 +386,10 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 }
 
 
-def _patches() -> list[Patch]:
-    """Return all patches that are possible now."""
-    found = [*_switch.made("", lambda: [*_time_patches(), *_date_patches()])]
-    for name, make in _LATER.items():
-        if loaded(name) is not None:
-            found += _switch.made(name, make)
-    return found
+@cache
+def _core_patches() -> list[Patch]:
+    return [*_time_patches(), *_date_patches()]
 
 
-_switch: Final = Switch(_patches, _LATER)
-activate, deactivate = _switch.activate, _switch.deactivate
+_switch: Final = Switch(_core_patches, _LATER)
+activate, deactivate, degraded = _switch.activate, _switch.deactivate, _switch.degraded

@@ -6,7 +6,7 @@ import inspect
 import threading
 from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from inspect import Parameter
 from types import MethodType
@@ -852,9 +852,8 @@ class UndoableSteps:
             futures, self._futures = self._futures, []
         for gate in gates:
             gate.release()
-        for loop, future in futures:
-            with suppress(RuntimeError):  # a closed loop has no waiters
-                loop.call_soon_threadsafe(_wake, future, context=Context())
+        for future in futures:
+            _reality.wake(future)
 
     def wait(self, over: Callable[[], bool], until: float | Callable[[LockType], object]) -> None:
         """Block this thread until ``over`` is true, at most until an instant, or with a function that waits for the
@@ -888,7 +887,7 @@ class UndoableSteps:
             while not (over() or late):
                 future = loop.create_future()
                 with self._lock:
-                    self._futures.append((loop, future))
+                    self._futures.append(future)
                 if over() or late:  # it became true in the meantime
                     return
                 await future
@@ -899,11 +898,6 @@ class UndoableSteps:
 
 def _timer(loop: AbstractEventLoop, seconds: float, act: Callable[[], object]) -> Any:
     return outside_the_run(loop.call_later, seconds, act)
-
-
-def _wake(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def undoable_steps(session: Session) -> UndoableSteps:

@@ -718,20 +718,10 @@ _SeamsOf = Callable[[Any, str, Note], Iterable[tuple[Any, str, Make]]]
 def _seams_of(kind: str, note: Note) -> Switch:
     """Return the switch for replacements of this kind in all loaded modules, and in others once they are imported."""
 
-    def patches() -> list[Patch]:
-        found: list[Patch] = []
-        for name, seams in _LATER.items():
-            module = loaded(name)
-            if module is not None:
-                found += switch.made((name, id(module)), partial(_late, seams(module, kind, note)))
-        return found
+    def late(name: str, seams: _SeamsOf) -> list[Patch]:
+        return [LatePatch(*seam) for seam in seams(loaded(name), kind, note)]
 
-    switch = Switch(patches, _LATER)
-    return switch
-
-
-def _late(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
-    return [LatePatch(*seam) for seam in seams]
+    return Switch(modules={name: partial(late, name, seams) for name, seams in _LATER.items()})
 
 
 def _of_files() -> list[Patch]:
@@ -1967,6 +1957,7 @@ class _Engagement:
 
     def set(self, guards: tuple[Guard, ...]) -> None:
         """Adjust hook, table, replacements and the interpreter's flag to these guards; under the lock."""
+        discover()  # now: each event asks the integrations who caused it, and loading them causes events
         watched = closely = live = files = dry = False
         for guard in guards:
             if isinstance(guard, Watch):

@@ -22,14 +22,13 @@ from contextvars import Context, ContextVar, copy_context
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
-from .._runtime.callsite import caller
+from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.session import current
-from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["LeftHandler", "by_finalizer", "collecting", "kept"]
+__all__ = ["LeftHandler", "WrappedHandler", "by_finalizer", "collecting", "kept"]
 
 _in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
 _FINALIZE: Final = weakref.finalize.__call__.__code__
@@ -46,13 +45,25 @@ def kept() -> Iterator[None]:
         process.refuse_leftovers(_refuse)
 
 
-class LeftHandler:
-    """A handler registered inside a replay: equal to the program's handler, but recognised when it is called."""
+class WrappedHandler:
+    """Wraps a handler of the program, and is equal to it."""
 
     __slots__ = ("handler",)
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         self.handler: Final = handler
+
+    def __eq__(self, other: object) -> bool:
+        return self.handler == (other.handler if isinstance(other, WrappedHandler) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.handler)
+
+
+class LeftHandler(WrappedHandler):
+    """A handler registered inside a replay, recognised when it is called."""
+
+    __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         token = _in_handler.set(True)
@@ -60,12 +71,6 @@ class LeftHandler:
             return self.handler(*args, **kwargs)
         finally:
             _in_handler.reset(token)
-
-    def __eq__(self, other: object) -> bool:
-        return self.handler == (other.handler if isinstance(other, LeftHandler) else other)
-
-    def __hash__(self) -> int:
-        return hash(self.handler)
 
 
 def _left(handler: Any) -> Any:
@@ -116,11 +121,11 @@ def _refuse(family: str, name: str) -> None:
         who = "a finalizer after a replay, which may have made the object that was collected"
     else:
         return
-    raise LiveCallBlockedError(
-        f"{family} {name!r} was called by {who}; it was not executed",
-        location=caller(),
-        operation=f"{family} {name}",
-        next_action="call it in the block of the run; or replay in a process of its own, with `tracekit replay`",
+    raise not_made(
+        family,
+        name,
+        f"by {who}",
+        "call it in the block of the run; or replay in a process of its own, with `tracekit replay`",
     )
 
 

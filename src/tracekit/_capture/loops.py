@@ -22,6 +22,7 @@ from sys import _getframe
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from .._reality import wake
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run
@@ -872,14 +873,8 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
 
 async def _held(cut_off: Any) -> None:
     """Wait where the recorded program was stopped, until it is stopped again or nothing else can go on."""
-    loop = asyncio.get_running_loop()
-    goes_on = loop.create_future()
-
-    def let_go() -> None:
-        if not goes_on.done():
-            goes_on.set_result(None)
-
-    cut_off.hold(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(let_go, context=Context()))
+    goes_on = asyncio.get_running_loop().create_future()
+    cut_off.hold(lambda: wake(goes_on))
     await goes_on
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -243,14 +243,17 @@ class Switch:
     """A stack of patches that is applied while at least one session holds it.
 
     ``patches()`` returns the patches, and more of them once one of ``modules`` has been imported; a function that
-    returns these is called once, before the first activation. Each patch is created only once (``once``, ``made``), from
-    the genuine function.
+    returns these is called once, before the first activation. ``modules`` may also say by name how the patches of each
+    module are made. Each patch is created only once (``once``, ``made``), from the genuine function.
     """
 
     def __init__(
-        self, patches: Callable[[], list[Patch]], modules: Iterable[str] | Callable[[], Iterable[str]] = ()
+        self,
+        patches: Callable[[], list[Patch]] = list,
+        modules: Iterable[str] | Mapping[str, Callable[[], list[Patch]]] | Callable[[], Iterable[str]] = (),
     ) -> None:
-        self._patches: Final = patches
+        self._core: Final = patches
+        self._later: Final = modules if isinstance(modules, Mapping) else {}
         self._to_watch: Callable[[], Iterable[str]] | None = modules if callable(modules) else None
         self._modules: Final[list[str]] = []
         #: The result of ``patches()``, and the modules that were loaded at that time.
@@ -274,6 +277,15 @@ class Switch:
             if module not in self._modules:
                 self._modules.append(module)
                 when_imported(module, self._more)
+
+    def _patches(self) -> list[Patch]:
+        """Return all patches that are possible now."""
+        found = [*self._core()]
+        for name, make in self._later.items():
+            module = loaded(name)
+            if module is not None:
+                found += self.made((name, id(module)), make)
+        return found
 
     def made(self, key: object, make: Callable[[], list[Patch]]) -> list[Patch]:
         """Return the patches under ``key``, created at the first request."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from .. import _reality
@@ -30,7 +30,7 @@ from .exchange import (
     plain,
     works,
 )
-from .patch import AttributePatch, Patch, Switch, loaded, when_imported
+from .patch import AttributePatch, Patch, Switch, when_imported
 
 __all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state", "watch_numpy"]
 
@@ -130,11 +130,7 @@ def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...]
 # -- what to patch -----------------------------------------------------------------------------------------------------
 
 
-def degraded() -> list[str]:
-    """Return what could not be replaced in place on this interpreter, and the consequences; usually empty."""
-    return list(_switch.degraded)
-
-
+@cache
 def _core_patches() -> list[Patch]:
     from _random import Random
 
@@ -308,16 +304,8 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 }
 
 
-def _patches() -> list[Patch]:
-    """Return all patches that are possible now."""
-    found = [*_switch.made("", _core_patches)]
-    for name, make in _LATER.items():
-        if loaded(name) is not None:
-            found += _switch.made(name, make)
-    return found
-
-
-_switch: Final = Switch(_patches, _LATER)
+_switch: Final = Switch(_core_patches, _LATER)
+degraded: Final = _switch.degraded
 
 
 def activate() -> None:

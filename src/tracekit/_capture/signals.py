@@ -25,7 +25,7 @@ from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_
 from .._sources import is_tracekit
 from ..errors import ReplayError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
-from .leftovers import LeftHandler
+from .leftovers import LeftHandler, WrappedHandler
 from .patch import AttributePatch, Patch, Switch
 from .timers import scope_of_timers
 
@@ -102,13 +102,10 @@ def _asking(real: Callable[..., Any]) -> Callable[..., Any]:
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-class _Heard:
-    """Wraps a handler of the program, and is equal to it: each call is an event of the interrupted run."""
+class _Heard(WrappedHandler):
+    """A handler whose calls are events of the interrupted run."""
 
-    __slots__ = ("handler",)
-
-    def __init__(self, handler: Callable[..., Any]) -> None:
-        self.handler: Final = handler
+    __slots__ = ()
 
     def __call__(self, signum: int, frame: Any) -> Any:
         try:
@@ -119,12 +116,6 @@ class _Heard:
                 shown = shown.tb_next
             error.__traceback__ = shown
             raise
-
-    def __eq__(self, other: object) -> bool:
-        return self.handler == (other.handler if isinstance(other, _Heard) else other)
-
-    def __hash__(self) -> int:
-        return hash(self.handler)
 
 
 def _own(handler: Any) -> Any:

@@ -7,7 +7,6 @@ import threading
 from _thread import LockType, get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import Context
 from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -198,9 +197,8 @@ class KeyedCall:
             self._result = result
             waiters, self._waiters = self._waiters, []
         self._has_ended.release()
-        for loop, future in waiters:
-            with suppress(RuntimeError):  # nobody waits in a closed loop
-                loop.call_soon_threadsafe(_wake, future, context=Context())
+        for future in waiters:
+            _reality.wake(future)
 
     def wait(self, step: DuplicateStep) -> None:
         if self.pending:
@@ -213,7 +211,7 @@ class KeyedCall:
             if not self.pending:
                 return False
             future = loop.create_future()
-            self._waiters.append((loop, future))
+            self._waiters.append(future)
         await future
         return True
 
@@ -253,11 +251,6 @@ def _pass(gate: LockType) -> None:
     """Wait until a gate is open."""
     with gate:
         pass
-
-
-def _wake(future: Any) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class FirstStep(AroundStep):

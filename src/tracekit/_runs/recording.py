@@ -72,7 +72,7 @@ def end(session: Recording) -> None:
         left = say()
         if left is not None:
             session.report.warn(left)
-    for sentence in (*clock.degraded(), *randomness.degraded()):
+    for sentence in (*clock.degraded, *randomness.degraded):
         session.report.warn(sentence)
     for sentence in guard.held_by_name():
         session.report.warn(sentence, quiet=True)

@@ -19,7 +19,7 @@ from .._capture import callers, handed, instrumentation, plugins, processes, ran
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.store import Store, file_beside, is_segment, segment_of
-from .._runtime.callsite import caller, raised_at, say, warn_of_replay
+from .._runtime.callsite import caller, not_made, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
@@ -439,12 +439,12 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _outside(self, family: str, name: str) -> None:
         """Fail: a captured call in a thread or callback that has lost the run would be live."""
         raise self.session.fail(
-            LiveCallBlockedError(
-                f"{family} {name!r} was called outside the replayed run, where it would be live; it was not executed",
+            not_made(
+                family,
+                name,
+                "outside the replayed run, where it would be live",
+                "start what calls it inside the block; with other live work in parallel: replay(..., guard='context')",
                 run_id=self.run_id,
-                location=caller(),
-                operation=f"{family} {name}",
-                next_action="start what calls it inside the block; with other live work in parallel: replay(..., guard='context')",
             )
         )
 
@@ -863,10 +863,11 @@ class ReplayedProcess(JoinedProcess):
             _write_report(self._report, {**_report_on(failure), "verdict": _verdict(self._block)})
 
     def _outside(self, family: str, name: str) -> None:
-        error = LiveCallBlockedError(
-            f"{family} {name!r} was called in a process of the replay, outside what was recorded; it was not executed",
-            operation=f"{family} {name}",
-            next_action="look at what changed in the code; record again if the change is meant",
+        error = not_made(
+            family,
+            name,
+            "in a process of the replay, outside what was recorded",
+            "look at what changed in the code; record again if the change is meant",
         )
         self._refused(error)
         raise error

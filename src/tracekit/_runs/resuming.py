@@ -14,7 +14,7 @@ from .._journal.reader import Trace, TraceReading, Verdict
 from .._journal.store import Store, first_entry, writer
 from .._journal.writer import Durability, Journal
 from .._policy.policies import under_policies
-from .._runtime.callsite import caller, warn_of_replay
+from .._runtime.callsite import not_made, warn_of_replay
 from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.recorder import Recording, encode_reads
@@ -278,13 +278,12 @@ class ResumeBlock(RecordBlock):
 
     def _outside(self, family: str, name: str) -> None:
         raise self.session.replay.fail(
-            LiveCallBlockedError(
-                f"{family} {name!r} was called outside the resumed run before that had reached the end of its log; "
-                "it was not executed",
+            not_made(
+                family,
+                name,
+                "outside the resumed run before that had reached the end of its log",
+                "start what calls it inside the block",
                 run_id=self.session.run_id,
-                location=caller(),
-                operation=f"{family} {name}",
-                next_action="start what calls it inside the block",
             )
         )
 

@@ -15,12 +15,14 @@ from typing import Final
 
 from .. import _reality
 from .._sources import ASYNCIO, TRACEKIT, is_user_code
+from ..errors import LiveCallBlockedError
 from .session import current
 
 __all__ = [
     "at_prompt",
     "caller",
     "is_user_frame",
+    "not_made",
     "prompt",
     "raised_at",
     "say",
@@ -76,6 +78,20 @@ def caller() -> str | None:
 def _made_at() -> str | None:
     scope = current.get()
     return None if scope is None else scope.lane.made_at
+
+
+def not_made(
+    family: str, name: str, where: str, next_action: str | None = None, *, run_id: str | None = None
+) -> LiveCallBlockedError:
+    """Return the error of a captured call that would be live because it is outside every run; ``where`` says how it
+    was made."""
+    return LiveCallBlockedError(
+        f"{family} {name!r} was called {where}; it was not executed",
+        run_id=run_id,
+        location=caller(),
+        operation=f"{family} {name}",
+        next_action=next_action,
+    )
 
 
 def say(sentence: str) -> None:

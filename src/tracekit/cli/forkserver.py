@@ -33,11 +33,12 @@ from .._journal.reader import Trace
 from .._journal.store import Store
 from .._lazy import make_all
 from .._runs.environment import Program, environment
+from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.secrets import compile_all as compile_formats
 from .._values import dumps
-from ..errors import LiveCallBlockedError, RunStateError, TracekitError
+from ..errors import RunStateError, TracekitError
 from . import launch
 from .replay import program_of, replay_instructions
 
@@ -327,9 +328,7 @@ def _threads() -> list[Any]:
 
 
 def _refuse(family: str, name: str) -> NoReturn:
-    raise LiveCallBlockedError(
-        f"{family} {name!r} was called while its module was imported", operation=f"{family} {name}"
-    )
+    raise not_made(family, name, "while its module was imported")
 
 
 def _no_run(what: str) -> NoReturn:

@@ -37,7 +37,7 @@ from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
-from .._runtime.callsite import at_prompt, caller, raised_at, say
+from .._runtime.callsite import at_prompt, caller, not_made, raised_at, say
 from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
@@ -512,10 +512,11 @@ class ReplayedRuns(FollowedRuns):
 
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside of any replayed run: it would be live."""
-        error = LiveCallBlockedError(
-            f"{family} {name!r} was called outside the replayed run",
-            operation=f"{family} {name}",
-            next_action="move the call inside the record() block; under a replay nothing is called live",
+        error = not_made(
+            family,
+            name,
+            "outside the replayed run",
+            "move the call inside the record() block; under a replay nothing is called live",
         )
         self.blocked(error)
         raise error
@@ -782,10 +783,11 @@ class ResumedRuns(FollowedRuns):
 
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside of the resumed run before its log has been replayed: it would be repeated."""
-        error = LiveCallBlockedError(
-            f"{family} {name!r} was called outside the resumed run, before that had reached the end of its log",
-            operation=f"{family} {name}",
-            next_action="move the call inside the record() block; or resume with --entry module:function",
+        error = not_made(
+            family,
+            name,
+            "outside the resumed run, before that had reached the end of its log",
+            "move the call inside the record() block; or resume with --entry module:function",
         )
         self.blocked(error)
         raise error

@@ -16,9 +16,8 @@ from .._capture import clock as capture
 from .._capture.guard import NoNetwork
 from .._journal.store import Store
 from .._runs.block import strings
-from .._runtime.callsite import caller
+from .._runtime.callsite import not_made
 from .._runtime.process import process
-from ..errors import LiveCallBlockedError
 
 __all__ = ["TickingClock", "no_network", "nothing_live", "temporary_store", "ticking_clock"]
 
@@ -134,9 +133,9 @@ def nothing_live(*, allow_hosts: Iterable[str] = ()) -> Iterator[None]:
 
 
 def _refuse(family: str, name: str) -> None:
-    raise LiveCallBlockedError(
-        f"{family} {name!r} was called after the end of a replay, where it would be live; it was not executed",
-        location=caller(),
-        operation=f"{family} {name}",
-        next_action="call it inside the run; or, where it cleans up after a recording, only then (`if tracekit_run.recording:`)",
+    raise not_made(
+        family,
+        name,
+        "after the end of a replay, where it would be live",
+        "call it inside the run; or, where it cleans up after a recording, only then (`if tracekit_run.recording:`)",
     )
