@@ -29,6 +29,9 @@ from hypothesis import HealthCheck, settings
 from tests.support import named, watch
 from tests.support.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
+# Tests replace names in it: in the module itself, not in what stands in for it until it is used.
+importlib.import_module("tracekit._capture.contracted")
+
 # A shell starts what it puts into the background with Ctrl-C ignored, and each program of a test would ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
