@@ -302,7 +302,7 @@ def test_only_what_is_new() -> None:
         recording(Path(directory)) as (client, _),
     ):
         converse(client, plan)
-    assert taken == [*range(2, 13)]
+    assert taken == [*range(3, 13)]
 
 
 def test_bounded() -> None:
@@ -311,9 +311,22 @@ def test_bounded() -> None:
     for size in (2_000, 300_000, 3_000_000, 300_000, 2_000):
         for number in range(40):
             value = {"messages": [{"role": "user", "content": f"{number} {'x' * size}"}]}
-            bodies.remember(orjson.dumps(value), value)
+            for _ in range(2):
+                bodies.remember(orjson.dumps(value), value)
             assert sum(body.size for body in bodies._recent) <= 8 << 20
             assert 1 <= len(bodies._recent) <= 16
+    for number in range(10_000):
+        bodies.remember(orjson.dumps({"messages": [{"role": "user", "content": f"{number} {'x' * 2_000}"}]}), {})
+    assert len(bodies._begun) <= 1024
+
+
+def test_of_what_never_goes_on_nothing_is_kept() -> None:
+    """A request is kept once another one has begun like it."""
+    bodies = Bodies()
+    for number in range(20):
+        value = {"messages": [{"role": "user", "content": f"{number} {'x' * 2_000}"}]}
+        bodies.remember(orjson.dumps(value), value)
+    assert not bodies._recent
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -441,6 +442,26 @@ def test_headers_refuse() -> None:
             form.collected([(b"a", 1)], {b"a": "a"})
 
 
+@given(text=st.text(max_size=40), kind=st.sampled_from([b"s", b"e", b"c" * 17]))
+@pytest.mark.parametrize("size", [0, 1000, 2047, 2048, 3071, 3072, 10_000])
+def test_digest(size: int, text: str, kind: bytes) -> None:
+    """Texts have one digest if they are equal and of one kind, wherever they differ; short ones the same in both forms."""
+    whole = ("The quick brown fox. " * 500)[:size] + text
+    data = whole.encode()
+    assert compiled.digest(kind, "".join([*whole])) == compiled.digest(kind, data)
+    assert len(data) >= 2048 or compiled.digest(kind, data) == pure.digest(kind, data)
+    for form in (compiled, pure):
+        others = [form.digest(b"other", data), form.digest(kind, data + b"\0"), form.digest(kind, b"\0" + data)]
+        for at in {0, 7, 8, 1023, 1024, 1031, 2047, 2048, len(data) - 1} & {*range(len(data))}:
+            others.append(form.digest(kind, b"%b%c%b" % (data[:at], data[at] ^ 1, data[at + 1 :])))
+            others.append(form.digest(kind, data[:at] + data[at + 1 :] + b"\xff"))
+        if size > 3072:  # equal blocks change places, and words of one block
+            others.append(form.digest(kind, data[1024:2048] + data[:1024] + data[2048:]))
+            others.append(form.digest(kind, data[16:32] + data[:16] + data[32:]))
+            others.append(form.digest(kind, data[8:16] + data[:8] + data[16:]))
+        assert form.digest(kind, data) not in others
+
+
 MESSAGES = st.one_of(
     st.fixed_dictionaries(
         {"content": st.one_of(st.text(max_size=30), st.sampled_from(["long " * 200, "\u00e9" * 600, None, 7]))},
@@ -600,7 +621,15 @@ def test_unknown(tree: dict[str, Any], sizes: tuple[int, int, int, int]) -> None
     before = repr(tree)
     digests: dict[int, Any] = {}
     texts, large, every = list[Any](), list[bytes](), list[bytes]()
-    fits = pure._known_in(tree, ("input",), sizes, digests, texts, large, every)
+    with patch.object(pure, "digest", compiled.digest):  # long texts have others in C
+        fits = pure._known_in(tree, ("input",), sizes, digests, texts, large, every)
+        _unknown(tree, sizes, fits, digests, texts, large, every)
+    assert repr(tree) == before
+
+
+def _unknown(
+    tree: dict[str, Any], sizes: Any, fits: bool, digests: Any, texts: Any, large: list[bytes], every: list[bytes]
+) -> None:
     for young, old in (({}, {}), (dict.fromkeys(every[:1], 1), {}), ({}, dict.fromkeys(every[-1:], 1))):
         shares = bool(young or old) or len(set(large)) < len(large)
         expected = texts if fits and not shares else None
@@ -610,7 +639,6 @@ def test_unknown(tree: dict[str, Any], sizes: tuple[int, int, int, int]) -> None
             assert form.unknown(tree, ("input",), sizes, kept, added, old) == expected
             assert kept == digests
             assert added == young | (dict.fromkeys(large, 0) if expected is not None else {})
-    assert repr(tree) == before
 
 
 def test_unknown_refuses() -> None:

@@ -184,10 +184,14 @@ def completion_usage(given: object) -> dict[str, int]:
     """Return the token counts of OpenAI and similar services, in either naming (``prompt_tokens``, ``input_tokens``)."""
     if not isinstance(given, _OBJECT):
         return {}
+    input = given.get("input_tokens", given.get("prompt_tokens"))
+    output = given.get("output_tokens", given.get("completion_tokens"))
+    if _IN_DETAIL.isdisjoint(given):
+        return token_usage(input=input, output=output)
     inside, outside = _details(given, _OF_INPUT), _details(given, _OF_OUTPUT)
     return token_usage(
-        input=given.get("input_tokens", given.get("prompt_tokens")),
-        output=given.get("output_tokens", given.get("completion_tokens")),
+        input=input,
+        output=output,
         cache_read=inside.get("cached_tokens"),
         cache_creation=inside.get("cache_write_tokens"),
         reasoning=outside.get("reasoning_tokens"),
@@ -199,6 +203,7 @@ _OF_INPUT: Final = ("input_tokens_details", "input_token_details", "prompt_token
 _OF_OUTPUT: Final = (
     "output_tokens_details", "output_token_details", "completion_tokens_details", "completion_token_details",
 )  # fmt: skip
+_IN_DETAIL: Final = frozenset(_OF_INPUT + _OF_OUTPUT)
 
 
 def _details(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:

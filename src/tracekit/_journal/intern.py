@@ -29,6 +29,8 @@ _SHORT: Final = 256
 _ELEMENT: Final = 64
 #: A shorter list that extends no other stays inline (pieces of a stream, a short answer).
 _LIST: Final = 512
+#: Headers and the like with fewer items stay inline.
+_ITEMS: Final = 4
 #: All of them for ``unknown``, for lists and texts, and for texts alone.
 _SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE)
 _SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE)
@@ -107,7 +109,6 @@ class Interner:
     def intern(
         self,
         tree: Any,
-        *,
         lists: bool = False,
         places: Places | None = None,
         at: str = "input",
@@ -124,7 +125,7 @@ class Interner:
         digests: dict[int, Any] = {}
         if lists:
             for key, child in tree.items():
-                if type(child) in _NESTED:
+                if type(child) in _NESTED and len(child) >= _ITEMS:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
@@ -340,8 +341,7 @@ def _reference(found: Any) -> dict[str, Any]:
 
 
 def _flat(node: Any) -> bool:
-    """Return whether it is a dict of scalars or a list of pairs, with more than a few items."""
-    kind = type(node)
-    if kind is dict:
-        return len(node) > 3 and _NESTED.isdisjoint(map(type, node.values()))
-    return kind is list and len(node) > 3 and all(type(pair) is list and len(pair) == 2 for pair in node)
+    """Return whether it is a dict of scalars or a list of pairs."""
+    if type(node) is dict:
+        return _NESTED.isdisjoint(map(type, node.values()))
+    return all(type(pair) is list and len(pair) == 2 for pair in node)

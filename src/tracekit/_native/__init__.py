@@ -1,7 +1,7 @@
 """The functions worth compiling: in C if the package was installed with a compiler, else in Python.
 
-``TRACEKIT_PURE=1`` selects the Python versions. Results are the same, to the byte: ``tests/unit/test_compiled.py``
-compares them.
+``TRACEKIT_PURE=1`` selects the Python versions. Results are the same, to the byte, but for the ``digest`` of a long
+text, which is in no log: ``tests/unit/test_compiled.py`` compares them.
 """
 
 from __future__ import annotations

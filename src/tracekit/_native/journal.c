@@ -89,10 +89,19 @@ static PyObject *
 digest_of(NativeState *state, const char *kind, size_t kind_size, const char *text, Py_ssize_t size)
 {
     unsigned char found[32];
-    if (text == NULL || hash_of(state, kind, kind_size, text, (size_t)size, found) < 0) {
+    if (text == NULL) {
         return NULL;
     }
-    return PyBytes_FromStringAndSize((const char *)found, DIGEST_SIZE);
+    size_t less = tracekit_condensed((size_t)size);
+    char *condensed = less ? PyMem_Malloc(less) : NULL;
+    if (condensed != NULL) {
+        tracekit_condense(state->key, text, (size_t)size, condensed);
+    } else if (less) {
+        return PyErr_NoMemory();
+    }
+    int hashed = less ? hash_of(state, kind, kind_size, condensed, less, found) : hash_of(state, kind, kind_size, text, (size_t)size, found);
+    PyMem_Free(condensed);
+    return hashed < 0 ? NULL : PyBytes_FromStringAndSize((const char *)found, DIGEST_SIZE);
 }
 
 PyDoc_STRVAR(digest_doc, "digest(kind, text, /)\n--\n\nSee pure.digest.");

@@ -70,7 +70,13 @@ module_exec(PyObject *module)
         return -1;
     }
     state->time_ns = PyObject_GetAttrString(reality, "time_ns");
+    PyObject *random = PyObject_GetAttrString(reality, "urandom");
     Py_DECREF(reality);
+    int keyed = random == NULL ? -1 : tracekit_make_key(state->key, random);
+    Py_XDECREF(random);
+    if (keyed < 0) {
+        return -1;
+    }
     PyObject *errors = PyImport_ImportModule("tracekit.errors");
     if (errors == NULL) {
         return -1;

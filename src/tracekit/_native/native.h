@@ -6,6 +6,7 @@
 /* Don't use formats with `#`: up to Python 3.12 they need other functions (`…_SizeT`) than the headers of 3.13 and later refer to. */
 #include <Python.h>
 
+#include <stdint.h>
 #include <string.h>
 
 /* Methods and attributes that are looked up, and their names. */
@@ -21,6 +22,9 @@ enum {
      "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task", \
      "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal", "ended", "popleft", "_give_back", "_encode_read", "$t", "$ref"}
 
+/* The words of the key of condense.c. */
+#define TRACEKIT_KEY 130
+
 /* The state of a module object: functions of other packages, looked up when it is created. */
 typedef struct {
     PyObject *dumps;     /* orjson.dumps */
@@ -32,6 +36,7 @@ typedef struct {
     PyObject *sha256;    /* hashlib.sha256 */
     PyObject *time_ns;   /* _reality.time_ns, which the test kit replaces by a clock of its own */
     PyObject *unwritten; /* errors.LogWriteError */
+    uint64_t key[TRACEKIT_KEY]; /* of condense.c: random */
     int has_sha256;      /* whether sha256.c can use the processor's instructions */
     int has_ssse3;       /* whether the processor has SSSE3 */
     PyObject *method[METHODS]; /* the names of METHOD_NAMES */
@@ -41,6 +46,11 @@ typedef struct {
 int tracekit_has_sha256(void);
 int tracekit_has_ssse3(void);
 void tracekit_sha256(const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32]);
+/* condense.c: creates the key, with a function that returns random bytes; the bytes of the condensed form of a text, 0 if it is to be hashed
+   as it is; and that form. */
+int tracekit_make_key(uint64_t key[TRACEKIT_KEY], PyObject *random);
+size_t tracekit_condensed(size_t size);
+void tracekit_condense(const uint64_t key[TRACEKIT_KEY], const char *text, size_t size, char *into);
 /* The number of hex digits of a hash. */
 #define TRACEKIT_HASH 64
 /* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, by sha256.c or hashlib. */

@@ -23,7 +23,8 @@ _START: Final = 512
 _LEAST: Final = 1024
 #: A longer body is not remembered.
 _LARGEST: Final = 4 << 20
-#: How many bodies are remembered, and how many bytes of them.
+#: How many beginnings are remembered, how many bodies, and how many bytes of them.
+_BEGINNINGS: Final = 1024
 _MOST: Final = 16
 _BYTES: Final = 8 << 20
 #: The maximum of objects and arrays in a list's elements; with more of them the log may not treat a value as plain
@@ -127,9 +128,15 @@ class Continuation:
 
 
 class Bodies:
-    """The bodies that a run sent last. Thread-safe: a race at worst forgets one."""
+    """The bodies that a run sent last. Thread-safe: a race at worst forgets one.
+
+    A body is remembered once another one has begun like it: many are never continued, and to keep them would have each
+    call work in memory that is in no cache.
+    """
 
     def __init__(self) -> None:
+        #: Beginnings of bodies, by their hashes.
+        self._begun: set[int] = set()
         self._recent: list[SentBody] = []
         #: Their beginnings.
         self._starts: list[bytes] = []
@@ -140,7 +147,13 @@ class Bodies:
         """Remember a body that was sent, and its parsed ``value``; orjson, and the log, write ``value`` as exactly
         these bytes."""
         if _LEAST <= len(content) <= _LARGEST and type(value) is dict:
-            self._keep([SentBody(content, value)], None)
+            start, begun = hash(content[:_START]), self._begun
+            if start in begun:
+                self._keep([SentBody(content, value)], None)
+                return
+            if len(begun) >= _BEGINNINGS:
+                begun.clear()
+            begun.add(start)
 
     def continued(self, content: bytes, plain: Callable[[bytes, Any], bool]) -> Continuation | None:
         """Return what ``content`` continues; ``None`` if all of it has to be parsed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -101,25 +101,26 @@ class Encoded:
     a replay needs besides the tree. ``hashed`` is the hash of the canonical form up to the tree's end, if known.
     """
 
-    __slots__ = ("data", "hashed", "notes", "redacted", "structure", "tree", "whole")
+    # No __slots__: most values have nothing but the class's defaults.
 
-    def __init__(
-        self,
-        data: bytes,
-        tree: Any,
-        notes: list[str],
-        redacted: list[Mark],
-        whole: bool,
-        hashed: Any = None,
-        structure: Structure | None = None,
-    ) -> None:
-        self.data: Final = data
-        self.structure: Final = structure
-        self.tree: Final = tree
-        self.notes: Final = notes
-        self.redacted: Final = redacted
-        self.whole: Final = whole
-        self.hashed: Final = hashed
+    notes: Sequence[str] = ()
+    redacted: Sequence[Mark] = ()
+    whole = True
+    hashed: Any = None
+    structure: Structure | None = None
+
+    def __init__(self, data: bytes, tree: Any) -> None:
+        self.data = data
+        self.tree = tree
+
+
+def _too_large(value: object, made: Encoded) -> Encoded:
+    """Return what replaces a value that is too large for the log."""
+    notes = [*made.notes]
+    tree = stand_in(value, made.data, notes)
+    found = Encoded(dumps_in_order(tree), tree)
+    found.notes = notes
+    return found
 
 
 class _Worked:
@@ -195,33 +196,30 @@ class Encoder:
         by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
         patterns of secrets.
         """
-        notes: list[str] = []
-        ours = data is not None
-        tree, found = value, None
-        if data is None:
-            tree, data, found = self._encoded(value, notes, replayed)
-            if notes:
-                notes = _without_classes(notes, returns)
-        if len(data) > _CERTAIN and oversized(tree, data):
-            tree = stand_in(value, data, notes)
-            return Encoded(dumps_in_order(tree), tree, notes, [], True)
-        redacted: list[Mark] = []
-        suspicious = own is not None or self.redactor.suspicious(data)
-        large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
-        if not ours and tree is value and type(tree) is not str and (suspicious or large):
+        made = Encoded(data, value) if data is not None else self._encoded(value, replayed, returns)
+        size = len(made.data)
+        if size > _CERTAIN and oversized(made.tree, made.data):
+            return _too_large(value, made)
+        suspicious = own is not None or self.redactor.suspicious(made.data)
+        large = size >= _LARGE or (lists and size >= _SOME)
+        if not (suspicious or large):
+            return made
+        if data is None and made.tree is value and type(value) is not str:
             # From here on a copy of our own: the tree may contain the program's objects, which another thread can
             # change.
-            tree = orjson.loads(data)
+            made.tree = orjson.loads(made.data)
         if suspicious:
-            tree, marks = self.redactor.also(own).redact(tree)
+            made.tree, marks = self.redactor.also(own).redact(made.tree)
             if marks:
-                redacted = below(marks, f"/{at}")
-                data = dumps_in_order(tree)
+                made.redacted = below(marks, f"/{at}")
+                made.data = dumps_in_order(made.tree)
         if large:
-            interned = self._interner.intern(tree, lists=lists, places=places, at=at)
+            tree = made.tree
+            interned = self._interner.intern(tree, lists, places, at)
             if interned is not tree:
-                return Encoded(dumps_in_order(interned), tree, notes, redacted, False, structure=found)
-        return Encoded(data, tree, notes, redacted, True, structure=found)
+                made.data = dumps_in_order(interned)
+                made.whole = False
+        return made
 
     def encode_continued(
         self, value: Any, data: bytes, continued: Continuation, places: Places | None
@@ -283,20 +281,27 @@ class Encoder:
             data = dumps_in_order(interned)
             hashed = hashed.copy()
             hashed.update(b"]" + after)
-        return Encoded(data, tree, [], redacted, whole, None if whole else hashed)
+        made = Encoded(data, tree)
+        made.redacted, made.whole, made.hashed = redacted, whole, None if whole else hashed
+        return made
 
-    def _encoded(self, value: Any, notes: list[str], replayed: bool) -> tuple[Any, bytes, Structure | None]:
+    def _encoded(self, value: Any, replayed: bool, returns: Callable[[], Any] | None) -> Encoded:
         # ``__repr__`` is the program's own code: what it does is not part of the run.
         token = current.set(None)
+        notes: list[str] = []
         try:
             tree, found = with_structure(value, notes) if replayed else (to_json(value, notes), None)
             try:
-                return tree, dumps_in_order(tree), found
+                made = Encoded(dumps_in_order(tree), tree)
+                made.structure = found
             except (TypeError, RuntimeError):  # another thread has changed the value meanwhile
                 tree = snapshot(value, notes)
-                return tree, dumps_in_order(tree), None
+                made = Encoded(dumps_in_order(tree), tree)
         finally:
             current.reset(token)
+        if notes:
+            made.notes = _without_classes(notes, returns)
+        return made
 
     def encode_whole(self, value: Any) -> Encoded:
         """Encode a value without interning: for the first entry, which can't refer to others."""
@@ -306,7 +311,9 @@ class Encoder:
         if len(data) > _LINE or oversized(tree, data):
             tree = stand_in(value, data, notes)
             data = dumps_in_order(tree)
-        return Encoded(data, tree, _without_classes(notes, None), below(redacted, "/input"), whole=True)
+        made = Encoded(data, tree)
+        made.notes, made.redacted = _without_classes(notes, None), below(redacted, "/input")
+        return made
 
     def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:
         """Return the canonical bytes of a tree without its secrets."""

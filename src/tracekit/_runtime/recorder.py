@@ -860,7 +860,7 @@ class Recording:
             encoded = self.encoder.encode_continued(request.input, data, request.continued, places)
         elif data is None and places is None and spec.patterns is None:
             plain = self._plain(request.input, [])
-            encoded = None if plain is None else Encoded(plain, request.input, [], [], True)
+            encoded = None if plain is None else Encoded(plain, request.input)
         if encoded is None:
             encoded = self.encoder.encode(request.input, lists=spec.lists, places=places, data=data, own=spec.patterns)
         rendered = spec.render(self.redactor)
@@ -1109,7 +1109,7 @@ class Recording:
 
     def _noted(self, value: object, at: str) -> Encoded:
         plain = self._plain(value, [])
-        return self.encoder.encode(value, at=at) if plain is None else Encoded(plain, value, [], [], True)
+        return self.encoder.encode(value, at=at) if plain is None else Encoded(plain, value)
 
     def append(self, scope: Scope, kind: str, tail: bytes, append: Append | None = None) -> int:
         """Append an entry in the scope's lane."""
