@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 __all__ = [
     "OwnThread",
+    "acquire",
     "aside",
     "clocks",
     "coarse_time_ns",
@@ -30,6 +31,7 @@ __all__ = [
     "free_in_forks",
     "gate",
     "kill",
+    "locked",
     "monotonic",
     "monotonic_ns",
     "off_loop",
@@ -134,7 +136,9 @@ class OwnThread:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended, for at most ``timeout`` seconds; return at once in the thread itself."""
-        if own_threads.get(get_ident()) is not self and self._ended.acquire(timeout=-1 if timeout is None else timeout):
+        if own_threads.get(get_ident()) is not self and acquire(
+            self._ended, timeout=-1 if timeout is None else timeout
+        ):
             self._ended.release()
 
     def unlist(self) -> None:
@@ -264,6 +268,9 @@ write: Final[Callable[[int, bytes], int]] = system.write
 pthread_kill: Final[Callable[[int, int], None] | None] = getattr(_signal, "pthread_kill", None)
 #: Sends a signal to a process.
 kill: Final[Callable[[int, int], None]] = system.kill
+#: Methods of a lock, which a run replaces in its type.
+acquire: Final[Callable[..., bool]] = LockType.acquire
+locked: Final[Callable[[LockType], bool]] = LockType.locked
 #: The state of a file.
 stat: Final[Callable[[str], os.stat_result]] = system.stat
 #: Syncs a file's content to the device; macOS has no ``fdatasync``.

@@ -671,7 +671,7 @@ class Work:
         try:
             Context().run(thread.start)  # a thread of tracekit, not of the run
             with _reality.off_loop():
-                in_time = _reality.pause(self._gate.acquire, timeout=seconds)
+                in_time = _reality.pause(_reality.acquire, self._gate, timeout=seconds)
         except BaseException:  # Ctrl-C
             self._leave(over)
             raise
@@ -871,7 +871,7 @@ class UndoableSteps:
             if rest <= 0:
                 return
             with _reality.off_loop():
-                _reality.pause(gate.acquire, timeout=min(rest, _POLL_S))
+                _reality.pause(_reality.acquire, gate, timeout=min(rest, _POLL_S))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over`` is true, for at most ``seconds`` if that is a number."""

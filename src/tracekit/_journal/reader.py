@@ -1246,7 +1246,7 @@ class Follower:
 
     def poll(self) -> None:
         """Pass on new entries. Entries that ``read`` itself writes are passed on after it has returned."""
-        while self._lock.acquire(blocking=False):
+        while _reality.acquire(self._lock, blocking=False):
             try:
                 self._pass_on()
             finally:

@@ -417,7 +417,7 @@ class Journal(Chain):
             if want > self._end[0] and want in self._kept:
                 raise self._error("there is no room")
             me = _get_ident()
-            if not self._sync_lock.locked():
+            if not _reality.locked(self._sync_lock):
                 try:
                     with self._sync_lock:
                         self._leader = me
@@ -449,9 +449,9 @@ class Journal(Chain):
         """Wait for the current sync; if it does not cover the entry, lead the next one, or wait for its leader."""
         gate = _reality.gate()
         self._followers.append((want, gate))
-        if self._sync_lock.locked():  # so the holder will look at the followers afterwards
+        if _reality.locked(self._sync_lock):  # so the holder will look at the followers afterwards
             with _reality.off_loop():
-                gate.acquire(timeout=_INTERRUPTED)
+                _reality.acquire(gate, timeout=_INTERRUPTED)
 
     def _release(self) -> None:
         """Wake the followers whose entries are on the device, and one of the others to lead the next sync."""

@@ -176,7 +176,7 @@ class Chain:
         The wait does not hold the interpreter's lock: a thread that acquired it every few milliseconds would each time
         delay a program that writes much, and leave it with cold caches.
         """
-        self._roused.acquire(timeout=pause)
+        _reality.acquire(self._roused, timeout=pause)
 
     def _rouse(self) -> None:
         """Wake the resting thread, or let its next rest end at once. Once."""

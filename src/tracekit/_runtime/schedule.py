@@ -10,7 +10,7 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from .._reality import monotonic_ns, off_loop, process_time_ns, running_loop, running_task
+from .._reality import acquire, locked, monotonic_ns, off_loop, process_time_ns, running_loop, running_task
 from .lane import UNLIMITED, Lane
 from .loop_queue import LoopQueue
 from .places import PlaceIndex
@@ -708,7 +708,7 @@ class Schedule:
         start_new_thread(self._look_on, ())
 
     def _nudge(self) -> None:
-        if self._poke.locked():
+        if locked(self._poke):
             try:
                 self._poke.release()
             except RuntimeError:  # somebody else did
@@ -727,10 +727,10 @@ class Schedule:
         last = monotonic_ns()
         drained: object = None
         while True:
-            self._poke.acquire(False)
+            acquire(self._poke, False)
             sent = self.signals is not None and self.signals.look()
             asked = sent or bool(self._asked or self._never or self.held_calls)
-            if self._poke.acquire(True, pause if asked else _IDLE):
+            if acquire(self._poke, True, pause if asked else _IDLE):
                 pause = _SHORT
             else:
                 pause = min(pause * 1.2, _LONG)
