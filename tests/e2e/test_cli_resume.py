@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support import processes
 from tests.support.place import PACKAGES, Place
 from tests.support.stub_provider import stub_provider
+from tracekit.cli import main
 
 HEAD = """
 import os, random, signal, sys, threading, time
@@ -252,6 +255,52 @@ def test_only_the_decision(place: Place) -> None:
     place.runs[1].write_bytes(b"".join(lines[:1] + lines[2:]))
     decision, process = resumed(place, run)
     assert (process.returncode, decision["reasons"][0]["code"]) == (4, "damaged")
+
+
+WHERE = {  # where Ctrl-C comes in the program that runs again
+    "before its run": "raise KeyboardInterrupt",
+    "before its log has ended": "with record('one'):\n    look(1)\n    raise KeyboardInterrupt",
+    "after that": "with record('one'):\n    look(1); put(1)\n    raise KeyboardInterrupt",
+    "in an effect": "with record('one'):\n    look(1); put(1)\n    threading.Thread(target=pay, args=[2], daemon=True).start()\n"
+    "    paying.wait()\n    raise KeyboardInterrupt",
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_after_ctrl_c_it_is_said_how_the_run_stands(place: Place, where: str) -> None:
+    """Ctrl-C in a program that is resumed: whether its run has ended now, whether a step is in doubt, and the next command."""
+    head = HEAD + "paying = threading.Event()\ndef interrupted():\n    paying.set()\n    threading.Event().wait()\n"
+    python(place, place.program(head + "with record('one'):\n    look(1); put(1); pay(1)\n"), DIE="put 1")
+    place.program(head.replace('    did(f"pay {n}")', "    interrupted()") + WHERE[where] + "\n")
+    before = place.runs[0].read_bytes()
+    done = place.cli("recovery", "resume", "last")
+    assert done.returncode == -signal.SIGINT, done.stderr
+    said = done.stderr[done.stderr.index("KeyboardInterrupt") :]
+    run = place.runs[0].stem
+    if where in ("before its run", "before its log has ended"):
+        assert place.runs[0].read_bytes() == before
+        assert f"tracekit: the run {run} has no end\ntracekit: next: `tracekit recovery resume {run} --check`" in said
+    elif where == "after that":
+        assert f"the run {run} has ended (run.failed), and is not resumed again\n" in said
+        assert f"tracekit: next: `tracekit show {run}`" in said
+    else:
+        assert "it left a step in doubt\ntracekit: next: `tracekit in-doubt` says how to settle it\n" in said
+
+
+def test_ctrl_c_while_a_resumption_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the program runs, the command says that the run is where it was, too, with status 130."""
+    python(place, place.program(THREE), DIE="put 1")
+    run = place.runs[1].stem
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tracekit.cli.recovery.program_of", interrupted)
+    monkeypatch.setenv("TRACEKIT_DIR", str(place.store))
+    done = CliRunner().invoke(main, ["recovery", "resume", run])
+    assert done.exit_code == 130
+    said = f"interrupted\ntracekit: the run {run} has no end\ntracekit: next: `tracekit recovery resume {run} --check` "
+    assert said in done.stderr
 
 
 def test_a_hard_exit_ends_the_run(place: Place) -> None:

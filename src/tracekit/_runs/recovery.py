@@ -61,6 +61,7 @@ __all__ = [
     "owner_of",
     "refused",
     "settlements",
+    "standing",
     "store_at",
     "store_of",
     "uncertain_steps",
@@ -779,6 +780,22 @@ def advice(decision: Decision, path: str) -> str:
         return _what_to_do(path, outermost, log, verdict, in_doubt)
     text = _ADVICE.get(first["code"], _ABORT).replace(" RUN", f" {shown_as(path)}")
     return text.replace(" STEP", f" {first['step']}") if "step" in first else text
+
+
+def standing(path: str) -> tuple[str, str]:
+    """Return how a run stands after a resumption that was cut off, and what to do next with the command: from its last
+    entry alone."""
+    name, last = shown_as(path), last_entry(path)
+    end = last.get("type")
+    if end not in ENDS:
+        return (
+            f"the run {name} has no end",
+            f"`tracekit recovery resume {name} --check` says whether it may go on, and what to find out before",
+        )
+    text = f"the run {name} has ended ({end}), and is not resumed again"
+    if (last.get("meta") or {}).get("in_doubt"):
+        return f"{text}; it left a step in doubt", "`tracekit in-doubt` says how to settle it"
+    return text, f"`tracekit show {name}` shows what was done"
 
 
 def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:

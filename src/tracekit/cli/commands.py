@@ -11,7 +11,7 @@ import click
 
 from .._announced import Announcement, announced
 
-__all__ = ["COMMANDS", "GROUP", "UnusableCommandError", "main"]
+__all__ = ["COMMANDS", "CONTINUES", "GROUP", "UnusableCommandError", "main"]
 
 #: Sections of ``tracekit --help``: command, its module, and its line in the help. The object in the module is named
 #: like the command.
@@ -65,6 +65,8 @@ COMMANDS: Final = {name: about for section in _SECTIONS.values() for name, about
 
 #: The exit code of a command that was ended by Ctrl-C before there was an answer; as a shell reports it.
 INTERRUPTED: Final = 130
+#: The key in click's ``Context.meta`` under which a command that continues a run names its file.
+CONTINUES: Final = "tracekit.continues"
 #: The entry-point group in which packages announce further commands: a name, and a click command or group.
 GROUP: Final = "tracekit.commands"
 
@@ -126,6 +128,10 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             # Not click's status 1, which would be an answer: a difference, or damage.
             click.echo("interrupted", err=True)
+            if (path := ctx.meta.get(CONTINUES)) is not None:
+                from .output import stands
+
+                stands(path)
             sys.exit(INTERRUPTED)
 
 

@@ -56,7 +56,7 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain
+from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain, stands
 
 if TYPE_CHECKING:
     from .._capture import isolation
@@ -722,7 +722,7 @@ class ResumedRuns(FollowedRuns):
         self.resumed: ResumeBlock | None = None
         self.replay_blocks: list[ReplayBlock] = []
         self._store = store
-        self._path = path
+        self.path = path
         self._replay = options
         self._resumption = resumption
         self._siblings = siblings(store, path)
@@ -733,7 +733,7 @@ class ResumedRuns(FollowedRuns):
         with_store = {**options, "store": self._store}
         from .._runs.resuming import ResumeBlock
 
-        self.resumed = ResumeBlock(self._path, with_store, None, **self._resumption)
+        self.resumed = ResumeBlock(self.path, with_store, None, **self._resumption)
         return self.resumed
 
     def replacement(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
@@ -748,7 +748,7 @@ class ResumedRuns(FollowedRuns):
                 f"the program opens its record() number {ordinal}, and the store has no run of this program",
                 next_action="resume in the store where the program was recorded, or with --entry module:function",
             )
-        if sibling.path == self._path:
+        if sibling.path == self.path:
             return self.resume(block.options)
         from .._runs.replaying import ReplayBlock
 
@@ -932,12 +932,16 @@ def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
             return exit_code(error)
     if block is None or not block.begun:
         print("tracekit: the program never opened the run: nothing was resumed", file=sys.stderr)
+        stands(resumed_runs.path)
         return ended.status or 1
     if not block.session.followed:
         print("tracekit: the program ended before its log had; the run is as it was", file=sys.stderr)
+        stands(resumed_runs.path)
         return ended.status or 1
     print(f"tracekit: resumed run {block.run.id}", file=sys.stderr)
     _print_warnings(block.run.id, block.run.warnings)
+    if error is not None:
+        stands(resumed_runs.path)
     return ended.status
 
 
@@ -997,6 +1001,8 @@ def main() -> None:
         status = 1
     except KeyboardInterrupt as error:  # not the program's: before it began, or after its end
         print("interrupted", file=sys.stderr)
+        if instructions["mode"] == "resume":
+            stands(instructions["path"])
         exit_by_signal(error)
         raise
     flush_output()

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -276,6 +276,16 @@ def message(text: str) -> None:
     import click
 
     click.echo(plain(text), err=True)
+
+
+def stands(path: str) -> None:
+    """Print on stderr how the run in this file stands, and what to do next: after what continues a run was interrupted."""
+    from .._runs.recovery import standing
+
+    with suppress(TracekitError, OSError):  # its file is gone, or damaged
+        text, next_ = standing(path)
+        message(f"tracekit: {text}")
+        message(f"tracekit: next: {next_}")
 
 
 def fail(error: TracekitError) -> NoReturn:

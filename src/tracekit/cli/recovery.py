@@ -16,6 +16,7 @@ from .._runs.recovery import Decision, InDoubt, UncertainStep, advice, decision_
 from .._runs.recovery import in_doubt as steps_in_doubt
 from ..errors import RecoveryRefusedError, TracekitError
 from . import output
+from .commands import CONTINUES
 from .launch import check_siblings
 from .output import REFUSED, brief, duration, emit, fail, located, message, named, printable, shown
 from .replay import check_given, hash_seed, program_of
@@ -80,6 +81,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     try:
         where = output.local(store, run)
         path = str(located(run, where))
+        click.get_current_context().meta[CONTINUES] = path
         decision = decision_on(
             path,
             supplied=supplied,
