@@ -15,6 +15,7 @@ import tracekit
 from tests.crash.agent import INEXACT, REFUSED, RUN
 from tests.support.ledger import effects, marks
 from tests.support.oracle import Log
+from tests.support.processes import command
 from tests.support.recovered import free_decision
 from tracekit import recovery
 from tracekit.integration import Store
@@ -71,25 +72,25 @@ class Agents:
 
 
 class Commands(Agents):
-    """Lives started by the command line, each in a fresh process: the program records itself and does not know that it
-    is resumed."""
+    """Lives started by the command line, each in a process of its own: the program records itself and does not know that
+    it is resumed."""
 
     def __init__(self) -> None:
         self.environment = _environment()
 
     def live(self, job: dict[str, Any]) -> int:
         program = ["-m", "tests.crash.agent", json.dumps({**job, "mode": "record", "delay": None})]
-        command = [sys.executable, *program]
+        line = program
         if job["mode"] != "record":
             verb = ["recovery", "resume"] if job["mode"] == "resume" else ["replay"]
-            tracekit_command = [sys.executable, "-c", "from tracekit.cli import main; main()"]
-            command = [*tracekit_command, *verb, RUN, "--store", f"{job['dir']}/store", "--", *program]
+            tracekit_line = ["-c", "from tracekit.cli import main; main()"]
+            line = [*tracekit_line, *verb, RUN, "--store", f"{job['dir']}/store", "--", *program]
         os.makedirs(job["dir"], exist_ok=True)
         with open(f"{job['dir']}/errors", "ab") as errors:
-            process = subprocess.Popen(command, stdout=errors, stderr=errors, env=self.environment, cwd=ROOT)
+            process = subprocess.Popen(command(*line), stdout=errors, stderr=errors, env=self.environment, cwd=ROOT)
             if job["delay"] is not None:
                 try:
-                    process.wait(0.3 + 10 * job["delay"])
+                    process.wait(0.05 + 10 * job["delay"])
                 except subprocess.TimeoutExpired:
                     process.kill()
             return process.wait(60)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.crash import once_program
-from tests.support.processes import python
+from tests.support.processes import command, python
 from tracekit import record, recovery, replay, resume
 from tracekit.errors import RecoveryRefusedError
 from tracekit.integration import Store, Trace
@@ -49,8 +49,8 @@ class Place:
 
     def start(self, **job: Any) -> subprocess.Popen[str]:
         job = {"ledger": str(self.ledger), **job}
-        command = [sys.executable, "-m", "tests.crash.once_program", json.dumps(job)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = command("-m", "tests.crash.once_program", json.dumps(job))
+        return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def here(self, **job: Any) -> None:
         """Let the program of this process do the same."""

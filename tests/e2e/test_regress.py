@@ -6,8 +6,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -20,6 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.processes import forking, python
 from tests.support.stub_provider import StubProvider, stub_provider
 from tracekit import CorpusReport, JudgedRun, Query, RunNotFoundError, RunStateError, regress
 from tracekit.cli import main
@@ -113,13 +112,20 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     variables = {**os.environ, "TRACEKIT_DIR": str(place / ".tracekit")}
     (place / "nightly.py").write_text(NIGHTLY)
     for program in (["-c", RECORD], ["nightly.py", "11"]):
-        subprocess.run([sys.executable, *program], cwd=place, env=variables, check=True)
+        assert python(*program, cwd=place, env=variables).returncode == 0
     (place / "notes.txt").unlink()
     runs = sorted(path for path in (place / ".tracekit" / "runs").glob("0*.jsonl") if path.stem.count(".") == 0)
     (place / ".tracekit" / "runs" / "damaged.jsonl").write_bytes(runs[0].read_bytes().replace(b'"cents"', b'"pence"'))
     for number, path in enumerate(runs, 1):
         (place / f"{number}.jsonl").symlink_to(path)
     return place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forking() -> Iterator[None]:
+    """The processes that replay runs are forked from an interpreter with the imports done."""
+    with forking():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -415,7 +421,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubProvider]:
         (place.parent / "model").write_text(f"{provider.url}/v1/chat/completions")
         record = "import desk; desk.desk('book'), desk.desk('pen'), desk.desk('book')"
         variables = {**os.environ, "TRACEKIT_DIR": str(place / ".tracekit")}
-        subprocess.run([sys.executable, "-c", record], cwd=place, env=variables, check=True)
+        assert python("-c", record, cwd=place, env=variables).returncode == 0
         provider.place = place  # type: ignore[attr-defined]
         yield provider
 

@@ -94,11 +94,16 @@ def test_pytest_leaves_the_installed_modules_as_they_are(site: Path, tmp_path: P
         "import random, pytest\n@pytest.mark.tracekit\ndef test_it():\n    assert random.random() < 1\n"
     )
     pytest_command = ("pytest", "-q", "-W", "error::pytest.PytestAssertRewriteWarning", "test_one.py")
-    done = run(site, tmp_path, "-m", *pytest_command, "--record-mode=once")
+    # Other plugins of this environment, with seconds of imports.
+    others = {
+        "PYTEST_ADDOPTS": "-p no:langsmith_plugin -p no:asyncio -p no:anyio -p no:randomly -p no:hypothesispytest"
+    }
+    done = run(site, tmp_path, "-m", *pytest_command, "--record-mode=once", **others)
     assert done.returncode == 0, done.stdout
     assert (tmp_path / "traces" / "test_one" / "test_it.jsonl").exists()
     assert not [*site.glob("tracekit/**/*-pytest-*.pyc")]
-    done = run(site, tmp_path, "-m", "tracekit", "replay", "traces/test_one/test_it.jsonl", "--", "-m", *pytest_command)
+    replay = ("replay", "traces/test_one/test_it.jsonl", "--", "-m", *pytest_command)
+    done = run(site, tmp_path, "-m", "tracekit", *replay, **others)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

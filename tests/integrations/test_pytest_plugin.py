@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.support import processes
 from tests.support.processes import python
 from tracekit.cli import main
 from tracekit.integration import Trace
@@ -117,8 +118,9 @@ def test_without():
 pytestmark = pytest.mark.timeout(300)
 #: By their modules: an entry point named asyncio would be taken for the module that is imported already.
 PLUGINS = ("tracekit_pytest", "xdist.plugin", "anyio.pytest_plugin", "pytest_asyncio.plugin")
-#: What the tests import besides: pytest, the plugins of others, and an SDK.
-IMPORTED = "pytest,xdist.plugin,xdist.dsession,xdist.remote,anyio.pytest_plugin,pytest_asyncio.plugin,openai"
+PYTEST = ("-m", "pytest", "-q", *(part for name in PLUGINS for part in ("-p", name)))
+#: In a forked process the plugins have been imported before pytest could rewrite them.
+IS_LOADED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 class Suite:
@@ -139,10 +141,8 @@ class Suite:
         left_out = ("TRACEKIT_DIR", "CI", "PYTEST_ADDOPTS")
         variables = {name: value for name, value in os.environ.items() if name not in left_out}
         variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", **environment}
-        plugins = [part for name in PLUGINS for part in ("-p", name)]
-        loaded = () if fresh else ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-        line = ("-m", "pytest", "-q", *loaded, *plugins, *arguments)
-        return python(*line, cwd=self.root, env=variables, fresh=fresh, imports=IMPORTED, seeds=("0",))
+        line = (*PYTEST, *(() if fresh else IS_LOADED), *arguments)
+        return python(*line, cwd=self.root, env=variables, fresh=fresh, imports=processes.PYTEST, seeds=("0",))
 
     @property
     def effects(self) -> list[str]:
@@ -469,15 +469,16 @@ def test_a_trace_of_a_test_is_replayed_and_debugged_by_its_command(suite: Suite)
     assert suite.effects == ["x", "y"]
     trace = "traces/test_one/test_it.jsonl"
     environment = {name: value for name, value in os.environ.items() if name != "TRACEKIT_DIR"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
     def tracekit(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         main = ("-c", "from tracekit.cli import main; main()")
-        return python(*main, *arguments, cwd=suite.root, env=environment, input=typed)
+        return python(*main, *arguments, cwd=suite.root, env=environment, input=typed, imports=processes.PYTEST)
 
     refused = tracekit("debug", trace)
     assert refused.returncode == 2
     assert f"tracekit debug {trace} -- -m pytest test_one.py::test_it" in refused.stderr
-    one = (trace, "--", "-m", "pytest", "-q", "test_one.py::test_it")
+    one = (trace, "--", *PYTEST, *IS_LOADED, "test_one.py::test_it")
     done = tracekit("replay", *one)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exact but for" in done.stderr

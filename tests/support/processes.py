@@ -49,10 +49,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["SDKS", "command", "forking", "python", "started"]
+__all__ = ["PYTEST", "SDKS", "command", "forking", "python", "started"]
 
 #: What programs import that ask a provider.
 SDKS = "tests.support.clients"
+
+#: What runs of pytest import: itself, the plugins of others that the tests of ours load, and an SDK.
+PYTEST = "pytest,xdist.plugin,xdist.dsession,xdist.remote,anyio.pytest_plugin,pytest_asyncio.plugin,openai"
 
 ROOT = Path(__file__).parents[2]
 #: Variables that are read when an interpreter starts or tracekit is imported, but for the hash seed, the path, where compiled
@@ -138,7 +141,8 @@ def _forked(address: str) -> list[str]:
 
 def _usual(arguments: Sequence[str], variables: Mapping[str, str], seed: str = _HASH_SEED) -> bool:
     """Whether the warm interpreter of this hash seed is in the state in which one that is started with these would be."""
-    first = arguments[2:3] if arguments[:1] == ("-W",) else arguments[:1]
+    skipped = {"-W": 2, "-u": 1}.get(arguments[0], 0) if arguments else 0
+    first = arguments[skipped : skipped + 1]
     if not hasattr(os, "fork") or not first or (first[0].startswith("-") and first[0] not in ("-c", "-m")):
         return False
     if variables.get("PYTHONHASHSEED", _HASH_SEED) != seed:
@@ -438,6 +442,10 @@ def _run(arguments: list[str]) -> None:
         sys.warnoptions.append(arguments[1])
         warnings._processoptions([arguments[1]])  # type: ignore[attr-defined]  # what the interpreter does with it
         arguments = arguments[2:]
+    elif arguments[0] == "-u":
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
+        arguments = arguments[1:]
     if arguments[0] == "-m":
         sys.argv = ["-m", *arguments[2:]]
         sys.path.insert(0, os.getcwd())

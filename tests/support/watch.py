@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CANARY", "NAME", "leaks", "misfits"]
+import orjson
+
+__all__ = ["CANARY", "NAME", "problems"]
 
 #: In the environment of every test.
 NAME = "SUITE_CANARY_TOKEN"
@@ -18,13 +20,9 @@ CANARY = "sk-proj-SuiteCanary8Yp2Lm5Qw9Zr3Tx7Vb1Nc"
 _EACH, _ALIKE = 2, 1
 
 
-def leaks(base: Path) -> list[Path]:
-    """The files of stores below ``base`` that hold the canary."""
-    return [path for path in _files(base) if CANARY.encode() in path.read_bytes()]
-
-
-def misfits(base: Path) -> list[str]:
-    """What does not satisfy the schema, of traces that tracekit itself wrote and no test has damaged since."""
+def problems(base: Path) -> list[str]:
+    """What is wrong with the files of stores below ``base``: those that hold the canary, and what does not satisfy the schema, of traces
+    that tracekit itself wrote and no test has damaged since."""
     import jsonschema
 
     from tracekit._journal.entry import load_schema
@@ -33,7 +31,11 @@ def misfits(base: Path) -> list[str]:
     found: list[str] = []
     seen: Counter[str] = Counter()
     for path in _files(base):
-        new = [entry for entry in _sampled(path) if seen[_shape(entry)] < _ALIKE]
+        with open(path, "rb") as file:
+            text = file.read()
+        if CANARY.encode() in text:
+            found.append(f"{path}: holds the canary")
+        new = [entry for entry in _sampled(text) if seen[_shape(entry)] < _ALIKE]
         if not new or not _own_and_whole(path):
             continue
         for entry in new:
@@ -53,23 +55,26 @@ def _shape(entry: dict[str, Any]) -> str:
     return f"{entry['type']} {' '.join(sorted(keys))}"
 
 
-def _files(base: Path) -> Iterator[Path]:
-    return (path for path in base.rglob("*.jsonl") if path.is_file())
+def _files(base: Path) -> Iterator[str]:
+    for directory, _, names in os.walk(base):
+        for name in names:
+            if name.endswith(".jsonl") and os.path.isfile(path := f"{directory}/{name}"):
+                yield path
 
 
-def _sampled(path: Path) -> Iterator[dict[str, Any]]:
+def _sampled(text: bytes) -> Iterator[dict[str, Any]]:
     seen: Counter[bytes] = Counter()
-    for line in path.read_bytes().split(b"\n"):
+    for line in text.split(b"\n"):
         kind = line[line.find(b'"type":') :][:30]
         seen[kind] += 1
         if line.endswith(b"}") and seen[kind] <= _EACH:
             with suppress(ValueError, RecursionError):  # of a file that a test has damaged
-                entry = json.loads(line)
+                entry = orjson.loads(line)
                 if isinstance(entry, dict) and isinstance(entry.get("type"), str):
                     yield entry
 
 
-def _own_and_whole(path: Path) -> bool:
+def _own_and_whole(path: str) -> bool:
     """Whether tracekit wrote the file, and no test has damaged it since."""
     from tracekit.errors import TraceError
     from tracekit.integration import Trace

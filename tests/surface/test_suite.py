@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import command, python, started
+from tests.support.processes import PYTEST, command, python, started
 from tools.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -86,9 +86,9 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path) -> None:
     (tmp_path / "test_dies.py").write_text(DIES)
     for name in ("test_a.py", "test_b.py", "test_c.py", "test_d.py"):
         (tmp_path / name).write_text("def test_one(): pass")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "loadfile"]
+    line = ("-m", "pytest", "-q", "-p", "xdist.plugin", "-n", "2", "--dist", "loadfile")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = python(*line, cwd=tmp_path, env=environment, imports=PYTEST, seeds=("0",))
     assert "1 failed, 11 passed" in done.stdout
     assert re.search(r"FAILED test_dies.py::test_one\[3\] - worker 'gw\d' crashed", done.stdout)
 
@@ -140,7 +140,7 @@ ENDS = [
 ]
 
 
-HOW = ["-c", "-m", "script", "-W", "tracekit run"]
+HOW = ["-c", "-m", "script", "-W", "-u", "tracekit run"]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,7 @@ def test_a_forked_program_is_as_one_that_is_started(tmp_path: Path, how: str, en
         "-m": ("-m", "program"),
         "script": ("program.py",),
         "-W": ("-W", "error", "program.py"),
+        "-u": ("-u", "program.py"),
         "tracekit run": ("-m", "tracekit", "run", "program.py"),
     }[how]
     variables = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tmp_path / "more"), "OWN": "ä"}

@@ -39,20 +39,19 @@ def rewritten(path: Path, **fields: Any) -> None:
 
 def test_what_a_run_writes_passes(path: Path) -> None:
     """The canary of the environment is redacted, and each line is as the schema says."""
-    assert watch.leaks(path.parent) == []
-    assert watch.misfits(path.parent) == []
+    assert watch.problems(path.parent) == []
 
 
 def test_a_leak_is_found(path: Path) -> None:
     """One copy of the canary in any file of a store."""
     rewritten(path, name=watch.CANARY)
-    assert watch.leaks(path.parent) == [path]
+    assert watch.problems(path.parent) == [f"{path}: holds the canary"]
 
 
 def test_a_misfit_is_found(path: Path) -> None:
     """A line that the reader takes and the schema does not."""
     rewritten(path, input_hash="md5:1")
-    assert [problem.split(": ")[1] for problem in watch.misfits(path.parent)] == [
+    assert [problem.split(": ")[1] for problem in watch.problems(path.parent)] == [
         "line 1 (run.started)",
         "line 2 (run.completed)",
     ]

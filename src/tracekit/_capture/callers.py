@@ -35,7 +35,6 @@ from .plugins import (
 __all__ = [
     "PASS",
     "asked_by_user",
-    "by_asyncio",
     "by_observer",
     "by_tracekit",
     "by_user",
@@ -166,12 +165,6 @@ def in_a_librarys_import() -> bool:
 def by_tracekit() -> bool:
     """Return whether the calling function was called by tracekit itself or by an integration."""
     return is_tracekit(_getframe(2).f_code.co_filename)
-
-
-def by_asyncio(depth: int = 2) -> bool:
-    """Return whether an event loop of asyncio called the calling function; ``depth`` is counted as in ``reader``."""
-    frame = _frame(depth)
-    return frame is not None and frame.f_code.co_filename.startswith(ASYNCIO)
 
 
 def walk(frame: FrameType | None) -> bool:
