@@ -153,7 +153,7 @@ def test_relative_location() -> None:
 
 def test_classes_in_order() -> None:
     """The user's classes come before everything else, and of those the first that fits."""
-    routes.classify({"POST api.example.com/v1/*": "reversible", "*.example.com": "read_only"})
+    routes.declare_endpoints({"POST api.example.com/v1/*": "reversible", "*.example.com": "read_only"})
     assert route("POST", "https://api.example.com/v1/x").side_effect == "reversible"
     assert route("PUT", "https://api.example.com:8443/v1/x").side_effect == "read_only"
     assert route("PUT", "https://api.example.org/v1/x").side_effect == "irreversible"

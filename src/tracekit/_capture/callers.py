@@ -46,7 +46,6 @@ __all__ = [
     "include_package",
     "installed",
     "is_telemetry",
-    "is_user_frame",
     "library",
     "library_at",
     "mover",
@@ -126,7 +125,7 @@ def by_user() -> bool:
     return kind if kind is True or kind is False else walk(_getframe(2))
 
 
-def is_user_frame(frame: FrameType) -> bool:
+def is_user(frame: FrameType) -> bool:
     """Return whether a frame is of user code."""
     return _kind_of(frame) is True
 
@@ -137,7 +136,7 @@ def importing() -> bool:
     if nearest(_importers, _THROUGH, 3) is False:
         return False
     frame = _getframe(2).f_back
-    while frame is not None and not is_user_frame(frame):
+    while frame is not None and not is_user(frame):
         if frame.f_code.co_filename in _kinds:
             _importers[frame.f_code.co_filename] = _THROUGH
         frame = frame.f_back

@@ -29,8 +29,8 @@ __all__ = [
     "STATUS",
     "CapturedProcess",
     "ProcessSteps",
-    "classify",
     "deactivate",
+    "declare_commands",
     "described",
     "forget_classes",
     "may_join",
@@ -96,7 +96,7 @@ _CLASSES: Final = ("read_only", "reversible", "irreversible")
 _declared: Final[list[tuple[str, str]]] = []
 
 
-def classify(classes: Mapping[str, str]) -> None:
+def declare_commands(classes: Mapping[str, str]) -> None:
     """Declare side-effect classes, such as ``{"git status*": "read_only"}``, ``*`` as in file names; the first match
     counts.
 

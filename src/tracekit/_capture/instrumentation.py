@@ -18,7 +18,17 @@ from .._reality import free_in_forks
 from .._runtime.session import Session
 from . import callers, commands
 from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
-from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, trust, unregister
+from .plugins import (
+    CapturedClients,
+    Integration,
+    Patch,
+    declare_endpoints,
+    discover,
+    known,
+    register,
+    trust,
+    unregister,
+)
 
 __all__ = ["cure", "instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
@@ -62,10 +72,10 @@ def instrument(
         if name not in found:
             raise ValueError(f"no integration {name!r} is installed; there are: {', '.join(sorted(found)) or 'none'}")
     with _lock:
-        classify(http_classes or {})
+        declare_endpoints(http_classes or {})
         trust(mcp_trust)
         if processes:
-            commands.classify(processes)
+            commands.declare_commands(processes)
         for module in user_modules:
             callers.include(module)
         for integration in found.values():

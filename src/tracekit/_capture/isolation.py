@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from .. import _reality
 
-__all__ = ["Change", "ScratchLayer", "adopt_orphans", "available", "end_with_parent", "enter"]
+__all__ = ["LayerChange", "ScratchLayer", "adopt_orphans", "available", "end_with_parent", "enter"]
 
 _NEW_NS: Final = 0x00020000
 _NEW_USER: Final = 0x10000000
@@ -166,7 +166,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _CACHES: Final = "__pycache__"
 
 
-class Change(NamedTuple):
+class LayerChange(NamedTuple):
     """A change that the program made in its layer: a path, and whether it was written or removed."""
 
     path: str
@@ -425,12 +425,12 @@ class ScratchLayer:
         if reason:
             raise OSError(f"no mounts of its own: {reason}")
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[LayerChange]:
         """Return what has been written or removed so far and differs from the lower directory, ordered by path.
 
         Raises ``OSError`` if the program has closed what is needed for that, or given up the right to read it.
         """
-        found: list[Change] = []
+        found: list[LayerChange] = []
         for one in self._covered:
             one.verify()
             above = f"/proc/self/fd/{one.above}/above"
@@ -471,14 +471,14 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory + os.sep)
 
 
-def _walk(above: str, below: str, path: str) -> Iterator[Change]:
+def _walk(above: str, below: str, path: str) -> Iterator[LayerChange]:
     with os.scandir(above) as found:
         entries = list(found)
     for entry in entries:
         name, lower = os.path.join(path, entry.name), os.path.join(below, entry.name)
         about = entry.stat(follow_symlinks=False)
         if stat.S_ISCHR(about.st_mode) and not about.st_rdev:
-            yield Change(name, True, entry.path)
+            yield LayerChange(name, True, entry.path)
         elif stat.S_ISDIR(about.st_mode):
             if entry.name == _CACHES:
                 continue
@@ -486,9 +486,9 @@ def _walk(above: str, below: str, path: str) -> Iterator[Change]:
                 yield from _walk(entry.path, lower, name)
             else:  # created or moved there: its contents exist only in the upper directory
                 for place, _, files in os.walk(name):
-                    yield from (Change(os.path.join(place, one), False, os.path.join(place, one)) for one in files)
+                    yield from (LayerChange(os.path.join(place, one), False, os.path.join(place, one)) for one in files)
         elif not _is_same(entry.path, lower, about):
-            yield Change(name, False, entry.path)
+            yield LayerChange(name, False, entry.path)
 
 
 def _is_same(one: str, other: str, about: os.stat_result) -> bool:

@@ -38,8 +38,8 @@ __all__ = [
     "Telemetry",
     "attach",
     "callers_by_file",
-    "classify",
     "credentials",
+    "declare_endpoints",
     "detach",
     "discover",
     "exporting_modules",
@@ -678,7 +678,7 @@ def note_captured(state: RunState, route: Route, dialect: Dialect | None = None)
         names.update(one.name for one in _integrations.values() if one.name == route.sdk or dialect in one.dialects)
 
 
-def classify(classes: Mapping[str, str]) -> None:
+def declare_endpoints(classes: Mapping[str, str]) -> None:
     """Add the user's side-effect classes, ``{"[METHOD ]host[/path]": class}`` with ``*`` as in file names; the first
     match applies."""
     for pattern, side_effect in classes.items():

@@ -94,7 +94,7 @@ def places(scope: Scope, threads: ThreadMonitor, frame: FrameType | None) -> lis
     it. So there is a line of the program even if the thread that makes the step runs only a library's code.
     """
     every = _all_places(scope, threads, frame)
-    for kind in (_in_checkout, callers.is_user_frame, _is_others):
+    for kind in (_in_checkout, callers.is_user, _is_others):
         found = [one for one in every if kind(one.frame)]
         if found:
             return found

@@ -36,10 +36,10 @@ from .ending import text_of
 
 __all__ = [
     "NOTHING",
-    "Difference",
     "OutputPlaces",
     "Recorded",
     "Transcript",
+    "TranscriptDifference",
     "TranscriptWriter",
     "first_difference",
     "labelled_differences",
@@ -449,7 +449,7 @@ class Recorded:
 # The first difference between the transcripts of several replays, and between them and the recording.
 
 
-class Difference(NamedTuple):
+class TranscriptDifference(NamedTuple):
     """The first difference between replays and recording. ``kind``: replay, run, step, result, end, stdout or served."""
 
     kind: str
@@ -464,7 +464,7 @@ def first_difference(
     *,
     expected: Collection[str] = (),
     stdout: bool = True,
-) -> Difference | None:
+) -> TranscriptDifference | None:
     """Return the first difference among replays and recordings; ``None`` if all are equal byte by byte.
 
     ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. Other
@@ -475,7 +475,7 @@ def first_difference(
 
 def _differences(
     replays: Sequence[Transcript], recordings: Mapping[str, Recorded], expected: Collection[str], stdout: bool
-) -> Iterator[Difference]:
+) -> Iterator[TranscriptDifference]:
     yield from _failed_replays(replays)
     yield from _runs(replays, expected)
     for run in replays[0].runs:
@@ -487,7 +487,7 @@ def _differences(
         yield from _printed(replays)
 
 
-def _failed_replays(replays: Sequence[Transcript]) -> Iterator[Difference]:
+def _failed_replays(replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
     failed = [transcript for transcript in replays if transcript.failed]
     if not failed:
         return
@@ -495,7 +495,7 @@ def _failed_replays(replays: Sequence[Transcript]) -> Iterator[Difference]:
     others = [_compared_with_failed(transcript, one) for transcript in replays if transcript is not one]
     text = "\n".join([f"{one} is not the recording", _failure_text(one), *others])
     about, where = one.failure or ({}, "")
-    yield Difference("replay", text, about.get("step"), where or None)
+    yield TranscriptDifference("replay", text, about.get("step"), where or None)
 
 
 def _step_of(transcript: Transcript) -> int:
@@ -548,20 +548,22 @@ def _waits(transcript: Transcript) -> bool:
     return any(one["code"] == "everything_waits" for one in reasons)
 
 
-def _runs(replays: Sequence[Transcript], expected: Collection[str]) -> Iterator[Difference]:
+def _runs(replays: Sequence[Transcript], expected: Collection[str]) -> Iterator[TranscriptDifference]:
     for transcript in replays:
         left = [run for run in expected if run not in transcript.runs]
         if left:
-            yield Difference("run", f"{transcript} never opened the run {left[0]}, which this program recorded")
+            yield TranscriptDifference(
+                "run", f"{transcript} never opened the run {left[0]}, which this program recorded"
+            )
     first = replays[0]
     for transcript in replays[1:]:
         if list(transcript.runs) != list(first.runs):
-            yield Difference(
+            yield TranscriptDifference(
                 "run", f"{first} opened the runs {list(first.runs)}, {transcript} opened {list(transcript.runs)}"
             )
 
 
-def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Difference]:
+def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
     made = [transcript.steps.get(recorded.name, {}) for transcript in replays]
     union = {seq: line for steps in made for seq, line in steps.items()}
     recorded_lines = recorded.lines(union)
@@ -570,7 +572,7 @@ def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Differ
         first = lines[0]
         for transcript, line in zip(replays, lines, strict=True):
             if line is None:
-                yield Difference(
+                yield TranscriptDifference(
                     "step", f"{transcript} never reached step {seq}{_at(union[seq][1])}", seq, union[seq][1]
                 )
             elif not recorded.matches(recorded_lines[seq], line[0]):
@@ -579,14 +581,14 @@ def _steps(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Differ
                 yield _step_difference(seq, str(replays[0]), first[0], str(transcript), line)
 
 
-def _step_difference(seq: int, one: str, was: bytes, other: str, line: tuple[bytes, str]) -> Difference:
+def _step_difference(seq: int, one: str, was: bytes, other: str, line: tuple[bytes, str]) -> TranscriptDifference:
     here = loads(line[0])
     found = labelled_differences(differences(loads(was), here), one, other)
     text = f"step {seq} ({here['kind']} {here['name']!r}) is different in {other} than in {one}\n{found}{_at(line[1])}"
-    return Difference("step", text, seq, line[1] or None)
+    return TranscriptDifference("step", text, seq, line[1] or None)
 
 
-def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recorded]) -> Iterator[Difference]:
+def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recorded]) -> Iterator[TranscriptDifference]:
     """Yield steps that a replayed process without a recorded end never made, if they come before the end of the run."""
     for file, recorded in recordings.items():
         run = recordings.get(recorded.run_id)
@@ -597,10 +599,12 @@ def _missing_steps(replays: Sequence[Transcript], recordings: Mapping[str, Recor
         for transcript in replays:
             for seq in sorted(expected_steps - transcript.steps.get(file, {}).keys()):
                 name = recorded.trace.entry(seq).get("name")
-                yield Difference("step", f"{transcript} never reached step {seq} ({name!r}) of the process {file}", seq)
+                yield TranscriptDifference(
+                    "step", f"{transcript} never reached step {seq} ({name!r}) of the process {file}", seq
+                )
 
 
-def _results(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Difference]:
+def _results(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
     run, was = recorded.name, recorded.result()
     first = replays[0].results.get(run)
     for transcript in replays:
@@ -611,34 +615,36 @@ def _results(recorded: Recorded, replays: Sequence[Transcript]) -> Iterator[Diff
             yield _result_difference(str(replays[0]), (first or NOTHING)[0], transcript, now)
 
 
-def _result_difference(one: str, was: bytes, transcript: Transcript, now: tuple[bytes, str] | None) -> Difference:
+def _result_difference(
+    one: str, was: bytes, transcript: Transcript, now: tuple[bytes, str] | None
+) -> TranscriptDifference:
     data, where = now or NOTHING
     found = labelled_differences(differences(loads(was), loads(data)), one, str(transcript))
-    return Difference(
+    return TranscriptDifference(
         "result", f"{transcript} gave another result than {one}\n{found}{_at(where)}", None, where or None
     )
 
 
-def _ends(replays: Sequence[Transcript]) -> Iterator[Difference]:
+def _ends(replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
     first = replays[0]
     for transcript in replays[1:]:
         was, now = ({"end": one.end, "process status": one.status} for one in (first, transcript))
         found = differences(was, now)
         if found:
-            yield Difference(
+            yield TranscriptDifference(
                 "end",
                 f"{transcript} ended differently from {first}\n{labelled_differences(found, str(first), str(transcript))}",
             )
 
 
-def _printed(replays: Sequence[Transcript]) -> Iterator[Difference]:
+def _printed(replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
     first = replays[0]
     for transcript in replays[1:]:
         if transcript.stdout != first.stdout:
             yield _lines(first, transcript)
 
 
-def _lines(first: Transcript, transcript: Transcript) -> Difference:
+def _lines(first: Transcript, transcript: Transcript) -> TranscriptDifference:
     one, other = first.stdout.splitlines(keepends=True), transcript.stdout.splitlines(keepends=True)
     number = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     sides = []
@@ -647,7 +653,7 @@ def _lines(first: Transcript, transcript: Transcript) -> Difference:
         sides.append(f"  {replay}:\n    {line}")
     where = _place(transcript if number < len(other) else first, number)
     text = "\n".join([f"line {number + 1} of standard output differs between {transcript} and {first}", *sides])
-    return Difference("stdout", text + _at(where), None, where or None)
+    return TranscriptDifference("stdout", text + _at(where), None, where or None)
 
 
 def _place(transcript: Transcript, line: int) -> str:

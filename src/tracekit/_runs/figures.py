@@ -21,7 +21,7 @@ from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
 from .._journal.tip import read_tip
 from .._runtime.prices import Prices
 from .._runtime.recovered import RecoveredLog, steps_in_doubt
-from .._runtime.spending import ModelCall, ModelCalls
+from .._runtime.spending import LoggedModelCall, ModelCalls
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError
 from .failures import FailureReader
 from .recovery import last_settled, uncertain_steps
@@ -337,7 +337,7 @@ class _Reader:
         if not _is_settled(entry):  # by a person, perhaps a day later
             self._seconds(totals.step_seconds, family, STEP_SECONDS, entry["ts_ns"] - began)
 
-    def _call(self, call: ModelCall, totals: Totals) -> None:
+    def _call(self, call: LoggedModelCall, totals: Totals) -> None:
         model = totals.model(call.model)
         totals.calls[model, call.reported and call.cost_usd is not None] += 1
         if call.cost_usd:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EffectStep",
-    "Raised",
+    "RaisingSteps",
     "RecordedStep",
     "RecordedTimer",
     "Recording",
@@ -82,7 +82,7 @@ _KEPT: Final = 256
 _REACH: Final = 64
 
 
-class _Raised(NamedTuple):
+class _RaisingStep(NamedTuple):
     seq: int
     name: str
     agent: str | None
@@ -90,7 +90,7 @@ class _Raised(NamedTuple):
     identity: tuple[type, str]
 
 
-class Raised:
+class RaisingSteps:
     """Which steps raised which exceptions, so that the run's end can name the step that caused it.
 
     The exceptions are not kept alive, since their frames would be, too. An equal exception at the same address counts
@@ -100,9 +100,9 @@ class Raised:
     __slots__ = ("_by_id",)
 
     def __init__(self) -> None:
-        self._by_id: dict[int, _Raised] = {}
+        self._by_id: dict[int, _RaisingStep] = {}
 
-    def remember(self, error: BaseException, raised: _Raised) -> None:
+    def remember(self, error: BaseException, raised: _RaisingStep) -> None:
         """Remember that a step raised ``error``, which may come from a step inside it."""
         known = self._by_id.get(id(error))
         if known is not None and known.identity == raised.identity and known.seq > raised.seq:
@@ -113,7 +113,7 @@ class Raised:
             self._by_id.pop(next(iter(self._by_id)), None)
         self._by_id[id(error)] = raised
 
-    def linked(self, error: BaseException) -> list[_Raised]:
+    def linked(self, error: BaseException) -> list[_RaisingStep]:
         """Return the steps that raised ``error``, or one of its causes."""
         known = ((self._by_id.get(id(each)), each) for each in _causes_of(error))
         return [found for found, each in known if found is not None and found.identity == _type_and_text(each)]
@@ -127,7 +127,7 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
 
         side_effect = spec.side_effect if begun else None
         failure = classify(error, side_effect=side_effect, name=spec.name)
-        session.raised.remember(error, _Raised(step.seq, spec.name, agent, side_effect, _type_and_text(error)))
+        session.raised.remember(error, _RaisingStep(step.seq, spec.name, agent, side_effect, _type_and_text(error)))
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
@@ -703,7 +703,7 @@ class Recording:
         #: The steps whose compensation has begun: the compensation's ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
-        self.raised: Final = Raised()
+        self.raised: Final = RaisingSteps()
         #: Irreversible steps that have begun and whose effect is unknown: pending, or failed inconclusively.
         self.in_doubt: Final[dict[int, None]] = {}
         #: Threads that are writing about something that has happened, so that entries that can't be written are kept.

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._reality import pthread_kill
-from .signals import Watch, line_of, name_of, number_of
+from .signals import FrameWatch, line_of, name_of, number_of
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -67,7 +67,7 @@ class SignalCalls:
         self.names: Final = frozenset(call.name for call in self._left)
         self._main = 0
         self._ticket: Any = None
-        self._watch: Watch | None = None
+        self._watch: FrameWatch | None = None
         #: The call whose signal has been sent, and whether others wait for it.
         self._sent: _Call | None = None
         self._waited_for = False
@@ -127,7 +127,7 @@ class SignalCalls:
         call = self._left[0]
         if call.at not in _AT_LINES or not self._schedule.is_next(call.seq):
             return
-        self._watch = Watch(call.is_at, lambda _: self._at_line(call), call.is_in)
+        self._watch = FrameWatch(call.is_at, lambda _: self._at_line(call), call.is_in)
         if not self._watch.begin(sys._getframe(1), precisely=call.at == "after"):
             self._watch = None
 

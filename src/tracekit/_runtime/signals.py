@@ -201,7 +201,7 @@ def line_of(frame: FrameType | None) -> str | None:
     return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_qualname}"
 
 
-class Watch:
+class FrameWatch:
     """Calls ``act`` in this thread as soon as it reaches a frame for which ``meets`` returns true."""
 
     def __init__(
@@ -264,7 +264,7 @@ def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool
     possible."""
     if _outside(frame) is None:
         return False
-    watch = Watch(lambda found: not is_at_work(found, current.get()), act, lambda found: True)
+    watch = FrameWatch(lambda found: not is_at_work(found, current.get()), act, lambda found: True)
     return watch.begin(frame, precisely=True)
 
 

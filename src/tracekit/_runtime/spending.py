@@ -831,7 +831,7 @@ def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float |
     return (None if unpriced else round(sum(call.cost_usd or 0.0 for call in found), 9)), unpriced
 
 
-class ModelCall(NamedTuple):
+class LoggedModelCall(NamedTuple):
     """A logged model call: the requested model, the reported tokens, the price in US dollars.
 
     ``cost_usd`` is ``None`` if the model's price is unknown. ``reported`` is false if the usage was neither reported
@@ -851,7 +851,7 @@ class ModelCalls:
         self._prices: Final = prices
         self._asked: Final[dict[int, Mapping[str, Any]]] = {}
 
-    def take(self, entry: Mapping[str, Any]) -> ModelCall | None:
+    def take(self, entry: Mapping[str, Any]) -> LoggedModelCall | None:
         """Take an entry; return the call that it ends, if any."""
         kind = entry["type"]
         if kind == "llm.request":
@@ -863,15 +863,17 @@ class ModelCalls:
             return self._call(self._asked.pop(entry["step"]), {}, free=True)
         return None
 
-    def cut_off(self) -> list[ModelCall]:
+    def cut_off(self) -> list[LoggedModelCall]:
         """Return the calls without an end; their estimates count."""
         return [self._call(request, {}, free=False) for request in self._asked.values()]
 
-    def _call(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, free: bool) -> ModelCall:
+    def _call(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, free: bool) -> LoggedModelCall:
         model = str(request.get("model") or meta.get("model"))
         foreseen: Mapping[str, Any] = {} if free else (request.get("info") or {}).get("estimate") or {}
         reported = free or bool(meta.get("usage") or foreseen)
-        return ModelCall(model, meta.get("usage") or {}, _price(self._prices, model, request, meta, foreseen), reported)
+        return LoggedModelCall(
+            model, meta.get("usage") or {}, _price(self._prices, model, request, meta, foreseen), reported
+        )
 
 
 def _refused_stream(output: object) -> bool:

@@ -40,7 +40,6 @@ __all__ = [
     "attributes_of",
     "canonical",
     "classes_in",
-    "classify",
     "dumps",
     "dumps_in_order",
     "exception_to_json",
@@ -409,7 +408,7 @@ def handler_of(kind: type) -> Handler:
     if codec is not None:
         return lambda walk, value, depth: {"$t": codec.tag, "v": walk.value(codec.encode(value), depth + 1)}
     if handler is None:
-        handler = classify(kind)
+        handler = _new_handler(kind)
         if is_heap(kind) and len(_known) > _MANY_TYPES:  # classes created dynamically must not be kept alive forever
             _known.clear()
         _known[kind] = handler
@@ -771,7 +770,7 @@ _BY_NAME: Final[dict[str, Handler]] = {
 }
 
 
-def classify(kind: type) -> Handler:
+def _new_handler(kind: type) -> Handler:
     """Return the handler for a type not seen before."""
     handler = _BY_NAME.get(name_of(kind))
     if handler is not None and (is_heap(kind) is False or loaded_class(name_of(kind)) is kind):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
-__all__ = ["AgentCall", "AgentRegistry", "BaseAgent", "CallTerms", "Together", "class_of", "contract_of", "spec_of"]
+__all__ = ["AgentCall", "AgentRegistry", "AgentTerms", "BaseAgent", "Together", "class_of", "contract_of", "spec_of"]
 
 # -- registry ----------------------------------------------------------------------------------------------------------
 #
@@ -389,7 +389,7 @@ _running: Final[ContextVar[AgentCall]] = ContextVar("tracekit.attempt")
 Begun: TypeAlias = "tuple[Any, BaseException | None]"
 
 
-class CallTerms:
+class AgentTerms:
     """The side-effect class and contract of one call of an agent: its own, else those of the route."""
 
     __slots__ = ("contract", "side_effect")
@@ -406,7 +406,7 @@ class CallTerms:
 class Together:
     """Agents that are called either all or not at all: not at all if the budget does not allow all."""
 
-    def __init__(self, agents: Sequence[tuple[BaseAgent, CallTerms]]) -> None:
+    def __init__(self, agents: Sequence[tuple[BaseAgent, AgentTerms]]) -> None:
         self._agents: Final = agents
         self._lock: Final = Lock()
         self._asked = False
@@ -461,7 +461,7 @@ class AgentCall:
     )
 
     def __init__(
-        self, agent: BaseAgent, index: int, terms: CallTerms, envelope: IntentEnvelope, run_id: str | None
+        self, agent: BaseAgent, index: int, terms: AgentTerms, envelope: IntentEnvelope, run_id: str | None
     ) -> None:
         self.agent: Final = agent
         self.index: Final = index
@@ -653,7 +653,7 @@ class AgentCall:
 # -- the step ------------------------------------------------------------------------------------------------------------------
 
 
-def _call(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any]:
+def _call(agent: BaseAgent, terms: AgentTerms, shape: str) -> Callable[[Any], Any]:
     """Return the agent's handler as a step on these terms, cached."""
     key = *terms.key, shape
     found = agent.calls.get(key)
@@ -670,12 +670,12 @@ def _is_exit(error: BaseException) -> bool:
 def spec_of(agent: BaseAgent) -> Spec:
     """Return the spec of an agent's step, on its own terms."""
     side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
-    terms = CallTerms(agent, None, side_effect)
+    terms = AgentTerms(agent, None, side_effect)
     captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
     return Spec("tool", agent.name, side_effect=side_effect, mutates=()) if captured is None else captured.spec
 
 
-def _made(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any]:
+def _made(agent: BaseAgent, terms: AgentTerms, shape: str) -> Callable[[Any], Any]:
     own_code(agent.handler)
     body = _coroutine(agent) if shape == "coroutine" else _function(agent)
     body.__annotations__ = {"return": agent.returns}
@@ -689,7 +689,7 @@ def _made(agent: BaseAgent, terms: CallTerms, shape: str) -> Callable[[Any], Any
         return _refused(agent, terms, _unkeepable(agent, error), shape)
 
 
-def _step(agent: BaseAgent, terms: CallTerms) -> Callable[[Any], Any]:
+def _step(agent: BaseAgent, terms: AgentTerms) -> Callable[[Any], Any]:
     if terms.side_effect is None:
         if terms.contract is not None:
             raise ContractViolationError(
@@ -728,7 +728,7 @@ def _unkeepable(agent: BaseAgent, error: TypeError) -> ContractViolationError:
     return ContractViolationError(what, tool=agent.name, contract="timeout_ms", actual=None)
 
 
-def _refused(agent: BaseAgent, terms: CallTerms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
+def _refused(agent: BaseAgent, terms: AgentTerms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
     spec = Spec("tool", agent.name, side_effect=terms.side_effect, mutates=())
 
     def refuse(payload: Any) -> Any:

@@ -15,7 +15,7 @@ from ..errors import BudgetExceededError, ContractViolationError, RegistryError,
 from ..failures import FailureType, StructuredFailure, classify
 from ..integration import Below, Spec, check_transition, here
 from .envelope import IntentEnvelope, identity_of, stable_hash
-from .registry import AgentCall, AgentRegistry, BaseAgent, CallTerms, Together, class_of, contract_of
+from .registry import AgentCall, AgentRegistry, AgentTerms, BaseAgent, Together, class_of, contract_of
 from .result import IntentResponse, Status
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Routing:
         envelope: IntentEnvelope,
         registry: AgentRegistry,
         budget_limit: float | None,
-        terms: Callable[[BaseAgent], CallTerms],
+        terms: Callable[[BaseAgent], AgentTerms],
     ) -> None:
         self.envelope: Final = envelope
         #: Computed first, since it refuses a payload that is not JSON.
@@ -478,7 +478,7 @@ class IntentRouter:
     ) -> Routing:
         asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
         default, word = contract_of(contract, "the route"), class_of(side_effect)
-        return Routing(asked, self.registry, budget_limit, lambda agent: CallTerms(agent, default, word))
+        return Routing(asked, self.registry, budget_limit, lambda agent: AgentTerms(agent, default, word))
 
 
 Steps = Generator[list[AgentCall], None, IntentResponse]

@@ -18,7 +18,7 @@ from .._capture.isolation import ScratchLayer
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
 from .._journal.store import Store, first_entry, segment_of, shown_as
-from .._runs.determinism import Difference, Recorded, Transcript, first_difference
+from .._runs.determinism import Recorded, Transcript, TranscriptDifference, first_difference
 from .._runs.environment import Program, cores_here
 from ..errors import RunStateError, TraceError, TracekitError
 from . import output
@@ -220,7 +220,7 @@ class _Judgement(NamedTuple):
 
     replays: list[Transcript]
     recordings: dict[str, Recorded]
-    difference: Difference | None
+    difference: TranscriptDifference | None
     seeded: bool | None
 
 
@@ -247,7 +247,7 @@ def _judge(
             with ThreadPoolExecutor(many) as pool:
                 return [*pool.map(once, range(1, len(seeds) + 1), seeds, repeat(into))]
 
-        def differ(found: list[Transcript]) -> Difference | None:
+        def differ(found: list[Transcript]) -> TranscriptDifference | None:
             for transcript in found:
                 for run_id, file in transcript.runs.items():
                     if run_id not in recordings:
@@ -367,7 +367,7 @@ def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
 
 
 def _print_result(
-    facts: dict[str, Any], difference: Difference | None, hint: str | None, own_end: bool, as_json: bool
+    facts: dict[str, Any], difference: TranscriptDifference | None, hint: str | None, own_end: bool, as_json: bool
 ) -> NoReturn:
     first = facts["replays"][0]
     if as_json:
@@ -403,7 +403,7 @@ def _serve(run: str, path: str, form: Form, count: int, as_json: bool) -> NoRetu
     found = next((text for text in (difference(*pair) for pair in pairs) if text is not None), None)
     digest = sha256(b"".join(streams[0][1])).hexdigest()
     if as_json:
-        facts = None if found is None else Difference("served", found)._asdict()
+        facts = None if found is None else TranscriptDifference("served", found)._asdict()
         output.emit(
             {
                 "path": path,
