@@ -14,9 +14,9 @@ from tracekit.integration import (
     completion_reading,
     completion_usage,
     event_data,
-    events,
     json_value,
     parameters,
+    stream_events,
     token_usage,
     tool_arguments,
 )
@@ -76,7 +76,9 @@ class Converse:
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         found = {
-            name: json_value(data) for name, data in events(b"".join(pieces)) if name in ("messageStop", "metadata")
+            name: json_value(data)
+            for name, data in stream_events(b"".join(pieces))
+            if name in ("messageStop", "metadata")
         }
         return _converse_meta(found.get("messageStop"), found.get("metadata"))
 
@@ -85,7 +87,7 @@ class Converse:
 
     def read(self, body: object) -> Reading:
         if isinstance(body, bytes):
-            pieces = [{name: json_value(data)} for name, data in events(body)]
+            pieces = [{name: json_value(data)} for name, data in stream_events(body)]
             return _blocks_reading(_streamed_blocks(pieces), self.stream([body]))
         return _blocks_reading(_blocks(body), self.response(body, {}))
 

@@ -10,10 +10,10 @@ from tracekit.integration import (
     Dialect,
     Reading,
     answer_meta,
-    events,
     json_lines,
     json_value,
     parameters,
+    stream_events,
     token_usage,
     tool_arguments,
 )
@@ -154,7 +154,9 @@ class Rerank(_Cohere):
 
 def _events_in(stream: bytes, *wanted: bytes) -> list[dict[str, Any]]:
     """Return the events of a stream; with ``wanted`` only those that contain one of these texts."""
-    found = (json_value(data) for _, data in events(stream) if not wanted or any(text in data for text in wanted))
+    found = (
+        json_value(data) for _, data in stream_events(stream) if not wanted or any(text in data for text in wanted)
+    )
     return [event for event in found if isinstance(event, dict)]
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tracekit.integration import Claim, Dialect, Reading, answer_meta, events, json_value, parameters, token_usage
+from tracekit.integration import (
+    Claim,
+    Dialect,
+    Reading,
+    answer_meta,
+    json_value,
+    parameters,
+    stream_events,
+    token_usage,
+)
 
 __all__ = ["Embed", "Generate", "Predict"]
 
@@ -172,7 +181,7 @@ def _chunks(body: object) -> list[dict[str, Any]]:
     """Return the parts of an answer: one, or each part of a stream (events, or without ``alt=sse`` one JSON list)."""
     if isinstance(body, bytes):
         listed = body.lstrip()[:1] == b"["
-        found = json_value(body) if listed else [json_value(data) for _, data in events(body)]
+        found = json_value(body) if listed else [json_value(data) for _, data in stream_events(body)]
     else:
         found = body if isinstance(body, list) else [body]
     return [chunk for chunk in found or () if isinstance(chunk, dict)]

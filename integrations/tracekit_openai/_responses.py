@@ -10,9 +10,9 @@ from tracekit.integration import (
     Reading,
     answer_meta,
     completion_usage,
-    events,
     json_value,
     parameters,
+    stream_events,
     tool_arguments,
 )
 
@@ -78,7 +78,7 @@ class Responses:
 
 def _final(stream: bytes) -> dict[str, Any] | None:
     """Return the whole response that ends a stream."""
-    for name, data in events(stream):
+    for name, data in stream_events(stream):
         if name in _LAST:
             event = json_value(data)
             if isinstance(event, dict) and isinstance(event.get("response"), dict):
@@ -89,7 +89,7 @@ def _final(stream: bytes) -> dict[str, Any] | None:
 
 def _items(stream: bytes) -> list[dict[str, Any]]:
     """Return the items that were finished before a stream was cut off or abandoned."""
-    done = (json_value(data) for name, data in events(stream) if name == "response.output_item.done")
+    done = (json_value(data) for name, data in stream_events(stream) if name == "response.output_item.done")
     return [event["item"] for event in done if isinstance(event, dict) and isinstance(event.get("item"), dict)]
 
 

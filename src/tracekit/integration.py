@@ -106,10 +106,10 @@ if TYPE_CHECKING:
     from ._capture.wire import completion_reading as completion_reading
     from ._capture.wire import completion_usage as completion_usage
     from ._capture.wire import event_data as event_data
-    from ._capture.wire import events as events
     from ._capture.wire import json_lines as json_lines
     from ._capture.wire import json_value as json_value
     from ._capture.wire import parameters as parameters
+    from ._capture.wire import stream_events as stream_events
     from ._capture.wire import token_usage as token_usage
     from ._capture.wire import tool_arguments as tool_arguments
     from ._journal.entry import READS as READS
@@ -136,9 +136,9 @@ if TYPE_CHECKING:
     from ._runs.reading import Change as Change
     from ._runs.reading import Edit as Edit
     from ._runs.reading import FileView as FileView
-    from ._runs.reading import Message as Message
     from ._runs.reading import ModelCall as ModelCall
     from ._runs.reading import Prompt as Prompt
+    from ._runs.reading import PromptMessage as PromptMessage
     from ._runs.reading import RunView as RunView
     from ._runs.reading import StepView as StepView
     from ._runs.reading import Taken as Taken
@@ -232,7 +232,7 @@ _HOMES: Final = {
     "Change": "_runs.reading",
     "Edit": "_runs.reading",
     "FileView": "_runs.reading",
-    "Message": "_runs.reading",
+    "PromptMessage": "_runs.reading",
     "ModelCall": "_runs.reading",
     "Prompt": "_runs.reading",
     "RunView": "_runs.reading",
@@ -270,7 +270,7 @@ _HOMES: Final = {
     "drive": "_capture.calls",
     "entered": "_runtime.session",
     "event_data": "_capture.wire",
-    "events": "_capture.wire",
+    "stream_events": "_capture.wire",
     "exception_from_json": "_values.decoding",
     "event_id": "_journal.entry",
     "family_of": "_journal.entry",
@@ -359,7 +359,6 @@ __all__ = [
     "Headers",
     "Incoming",
     "Integration",
-    "Message",
     "ModelCall",
     "Native",
     "NextRun",
@@ -369,6 +368,7 @@ __all__ = [
     "Outcome",
     "Patch",
     "Prompt",
+    "PromptMessage",
     "PublicKeys",
     "QueueClass",
     "Reading",
@@ -417,7 +417,6 @@ __all__ = [
     "entered",
     "event_data",
     "event_id",
-    "events",
     "exception_from_json",
     "family_of",
     "first_entry",
@@ -464,6 +463,7 @@ __all__ = [
     "shown",
     "signature_of",
     "span_id",
+    "stream_events",
     "supply_placeholders",
     "to_json",
     "token_usage",

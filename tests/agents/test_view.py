@@ -18,7 +18,7 @@ from tests.agents.flat import PROGRAMS
 from tests.support.tracing import entries, of_type, recorded
 from tracekit import traced, traced_tool
 from tracekit.agents import (
-    SCHEMA_URI,
+    EVENT_SCHEMA_URI,
     Message,
     agent,
     compare,
@@ -84,7 +84,7 @@ CHANGES: list[dict[str, Any]] = [
 
 def test_jsonl_schema_validates() -> None:
     """Known-good events of every type pass, known-bad ones don't; the schema and the plain check say the same."""
-    assert load()["$id"] == SCHEMA_URI
+    assert load()["$id"] == EVENT_SCHEMA_URI
     Draft202012Validator.check_schema(load())
     for good in GOOD:
         assert valid(good), good

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.wires import binary_event
-from tracekit.integration import Claim, Dialect, Reading, discover, events
+from tracekit.integration import Claim, Dialect, Reading, discover, stream_events
 from tracekit_anthropic._messages import Messages
 from tracekit_bedrock._bedrock import Converse, Invoke
 from tracekit_cohere._cohere import Chat as CohereChat
@@ -152,9 +152,13 @@ def test_binary_events() -> None:
     exception = binary_event(
         "", b"{}", headers={":message-type": "exception", ":exception-type": "throttlingException"}
     )
-    assert list(events(stream + exception)) == [("first", b"{}"), ("late", b"two"), ("throttlingException", b"{}")]
-    assert list(events(stream[:-1])) == [("first", b"{}")]
-    assert list(events(stream[:40] + b"\xff" * 60))[1:] == []
+    assert list(stream_events(stream + exception)) == [
+        ("first", b"{}"),
+        ("late", b"two"),
+        ("throttlingException", b"{}"),
+    ]
+    assert list(stream_events(stream[:-1])) == [("first", b"{}")]
+    assert list(stream_events(stream[:40] + b"\xff" * 60))[1:] == []
 
 
 # -- Gemini --------------------------------------------------------------------------------------------------------------

@@ -61,6 +61,15 @@ def test_the_page_of_public_names_is_complete(module: str) -> None:
     assert sorted(listed) == sorted(f"{module}.{name}" for name in loaded.__all__)
 
 
+def test_a_public_name_means_one_thing() -> None:
+    """Two modules that share a name mean the same by it."""
+    meanings: dict[str, set[int]] = {}
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            meanings.setdefault(name, set()).add(id(getattr(module, name)))
+    assert sorted(name for name, found in meanings.items() if len(found) > 1) == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_has_a_docstring(module: str) -> None:
     """Functions and classes say what they are; a constant has a sentence on the page, in which its name stands."""

@@ -24,10 +24,10 @@ __all__ = [
     "completion_reading",
     "completion_usage",
     "event_data",
-    "events",
     "json_lines",
     "json_value",
     "parameters",
+    "stream_events",
     "token_usage",
     "tool_arguments",
 ]
@@ -51,7 +51,7 @@ def json_lines(stream: bytes) -> Iterator[Any]:
             yield value
 
 
-def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
+def stream_events(stream: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield name and data of the events of a complete stream, server-sent or in the binary format of AWS.
 
     A server-sent event without a name is a ``"message"``; its data lines are joined by ``\\n``. The name of a binary
@@ -76,7 +76,7 @@ def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
 def event_data(stream: bytes) -> Iterator[bytes]:
     """Yield the data of a stream's events; if binary events wrap another service's data (``{"bytes": …}``, as base64),
     yield that."""
-    for _, data in events(stream):
+    for _, data in stream_events(stream):
         if stream[:1] == b"\0" and b'"bytes"' in data:
             wrapped = json_value(data)
             if isinstance(wrapped, dict) and isinstance(wrapped.get("bytes"), str):
@@ -296,7 +296,7 @@ class ChatCompletions:
     def read(self, body: object) -> Reading:
         if not isinstance(body, bytes):
             return completion_reading([body], self.response(body, {}))
-        return completion_reading((json_value(data) for _, data in events(body)), self.stream([body]))
+        return completion_reading((json_value(data) for _, data in stream_events(body)), self.stream([body]))
 
 
 class EmbeddingVectors(Dialect):

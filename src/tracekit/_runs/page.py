@@ -40,8 +40,8 @@ from .._version import __version__
 from .reading import (
     Edit,
     FileView,
-    Message,
     ModelCall,
+    PromptMessage,
     RunView,
     StepView,
     alignment,
@@ -372,7 +372,7 @@ class _Data:
         self._whole: Final = whole
         self._numbers: Final[dict[str, int]] = {}
         self._known: Final[dict[str, int]] = {}
-        self._originals: Final[list[Message]] = []
+        self._originals: Final[list[PromptMessage]] = []
         #: The number of a step among the page's steps, by its place in its run.
         self._steps: Final[list[dict[int | str, int]]] = []
 
@@ -416,7 +416,7 @@ class _Data:
         found = self.value(plain(tree))
         return {f"\x01{self.text(kind)}": found} if kind is not None and isinstance(found, dict) else found
 
-    def message(self, message: Message) -> int:
+    def message(self, message: PromptMessage) -> int:
         """Return the number of a message."""
         key = repr(message)
         found = self._known.get(key)

@@ -56,9 +56,9 @@ __all__ = [
     "Change",
     "Edit",
     "FileView",
-    "Message",
     "ModelCall",
     "Prompt",
+    "PromptMessage",
     "RunView",
     "StepView",
     "Taken",
@@ -860,7 +860,7 @@ class ToolRequest(NamedTuple):
     id: str | None = None
 
 
-class Message(NamedTuple):
+class PromptMessage(NamedTuple):
     """One message of a prompt, in any protocol: role, text, the tools it requests, and the request whose result it is.
 
     ``others`` names other content it has (``image``, ``file``).
@@ -876,7 +876,7 @@ class Message(NamedTuple):
 class Prompt(NamedTuple):
     """The prompt of a model call: messages (the system prompt first), the names of the offered tools, and parameters."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     tools: tuple[str, ...]
     parameters: Mapping[str, Any]
 
@@ -885,8 +885,8 @@ class Edit(NamedTuple):
     """One row of two aligned prompts: a message that is the ``same`` in both, ``added``, ``removed`` or ``changed``."""
 
     op: Op
-    before: Message | None
-    now: Message | None
+    before: PromptMessage | None
+    now: PromptMessage | None
 
 
 class Change(NamedTuple):
@@ -1020,13 +1020,13 @@ def turn_before(mine: Counter[K], earlier: Iterable[tuple[T, Counter[K]]]) -> T 
     return best
 
 
-def aligned(old: Sequence[Message], new: Sequence[Message]) -> Iterator[Edit]:
+def aligned(old: Sequence[PromptMessage], new: Sequence[PromptMessage]) -> Iterator[Edit]:
     """Yield two lists of messages aligned: those in both, those in one of them, and those changed in place."""
     for op, i, j in alignment([*map(repr, old)], [*map(repr, new)], lambda i, j: alike(old[i], new[j])):
         yield Edit(op, None if i is None else old[i], None if j is None else new[j])
 
 
-def alike(before: Message, now: Message) -> bool:
+def alike(before: PromptMessage, now: PromptMessage) -> bool:
     """Return whether a message in the place of another is a changed version of it."""
     return (before.role, before.answers) == (now.role, now.answers)
 
@@ -1202,7 +1202,7 @@ def prompt_of(body: Any) -> Prompt:
     """Return the prompt in the body of a model request, in any protocol; ``body`` is a value as returned by ``plain``."""
     if not isinstance(body, Mapping):
         return Prompt(tuple(_messages(body)), (), {})
-    found: list[Message] = []
+    found: list[PromptMessage] = []
     used = {"model"}
     for key in (*_SYSTEM, *_LISTS):
         if key in body and body[key] not in (None, "", []):
@@ -1217,9 +1217,9 @@ def prompt_of(body: Any) -> Prompt:
     return Prompt(tuple(found), tuple(_offered(tools)), {key: value for key, value in body.items() if key not in used})
 
 
-def _messages(value: Any) -> Iterator[Message]:
+def _messages(value: Any) -> Iterator[PromptMessage]:
     if isinstance(value, str):
-        yield Message("user", value)
+        yield PromptMessage("user", value)
     elif isinstance(value, Mapping):
         if (made := _message(value)) is not None:
             yield made
@@ -1228,7 +1228,7 @@ def _messages(value: Any) -> Iterator[Message]:
             yield from _messages(one)
 
 
-def _message(value: Mapping[str, Any]) -> Message | None:
+def _message(value: Mapping[str, Any]) -> PromptMessage | None:
     texts: list[str] = []
     requests: list[ToolRequest] = []
     answers: list[str] = []
@@ -1241,7 +1241,7 @@ def _message(value: Mapping[str, Any]) -> Message | None:
     answered = value.get("tool_call_id") or (answers[0] if answers else None)
     if answers or role in ("tool", "function"):
         role = "tool"
-    return Message(
+    return PromptMessage(
         _ROLES.get(role, role),
         "\n".join(filter(None, texts)),
         tuple(requests),

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from .._journal.entry import FAMILIES, REFUSALS, SINGLES, span_id, trace_id
-from .reading import FileView, Message, StepView, error_text, plain
+from .reading import FileView, PromptMessage, StepView, error_text, plain
 
 __all__ = ["Context", "FileSpans", "Link", "Span", "SpanEvent", "context_of"]
 
@@ -502,7 +502,7 @@ def _add_content(step: StepView, attributes: Attributes) -> None:
             attributes["tracekit.output"] = _json(plain(step.output))
 
 
-def _message_json(message: Message) -> dict[str, Any]:
+def _message_json(message: PromptMessage) -> dict[str, Any]:
     if message.answers is not None:
         return {
             "role": "tool",

@@ -53,11 +53,11 @@ from .registry import AgentRegistry, BaseAgent
 from .responders import Responder, responder
 from .result import AgentResult, IntentResponse, ReplayResult
 from .router import IntentRouter
-from .view import SCHEMA_URI, Event, parse
+from .view import EVENT_SCHEMA_URI, Event, parse
 from .world import World, merge_patch, pending_requests
 
 __all__ = [
-    "SCHEMA_URI",
+    "EVENT_SCHEMA_URI",
     "AgentRegistry",
     "AgentResult",
     "BaseAgent",

@@ -19,8 +19,8 @@ from .ids import event_id, trace_id
 from .messages import OUTSIDE
 
 __all__ = [
+    "EVENT_SCHEMA_URI",
     "EVENT_TYPES",
-    "SCHEMA_URI",
     "Event",
     "Mentions",
     "Observed",
@@ -132,7 +132,7 @@ class Mentions:
 # ``check`` checks an event against it in plain code, so that reading events needs no validator.
 
 #: The ``$id`` of the schema of the version that this tracekit writes.
-SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"
+EVENT_SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"
 #: The six types of event.
 EVENT_TYPES: Final = ("task_sent", "task_received", "response_sent", "tool_call", "tool_return", "state_transition")
 

@@ -20,8 +20,8 @@ from .._journal.store import Store, beside, name_of, shown_as
 from .._runs.reading import (
     Edit,
     FileView,
-    Message,
     ModelCall,
+    PromptMessage,
     RunView,
     StepView,
     class_of,
@@ -677,11 +677,11 @@ def _since(call: ModelCall) -> str:
     return f"({count}; since step {changes.previous.place}: {'; '.join(map(printable, found)) or 'nothing changed'})"
 
 
-def _answers(message: Message) -> str:
+def _answers(message: PromptMessage) -> str:
     return f"  (result of {printable(message.answers)})" if message.answers else ""
 
 
-def _message_text(message: Message) -> str:
+def _message_text(message: PromptMessage) -> str:
     requests = [f"asks for {request_text(one)}" for one in message.requests]
     return "\n".join(filter(None, (message.text, *requests, *(f"[{other}]" for other in message.others))))
 

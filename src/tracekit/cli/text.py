@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from .._journal.entry import READS
-from .._runs.reading import FileView, Message, ModelCall, RunView, StepView, plain, plain_bytes
+from .._runs.reading import FileView, ModelCall, PromptMessage, RunView, StepView, plain, plain_bytes
 from . import output
 from .output import located, printable
 
@@ -161,7 +161,7 @@ def _model_call(call: ModelCall, names: _Names) -> Iterator[str]:
             yield from _value("", names.steady(plain(one.arguments)), 2)
 
 
-def _message(message: Message, names: _Names, how: str) -> Iterator[str]:
+def _message(message: PromptMessage, names: _Names, how: str) -> Iterator[str]:
     if message.text or not message.requests:
         yield from _named(how + message.role, names.steady(message.text), 1)
     for one in message.others:
