@@ -16,7 +16,7 @@ from tests.support.tracing import of_type
 from tracekit import decision, record, traced, traced_model, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunNotFoundError
-from tracekit.integration import FileView, Message, ToolRequest, Trace, plain, prompt_of, read_run
+from tracekit.integration import FileView, PromptMessage, ToolRequest, Trace, plain, prompt_of, read_run
 
 
 @traced_tool(side_effect="irreversible", name="pay")
@@ -186,10 +186,10 @@ def test_a_prompt_is_read_alike_in_every_protocol(body: dict[str, Any]) -> None:
     """The system prompt first, texts, pictures, the tool that was requested and its result, the tools on offer, parameters."""
     prompt = prompt_of(body)
     assert prompt.messages == (
-        Message("system", "Be brief."),
-        Message("user", "What is it?", others=("image",)),
-        Message("assistant", "", (ToolRequest("look", {"at": 1}, "c1"),)),
-        Message("tool", "a cat", (), "c1"),
+        PromptMessage("system", "Be brief."),
+        PromptMessage("user", "What is it?", others=("image",)),
+        PromptMessage("assistant", "", (ToolRequest("look", {"at": 1}, "c1"),)),
+        PromptMessage("tool", "a cat", (), "c1"),
     )
     assert prompt.tools == ("look",)
     assert prompt.parameters == {"temperature": 0.5}
@@ -200,7 +200,7 @@ def test_a_prompt_is_read_alike_in_every_protocol(body: dict[str, Any]) -> None:
 )
 def test_a_prompt_of_one_text(body: Any) -> None:
     """A text alone is what the user said."""
-    assert prompt_of(body).messages == (Message("user", "Hello"),)
+    assert prompt_of(body).messages == (PromptMessage("user", "Hello"),)
 
 
 @pytest.mark.parametrize(
