@@ -49,7 +49,7 @@ from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices
 from .._runtime.redaction import Originals
 from .._runtime.verdict import File, RunVerdict, judge
-from ..errors import RunNotFoundError, RunStateError, TracekitError, UnknownPriceError
+from ..errors import RunNotFoundError, TracekitError
 from .recovery import decision_on, settlements, store_of
 
 __all__ = [
@@ -1114,21 +1114,8 @@ def taken_in(path: str) -> Taken:
 
 
 def _paid(prices: Prices, request: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
-    """Return the cost of a model call in US dollars, given ``meta`` of its request and of its response; ``None`` if
-    unknown."""
-    known, usage = answer.get("cost_usd"), answer.get("usage")
-    if isinstance(known, int | float) and not isinstance(known, bool):
-        return float(known)
-    if not isinstance(usage, Mapping) or not usage:
-        return None
-    info = request.get("info")
-    info = info if isinstance(info, Mapping) else {}
-    model = str(request.get("model") or request.get("name"))
-    prices.learn(model, info.get("price"))
-    try:
-        return prices.of_answer(answer.get("model"), model, info.get("provider"), info.get("origin"), usage)
-    except (UnknownPriceError, RunStateError, TypeError, ValueError):
-        return None
+    """Return the cost of a model call, given ``meta`` of its request, with its ``name``, and of its response."""
+    return prices.of_logged(str(request.get("model") or request.get("name")), _mapping(request.get("info")), answer)
 
 
 def count_of(value: object) -> int:

@@ -131,6 +131,20 @@ class Prices:
                 pass
         return self.of(model, provider, origin, usage)
 
+    def of_logged(self, model: str, info: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
+        """Return the cost of a logged model call in US dollars, given ``info`` of its request and ``meta`` of its
+        response; ``None`` if its usage or its price is unknown."""
+        self.learn(model, info.get("price"))
+        known, usage = answer.get("cost_usd"), answer.get("usage")
+        if isinstance(known, int | float) and not isinstance(known, bool):
+            return float(known)
+        if not isinstance(usage, Mapping) or not usage:
+            return None
+        try:
+            return self.of_answer(answer.get("model"), model, info.get("provider"), info.get("origin"), usage)
+        except (UnknownPriceError, RunStateError, TypeError, ValueError):
+            return None
+
     def _user_price(self, model: str) -> Price | None:
         if isinstance(self._own, Mapping):
             return self._own.get(model)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from .. import _reality
 from .._journal.store import beside
-from ..errors import BudgetExceededError, RunStateError, TraceError, UnknownPriceError
+from ..errors import BudgetExceededError, TraceError, UnknownPriceError
 from .doubt import never_sent
 from .prices import Price, PriceList, Prices, checked
 
@@ -868,28 +868,16 @@ class ModelCalls:
         return [self._call(request, {}, free=False) for request in self._asked.values()]
 
     def _call(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, free: bool) -> LoggedModelCall:
-        model = str(request.get("model") or meta.get("model"))
-        foreseen: Mapping[str, Any] = {} if free else (request.get("info") or {}).get("estimate") or {}
-        reported = free or bool(meta.get("usage") or foreseen)
+        model, info = str(request.get("model") or meta.get("model")), request.get("info") or {}
+        foreseen: Mapping[str, Any] = {} if free else info.get("estimate") or {}
+        answer = meta
+        if not meta.get("usage"):
+            answer = {"cost_usd": foreseen.get("cost_usd"), **meta, "usage": foreseen}
+        cost, reported = self._prices.of_logged(model, info, answer), bool(answer["usage"])
         return LoggedModelCall(
-            model, meta.get("usage") or {}, _price(self._prices, model, request, meta, foreseen), reported
+            model, meta.get("usage") or {}, 0.0 if cost is None and not reported else cost, free or reported
         )
 
 
 def _refused_stream(output: object) -> bool:
     return isinstance(output, Mapping) and refused(output.get("head"))
-
-
-def _price(
-    prices: Prices, model: str, request: Mapping[str, Any], meta: Mapping[str, Any], foreseen: Mapping[str, Any]
-) -> float | None:
-    about = request.get("info") or {}
-    usage = meta.get("usage") or foreseen
-    prices.learn(model, about.get("price"))
-    known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
-    if known is not None or not usage:
-        return float(known or 0.0)
-    try:
-        return prices.of_answer(meta.get("model"), model, about.get("provider"), about.get("origin"), usage)
-    except (UnknownPriceError, RunStateError):
-        return None
