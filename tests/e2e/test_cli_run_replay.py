@@ -213,6 +213,32 @@ for customer in ("acme", "bolt", "cog"):
     assert place.effects() == 3
 
 
+def test_a_program_whose_first_runs_are_opened_at_once(place: Place) -> None:
+    """Threads that all open a run of their own as the first thing: each is a run, and the program ends as it would have."""
+    script = place.program(
+        TOOL
+        + """
+import threading
+start = threading.Barrier(8)
+
+def work(number):
+    start.wait()
+    with record(f"run {number}") as run:
+        run.set_result(charge(number))
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    )
+    recorded = place.cli("run", script)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "LogWriteError" not in recorded.stderr
+    assert len(place.runs) == place.effects() == 8
+
+
 def test_dry_run_executes_nothing(place: Place) -> None:
     """``--dry-run`` prints the recorded result and does not even import the program; no file of the store changes."""
     script = place.program(TOOL + "with record('bill') as run:\n    run.set_result({'paid': charge(5)})\n")

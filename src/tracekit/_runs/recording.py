@@ -112,13 +112,14 @@ class RecordedProgram(ProcessRole):
         return self.session is not None and session.state is self.session.state
 
     def is_replaced_by_run(self, session: Session) -> bool:
-        whole = self.session
-        if whole is None or session.state is not whole.state or whole.steps:
-            return super().is_replaced_by_run(session)
-        whole.discard()
-        self.session = None
-        self.not_opened()
-        return True
+        with self.ordinaling:  # several threads may open the program's first runs at once
+            whole = self.session
+            if whole is None or session.state is not whole.state or whole.steps:
+                return super().is_replaced_by_run(session)
+            self.session = None
+            whole.discard()
+            self.not_opened()
+            return True
 
 
 class _Enclosing:
