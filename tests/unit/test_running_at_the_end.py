@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.place import Place
-from tracekit import TraceExhaustedError, record, replay, traced_tool
+from tracekit import TraceExhaustedError, record, recovery, replay, traced_tool
+from tracekit._journal import writer
+from tracekit._runs import ending
 
 
 @traced_tool(side_effect="read_only")
@@ -251,3 +254,68 @@ def test_a_program_that_a_watchdog_ends_inside_a_tool_replays(tmp_path: Path, ar
     replayed = place.cli("replay", "last")
     assert (replayed.returncode, replayed.stdout) == (0, "giving up\n"), replayed.stderr
     assert ": exact (2 steps matched)" in replayed.stderr
+
+
+LATER = """
+import threading, time
+from tracekit import traced_tool
+
+begun = threading.Event()
+
+@traced_tool(side_effect="irreversible")
+def beat(number):
+    begun.set()
+    time.sleep(0.05)
+    with open("beats", "a") as file:
+        file.write(f"{number}\\n")
+
+def work():
+    beat(1)
+    time.sleep(0.7)
+    beat(2)
+
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_daemon_thread_does_no_more_than_it_would_have_done(tmp_path: Path) -> None:
+    """``tracekit run`` does not keep a program alive for its daemon threads: what they are doing gets its outcome, and what they would do
+    next does not happen, without a word."""
+    place = Place(tmp_path)
+    done = place.cli("run", place.program(LATER))
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert (tmp_path / "beats").read_text() == "1\n"
+    assert place.cli("in-doubt").returncode == 0
+
+
+def test_an_effect_that_waits_for_the_device_when_its_run_ends_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends while another thread waits for an irreversible step's intent record to be on the device lists that step."""
+    done: list[int] = []
+    waits = threading.Event()
+    really = writer._fdatasync
+
+    def slowly(fd: int) -> None:
+        if threading.current_thread() is thread and not waits.is_set():
+            waits.set()
+            while b'"run.completed"' not in Path(run.path).read_bytes():
+                time.sleep(0.001)
+        really(fd)
+
+    @traced_tool(side_effect="irreversible", name="pay")
+    def pay() -> None:
+        done.append(1)
+
+    monkeypatch.setattr(writer, "_fdatasync", slowly)
+    monkeypatch.setattr(ending, "DRAIN_S", 0.0)
+    with pytest.warns(RuntimeWarning, match="had ended"):
+        with record("job", store=tmp_path) as run:
+            thread = threading.Thread(target=pay)
+            thread.start()
+            waits.wait()
+        thread.join()
+    assert done == [1]
+    (doubtful,) = recovery.in_doubt(tmp_path).in_doubt
+    assert (doubtful.run_id, doubtful.name) == (run.id, "pay")

@@ -28,7 +28,7 @@ from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
-from .._runtime.session import Session, current
+from .._runtime.session import Leaving, Session, current
 from .._runtime.signals import in_live_step
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
@@ -54,6 +54,7 @@ __all__ = [
     "failed",
     "hash_seed_hint",
     "keep_as_failure",
+    "leave_threads",
     "on_os_exit",
     "on_process_end",
     "same_error",
@@ -378,6 +379,22 @@ async def drain_async(session: Session) -> None:
             await asyncio.sleep(_POLL_S)
     finally:
         current.reset(token)
+
+
+def leave_threads(session: Recording) -> None:
+    """At the end of a process, leave its daemon threads where they are: they end with it. Nothing that they ask for begins
+    any more; an irreversible step that has begun gets some time to end, since nobody could say whether it was done."""
+    here = current.get()
+    if session.state.closing is None and here is not None:
+        session.state.closing = Leaving(session.run_id, here.lane, session.log.position)
+    begun = {*session.in_doubt}
+    end = _reality.monotonic() + DRAIN_S
+    while (
+        not begun.isdisjoint(session.in_doubt)
+        and any(map(_runs_in_another_thread, session.open_lanes()))
+        and _reality.monotonic() < end
+    ):
+        _reality.sleep(_POLL_S)
 
 
 def _may_wait(session: Session, lanes: list[Lane], end: float) -> bool:

@@ -26,7 +26,7 @@ from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
 from .block import Block, called_from, input_key
-from .ending import drain, drain_async
+from .ending import drain, drain_async, leave_threads
 from .environment import Program, command_facts, environment_to_record, this_program
 from .run import UNSET, Run, register, unregister
 
@@ -360,7 +360,9 @@ class RecordBlock(Block[Run]):
             segments.end_part(child)
             return
         try:
-            if error is None or isinstance(error, Exception):
+            if self._program is not None:
+                leave_threads(session)
+            elif error is None or isinstance(error, Exception):
                 drain(session)
         finally:
             self._end_run(error)

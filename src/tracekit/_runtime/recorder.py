@@ -49,7 +49,19 @@ from .lane import ROOT, Lane
 from .progress import Progress
 from .redaction import Mark, Redactor, StreamRedactor, below
 from .report import RunReport
-from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, UndoLog, WrittenLog, current, in_own_lane
+from .session import (
+    Leaving,
+    Refusal,
+    RunState,
+    Scope,
+    Step,
+    ThreadHooks,
+    Timer,
+    UndoLog,
+    WrittenLog,
+    current,
+    in_own_lane,
+)
 from .step import Circumstances, Patterns, RenderedSpec, Request, Spec, marked
 
 if TYPE_CHECKING:
@@ -758,7 +770,10 @@ class Recording:
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
-            seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, spec.effect)
+            if spec.side_effect == "irreversible":
+                seq = self.log.journal.append_listed(spec.types.intent, lane.id, scope.parent, tail, self.in_doubt)
+            else:
+                seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError as error:
             if begun is not None:
                 begun.end()
@@ -802,9 +817,7 @@ class Recording:
         return scope.call.begins(spec.name, str(spec.side_effect), once_of(spec), self.run_id, undoes=undoes)
 
     def _began(self, step: RecordedStep, begun: Begun | None) -> RecordedStep | EffectStep:
-        """Wrap a live step that may have an effect, which is in doubt until its outcome is logged."""
-        if step.spec.side_effect == "irreversible":
-            self.in_doubt[step.seq] = None
+        """Wrap a live step that may have an effect."""
         return step if begun is None else EffectStep(step, begun)
 
     @property
@@ -1387,6 +1400,8 @@ class Recording:
         spec = request.spec
         if self.state.discarded:
             return UnloggedStep(self, scope, request, scope.parent)
+        if isinstance(self.state.closing, Leaving):
+            self.state.closing.hold()
         if spec.effect:
             raise RunEndedError(
                 f"{spec.family} {spec.name!r} ({spec.side_effect}) was called after run {self.run_id} had ended; it was not executed",

@@ -8,6 +8,7 @@ the call and reports its outcome (``chunk``, ``done``, ``failed``); any other st
 
 from __future__ import annotations
 
+from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -20,7 +21,6 @@ from .effects import outside
 from .lane import CALLBACK, IMPORT, NOBODY, ROOT, Lane, started
 
 if TYPE_CHECKING:
-    from _thread import LockType
     from asyncio import Task
 
     from .._journal.reader import Trace
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STEADY",
     "Closing",
+    "Leaving",
     "Log",
     "Outcome",
     "RecordedCall",
@@ -577,6 +578,30 @@ class Closing:
             run_id=self._run_id,
             next_action="let the tasks and threads of the run end before it is aborted, or let them see this error",
         )
+
+
+class Leaving(Closing):
+    """Holds what the threads of a run ask for when its process is about to end.
+
+    They are daemon threads, which end with the process: it must not live on for them, nor may they do more than they would
+    have done in a process that is not recorded. What is inside a step goes on.
+    """
+
+    def __init__(self, run_id: str, lane: Lane, at: int) -> None:
+        super().__init__(run_id, "its process ends", lane, at, lambda scope: scope.parent > 0)
+        self._thread: Final = get_ident()
+
+    def admits(self, scope: Scope, request: Request) -> bool:
+        if not self._within(scope):
+            self.hold()
+        return True
+
+    def hold(self) -> None:
+        """Do not return, in any thread but the one that ends the process."""
+        if get_ident() != self._thread:
+            never = allocate_lock()
+            never.acquire()
+            never.acquire()
 
 
 #: Clocks with an arbitrary start, which must never go back.
