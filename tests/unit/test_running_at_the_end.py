@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.place import Place
-from tracekit import TraceExhaustedError, record, recovery, replay, traced_tool
-from tracekit._journal import writer
-from tracekit._runs import ending
+from tracekit import Run, TraceExhaustedError, record, recovery, replay, traced_tool
 
 
 @traced_tool(side_effect="read_only")
@@ -294,28 +292,33 @@ def test_an_effect_that_waits_for_the_device_when_its_run_ends_is_in_doubt(
 ) -> None:
     """A run that ends while another thread waits for an irreversible step's intent record to be on the device lists that step."""
     done: list[int] = []
-    waits = threading.Event()
-    really = writer._fdatasync
+    waits, went_on = threading.Event(), threading.Event()
+    really = os.fdatasync
 
     def slowly(fd: int) -> None:
         if threading.current_thread() is thread and not waits.is_set():
             waits.set()
             while b'"run.completed"' not in Path(run.path).read_bytes():
-                time.sleep(0.001)
+                went_on.wait(0.001)
         really(fd)
 
     @traced_tool(side_effect="irreversible", name="pay")
     def pay() -> None:
         done.append(1)
 
-    monkeypatch.setattr(writer, "_fdatasync", slowly)
-    monkeypatch.setattr(ending, "DRAIN_S", 0.0)
-    with pytest.warns(RuntimeWarning, match="had ended"):
+    def program() -> Iterator[Run]:
         with record("job", store=tmp_path) as run:
-            thread = threading.Thread(target=pay)
+            yield run
             thread.start()
             waits.wait()
         thread.join()
+
+    monkeypatch.setattr("tracekit._journal.writer._fdatasync", slowly)
+    thread = threading.Thread(target=pay)
+    going = program()
+    run = next(going)
+    with pytest.warns(RuntimeWarning, match="had ended"):
+        next(going, None)
     assert done == [1]
     (doubtful,) = recovery.in_doubt(tmp_path).in_doubt
     assert (doubtful.run_id, doubtful.name) == (run.id, "pay")

@@ -172,35 +172,14 @@ class Journal(Chain):
     def observe(self, written: Callable[[], object]) -> None:
         """Call ``written`` after each entry from now on, once the entry is in the file. Journals without an observer
         pay nothing."""
-        append, append_listed = self.append, self.append_listed
+        append = self.append
 
-        def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool | dict[int, None] = False) -> int:
             seq = append(kind, lane, parent, tail, sync)
             written()
             return seq
 
-        def observed_listed(kind: str, lane: int, parent: int, tail: bytes, listed: dict[int, None]) -> int:
-            seq = append_listed(kind, lane, parent, tail, listed)
-            written()
-            return seq
-
         self.append = observed  # type: ignore[method-assign]  # of this journal alone: others have no overhead
-        self.append_listed = observed_listed  # type: ignore[method-assign]
-
-    def append_listed(self, kind: str, lane: int, parent: int, tail: bytes, listed: dict[int, None]) -> int:
-        """Like ``append`` with ``sync``; the ``seq`` is in ``listed`` before anything else is written, and so before the
-        last entry is, if another thread ends the file while this one waits for the device."""
-        with self._lock:
-            self._look()
-            entry = (kind, lane, parent, tail)
-            seq = self._write_with_reads(entry) if self._reads else self._write(*entry)
-            listed[seq] = None
-        try:
-            self.sync(seq)
-        except LogWriteError:
-            listed.pop(seq, None)
-            raise
-        return seq
 
     def append_last(self, kind: str, lane: int, parent: int, tail: Callable[[int], bytes], sync: bool = False) -> int:
         """Write the entry that ends the file, like ``append``; ``tail`` receives the number of entries, including this

@@ -1071,7 +1071,8 @@ chain_append(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize
         PyErr_SetString(PyExc_TypeError, "append() takes kind, lane, parent, tail and sync");
         return NULL;
     }
-    int sync = count == 5 ? PyObject_IsTrue(args[4]) : 0;
+    PyObject *listed = count == 5 && PyDict_Check(args[4]) ? args[4] : NULL;
+    int sync = count < 5 ? 0 : listed != NULL ? 1 : PyObject_IsTrue(args[4]);
     if (sync < 0) {
         return NULL;
     }
@@ -1087,6 +1088,9 @@ chain_append(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize
     }
     Py_DECREF(done);
     PyObject *error, *value, *traceback, *seq = append_held(state, chain, args, sync);
+    if (seq != NULL && listed != NULL && PyDict_SetItem(listed, seq, Py_None) < 0) {
+        Py_CLEAR(seq);
+    }
     PyErr_Fetch(&error, &value, &traceback);
     done = PyObject_CallMethodObjArgs(lock, state->method[EXIT], Py_None, Py_None, Py_None, NULL);
     Py_DECREF(lock);

@@ -182,21 +182,26 @@ class Chain:
         """Wake the resting thread, or let its next rest end at once. Once."""
         self._roused.release()
 
-    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool | dict[int, None] = False) -> int:
         """Write one entry and return its ``seq``.
 
         ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. With
         ``parent`` 0 that key is omitted. With ``sync`` the entry and all before it are on the device when this returns
-        (unless durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
+        (unless durability is ``none``); a dictionary means the same, and has ``seq`` as a key before anything else is written.
+        Raises ``LogWriteError``; the entry is then not in the file.
         """
+        listed = sync if type(sync) is dict else None
+        synced = listed is not None or bool(sync)
         with self._lock:
-            if sync:
+            if synced:
                 self._look()
             if self._reads:
                 seq = self._write_with_reads((kind, lane, parent, tail))
             else:
                 seq = self._write(kind, lane, parent, tail)
-        if sync or self._always:
+            if listed is not None:
+                listed[seq] = None
+        if synced or self._always:
             self.sync(seq)
         elif self._asleep and self._lazy:
             self._wake()

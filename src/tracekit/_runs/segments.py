@@ -221,7 +221,7 @@ class Segment:
     def root(self) -> str:
         return self.store.root
 
-    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool | dict[int, None] = False) -> int:
         return self.open().append(kind, lane, parent, tail, sync)
 
     def keep(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:

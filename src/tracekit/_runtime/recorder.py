@@ -770,10 +770,9 @@ class Recording:
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
-            if spec.side_effect == "irreversible":
-                seq = self.log.journal.append_listed(spec.types.intent, lane.id, scope.parent, tail, self.in_doubt)
-            else:
-                seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, spec.effect)
+            # In doubt from the moment at which it is in the file: another thread may end the run before it is on the device.
+            sync = self.in_doubt if spec.side_effect == "irreversible" else spec.effect
+            seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, sync)
         except LogWriteError as error:
             if begun is not None:
                 begun.end()

@@ -158,10 +158,12 @@ def _writing(crash: _Crash, original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _appending(crash: _Crash, original: Callable[..., int]) -> Callable[..., int]:
-    def append(journal: Any, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+    def append(
+        journal: Any, kind: str, lane: int, parent: int, tail: bytes, sync: bool | dict[int, None] = False
+    ) -> int:
         seq = original(journal, kind, lane, parent, tail, sync)
         role = _ROLES.get(kind)
-        if role is not None and journal.durability != "none" and (sync or journal.durability == "always"):
+        if role is not None and journal.durability != "none" and (sync is not False or journal.durability == "always"):
             crash.at(f"after-{role}-sync")
         return seq
 
